@@ -1,4 +1,4 @@
-"""Speed of the training core with all of its techniques, over its speed without one of them."""
+"""Speed of the training core with all techniques, divided by its speed without one of the techniques."""
 
 from dataclasses import replace
 from functools import partial
@@ -10,12 +10,12 @@ from benchmarks.switches import TECHNIQUES
 from benchmarks.texts import Case
 
 TARGETS = {f"{mode}: {name}": (">=", 0.97) for mode in ("grouped", "lines") for name in TECHNIQUES}
-"""Least ratio of each technique: none may make training slower by more than noise."""
+"""Minimum ratio for each technique. A technique must not make training slower, except for noise of up to 3%."""
 STEPS, WARM_UP = 3, 1
 
 
 def measure(options: Options) -> Result:
-    """Measures the small model on both kinds of text; with `--quick` on long texts only."""
+    """Measures the small model on long texts and on short lines. With `--quick`, it uses long texts only."""
     modes = ("grouped",) if options.quick else ("grouped", "lines")
     result = Result({})
     for mode in modes:

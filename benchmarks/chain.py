@@ -1,7 +1,7 @@
-"""What the chain runner adds to a stage, and how long it plans a study of 10,000 stages.
+"""Time that the chain runner adds to each stage, and time to plan a study of 10,000 stages.
 
-`stage_overhead_ms` is measured on a chain of 20 stages that each write a line, in one process: keys, locks, files
-written to disk, records. `plan_10k_s` is a complete `dontstop chain plan` of 2,000 fine-tunings with five seeds each.
+`stage_overhead_ms` is measured in one process on a chain of 20 stages that each write one line: keys, locks, records,
+and files written to disk. `plan_10k_s` is a whole `dontstop chain plan` of 2,000 fine-tunings with five seeds each.
 """
 
 import json
@@ -23,14 +23,14 @@ STAGES, SEEDS = 20, 5
 
 @dataclass(frozen=True)
 class Nothing:
-    """Result of a trivial stage: its number."""
+    """Result of a trivial stage, which is the stage's number."""
 
     number: int
 
 
 @dataclass(frozen=True, eq=False)
 class Trivial(Stage[Nothing]):
-    """A stage that writes a line and depends on the stage before."""
+    """A stage that writes one line and depends on the previous stage."""
 
     kind = "trivial"
 
@@ -43,7 +43,7 @@ class Trivial(Stage[Nothing]):
         return {"number": self.number}
 
     def run(self, folder: Path, done: Done) -> Outcome[Nothing]:
-        """Writes the line."""
+        """Writes one line to a file in the stage's folder."""
         (folder / "line.txt").write_text(f"{self.number}\n")
         return Outcome(Nothing(self.number))
 
@@ -61,7 +61,7 @@ def measure(options: Options) -> Result:
 
 
 def _ran(store: Store) -> float:
-    """Returns the seconds that a chain of trivial stages takes."""
+    """Runs a chain of trivial stages and returns the time in seconds."""
     last = None
     for number in range(STAGES):
         last = Trivial(f"stage-{number}", number, last)
@@ -72,7 +72,7 @@ def _ran(store: Store) -> float:
 
 
 def _planned(folder: Path, tasks: int, recipes: int) -> float:
-    """Returns the seconds that planning fine-tunings with many learning rates and tasks takes."""
+    """Plans fine-tunings of many tasks with many learning rates, and returns the time in seconds."""
     from adapt.model.demo_checkpoint import demo_checkpoint
 
     model = demo_checkpoint("demo:bert-tiny")
@@ -101,7 +101,7 @@ def _planned(folder: Path, tasks: int, recipes: int) -> float:
         },
     }
     file = folder / "large.yaml"
-    file.write_text(json.dumps(content))  # JSON is YAML
+    file.write_text(json.dumps(content))  # JSON is valid YAML.
     command = [sys.executable, str(ROOT / "jobs" / "chain.py"), "plan", str(file)]
     began = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,9 +1,9 @@
-"""Prints what a finished chain says about the papers' claims, as a Markdown table for docs/science/dapt-tapt.md.
+"""Prints how a finished chain bears on the papers' claims, as a Markdown table for docs/science/dapt-tapt.md.
 
 python -m benchmarks.claims benchmarks/replication.yaml [options of dontstop chain]
 
-A claim holds or does not hold if p, corrected by Holm's method over the compared recipes, is below .05. Otherwise it is
-undecided.
+A claim holds or does not hold if p is below .05 after Holm's correction for the compared recipes. Otherwise the claim
+is undecided.
 """
 
 import sys
@@ -22,7 +22,7 @@ from adapt.show.report.task_runs import collect
 from adapt.statistics.comparison import points, verdict
 
 Line = tuple[str, str, str]
-"""A claim, its verdict and the figures."""
+"""A row of the table: a claim, its verdict, and the figures."""
 
 GAINS = [
     ("DAPT helps (table 3)", "DAPT", "base"),
@@ -35,7 +35,7 @@ GAINS = [
 
 
 def gains(found: Study) -> Iterator[Line]:
-    """Compares two recipes on average over tasks and on each task."""
+    """Compares pairs of recipes, on average over tasks and on each task."""
     for claim, recipe, baseline in GAINS:
         compared = compare_all(collect(replace(found, baseline=baseline)))
         if recipe not in compared.average:
@@ -49,14 +49,14 @@ def gains(found: Study) -> Iterator[Line]:
 
 
 def direction(found: RecipeCompared) -> str:
-    """Returns the verdict on the claim that the difference is above 0."""
+    """Returns the verdict on the claim that the difference between two recipes is above 0."""
     if not found.significant:
         return "undecided"
     return "holds" if found.comparison.difference > 0 else "does not hold"
 
 
 def harder_tasks(found: Study) -> Iterator[Line]:
-    """Correlates each task's score without adaptation with the gain of adaptation, by rank."""
+    """Computes the rank correlation of each task's score without adaptation with the gain from adaptation."""
     results = collect(found)
     compared = compare_all(results)
     for recipe in ("DAPT", "DAPT+TAPT"):
@@ -72,7 +72,7 @@ def harder_tasks(found: Study) -> Iterator[Line]:
 
 
 def _correlation(one: list[float], other: list[float]) -> tuple[float, float]:
-    """Returns Spearman's rank correlation, and its p over all permutations."""
+    """Returns Spearman's rank correlation, and its p value over all permutations."""
 
     def statistic(values: list[float]) -> float:
         return float(spearmanr(values, other).statistic)
@@ -82,7 +82,7 @@ def _correlation(one: list[float], other: list[float]) -> tuple[float, float]:
 
 
 def forgetting(found: Study) -> Iterator[Line]:
-    """Returns the change of the loss on general text for each DAPT."""
+    """Yields the change of the loss on general text in each DAPT training."""
     changes = {
         "-".join(entry.values.values()): entry.result.losses["general"].change
         for entry in found.entries
@@ -96,7 +96,7 @@ def forgetting(found: Study) -> Iterator[Line]:
 
 
 def loss_matrix(found: Study) -> Iterator[Line]:
-    """Checks that each domain's lowest loss is that of the model adapted to it."""
+    """Checks that each domain's lowest loss is the loss of the model adapted to this domain."""
     for entry in found.entries:
         if entry.record.stage != "compare":
             continue

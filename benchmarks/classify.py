@@ -21,7 +21,7 @@ SHAPES: dict[str, dict[str, int]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A model and its task."""
+    """A model and the task for it."""
 
     size: str
     """Size of the model: `tiny` or `minilm`."""
@@ -30,7 +30,7 @@ class Case:
 
 
 def tokenizer(case: Case) -> Any:
-    """Loads the model's tokenizer, or trains one."""
+    """Loads the model's tokenizer, or trains a new tokenizer."""
     from transformers import AutoTokenizer
 
     if not case.model:
@@ -42,7 +42,7 @@ def tokenizer(case: Case) -> Any:
 
 
 def examples(case: Case) -> list[tuple[list[int], int]]:
-    """Returns the tokens and class of each train example, in random order."""
+    """Returns token ids and class of each train example, in random order."""
     if case.data:
         with gzip.open(case.data / "tasks/chemprot/train.jsonl.gz", "rt") as lines:
             records = [json.loads(line) for line in lines]
@@ -53,12 +53,13 @@ def examples(case: Case) -> list[tuple[list[int], int]]:
         texts, labels = made_up()
     encoded = tokenizer(case).backend_tokenizer.encode_batch_fast(texts)
     rows = [(encoding.ids[:MAX_LENGTH], label) for encoding, label in zip(encoded, labels, strict=True)]
-    random.Random(0).shuffle(rows)  # a few steps only use the first examples, which are longer in ChemProt
+    # short trainings use only the first examples, which are longer than average in ChemProt
+    random.Random(0).shuffle(rows)
     return rows
 
 
 def made_up() -> tuple[list[str], list[int]]:
-    """Generates a task: sentences of Python's documentation, classified by whether they name a function."""
+    """Generates a task from sentences of Python's documentation. The class says whether a sentence names a function."""
     from pydoc_data.topics import topics
 
     draw = random.Random(0)
@@ -68,7 +69,7 @@ def made_up() -> tuple[list[str], list[int]]:
 
 
 def language_model(case: Case) -> Any:
-    """Loads a model, or makes a random one of the same size."""
+    """Loads a language model, or makes a random language model of the same size."""
     import torch
     from transformers import BertConfig, BertForMaskedLM
 
@@ -80,7 +81,7 @@ def language_model(case: Case) -> Any:
 
 
 def peer(case: Case, steps: int) -> dict[str, float]:
-    """Trains with transformers' Trainer. Returns examples_per_s and cpu_s_per_example."""
+    """Fine-tunes with transformers' Trainer. Returns examples_per_s and cpu_s_per_example."""
     import tempfile
 
     import torch

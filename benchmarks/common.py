@@ -1,4 +1,4 @@
-"""What all benchmarks share: options, the description of the machine, the printed table and the JSON."""
+"""Functions that all benchmarks share: options, the description of the machine, the printed table and the JSON."""
 
 import argparse
 import json
@@ -22,30 +22,30 @@ MATRIX_FEATURES = (
     *("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_bf16", "amx_int8"),
     *("asimd", "sve", "sve2", "sme", "bf16", "i8mm"),  # Arm
 )
-"""CPU features that decide how fast matrices are multiplied, as Linux names them."""
+"""Names that Linux gives to CPU features which determine the speed of matrix products."""
 Targets = dict[str, tuple[str, float]]
 T = TypeVar("T")
 
 
 @dataclass
 class Result:
-    """The figures that a benchmark measured."""
+    """The figures that a benchmark has measured."""
 
     figures: dict[str, float]
     details: list[tuple[str, str]] = field(default_factory=list)
-    """Further lines of the table: a label and its value."""
+    """Further rows of the printed table: a label and a value."""
     ratios: dict[str, Ratio] = field(default_factory=dict)
-    """The ratio of each round, for figures that compare two sides."""
+    """For each figure that compares two sides, the ratio in each round."""
 
     def compare(self, figure: str, ratio: Ratio) -> None:
-        """Adds a figure that compares two sides: the median over rounds."""
+        """Adds a figure that compares two sides. The figure is the median of the ratio over rounds."""
         self.figures[figure] = ratio.middle
         self.ratios[figure] = ratio
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line."""
+    """Options on a benchmark's command line."""
 
     quick: bool
     data: Path | None
@@ -53,7 +53,7 @@ class Options:
 
 
 def quick_precision() -> Any:
-    """Returns what `training.precision: auto` chooses on this machine: bf16 where it is faster than fp32."""
+    """Returns the precision that `training.precision: auto` chooses on this machine: bf16 if it is faster than fp32."""
     import torch
 
     from adapt.train.precision import resolve
@@ -62,12 +62,12 @@ def quick_precision() -> Any:
 
 
 def parser_of(name: str, about: str | None, needs_folders: bool = False) -> argparse.ArgumentParser:
-    """Makes the parser of the arguments that every benchmark takes, also if it does not use them.
+    """Makes the parser of the arguments that every benchmark accepts, even if the benchmark does not use them.
 
     Args:
-        name: of the benchmark's module.
-        about: what it measures.
-        needs_folders: whether it needs the text and models of the two folders.
+        name: name of the benchmark's module.
+        about: description of what the benchmark measures.
+        needs_folders: whether the benchmark needs the folders with text and models.
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
     parser.add_argument("--quick", action="store_true", help="less of all: a check, at most 3 minutes on 2 cores")
@@ -80,14 +80,14 @@ def parser_of(name: str, about: str | None, needs_folders: bool = False) -> argp
 
 
 def main(name: str, targets: Targets, measure: Callable[[Options], Result]) -> None:
-    """Runs a benchmark, prints its table and writes its JSON if requested."""
+    """Runs a benchmark, prints its table, and writes its JSON if the user gave `--json`."""
     arguments = parser_of(name, sys.modules["__main__"].__doc__).parse_args()
     result = measure(Options(arguments.quick, arguments.data, arguments.models))
     report(name, targets, result, arguments.json)
 
 
 def report(name: str, targets: Targets, result: Result, file: Path | None) -> None:
-    """Prints the table, and writes the JSON if requested."""
+    """Prints the table of a result, and writes the JSON if a file is given."""
     _show(name, targets, result)
     if file:
         values = {"name": name, "machine": machine(), "figures": result.figures, "targets": targets}
@@ -96,7 +96,7 @@ def report(name: str, targets: Targets, result: Result, file: Path | None) -> No
 
 
 def _show(name: str, targets: Targets, result: Result) -> None:
-    """Prints the table."""
+    """Prints the table of a result."""
     from rich.console import Console
     from rich.table import Table
 
@@ -116,7 +116,7 @@ def _show(name: str, targets: Targets, result: Result) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Describes the machine: processor, cores, memory, GPU and versions."""
+    """Returns a description of the machine: processor, cores, memory, GPU and versions."""
     import torch
 
     known = processor(Path("/proc/cpuinfo").read_text())
@@ -140,7 +140,7 @@ def processor(described: str) -> dict[str, str]:
 
 
 def corpus_file(folder: Path, documents: int) -> Path:
-    """Writes a jsonl file of English text that needs no download: Python's language reference, repeated."""
+    """Writes a jsonl file of English text that needs no download. The text is Python's language reference, repeated."""
     from pydoc_data.topics import topics
 
     paragraphs = [" ".join(part.split()) for text in topics.values() for part in text.split("\n\n") if len(part) > 80]
@@ -154,13 +154,13 @@ def corpus_file(folder: Path, documents: int) -> Path:
 def job(
     arguments: list[str], kind: str = "dapt", environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """Starts a job of jobs/ as a process."""
+    """Starts a script of jobs/ as a process."""
     command = [sys.executable, str(ROOT / "jobs" / f"{kind}.py"), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
 
 
 def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Waits for a job and parses the last line of its stdout."""
+    """Waits for the end of a job and parses the last line of its stdout."""
     output, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"the job failed with exit code {process.returncode}: {process.args!r}")
@@ -168,7 +168,7 @@ def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def steps_done(root: Path, stage: str = "train") -> int:
-    """Returns the number of steps that a running job has reported."""
+    """Returns the number of steps that a running training has reported."""
     lines = [line for file in root.glob(f"{stage}/*/metrics.jsonl") for line in file.read_text().splitlines()]
     return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0)
 
@@ -183,7 +183,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], time
 
 
 def peak_bytes() -> int:
-    """Returns the largest memory of this process: on the GPU if there is one, else in RAM."""
+    """Returns the peak memory of this process: GPU memory if there is a GPU, otherwise RAM."""
     import resource
 
     import torch
@@ -197,13 +197,13 @@ def apart(function: Callable[..., T], *arguments: Any) -> T:
     """Runs a function in a new process, so that measurements do not affect each other."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         result: T = pool.apply(function, arguments)
-        pool.close()  # close the pool and wait: terminating it may print that it was interrupted
+        pool.close()  # Terminating the pool may print that it was interrupted, so it is closed and joined.
         pool.join()
     return result
 
 
 @contextmanager
 def workplace() -> Iterator[Path]:
-    """Makes a temporary folder."""
+    """Makes a temporary folder, and removes it after the block."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         yield Path(folder)

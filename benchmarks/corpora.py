@@ -10,7 +10,10 @@ from benchmarks.texts import SMALL
 
 
 def write_jsonl(path: Path, megabytes: float, data: Path | None, salt: str = "") -> Path:
-    """Writes documents of the shared corpora (or of Python's documentation), each repetition made unique by a salt."""
+    """Writes documents of the shared corpora, or of Python's documentation.
+
+    A salt makes each repetition of a document unique.
+    """
     size = 0
     with path.open("w") as file:
         for number, text in enumerate(itertools.cycle(_texts(data))):
@@ -23,9 +26,10 @@ def write_jsonl(path: Path, megabytes: float, data: Path | None, salt: str = "")
 
 
 def some_texts(megabytes: float, data: Path | None) -> list[str]:
-    """Returns about this much text from all over the shared corpora (or Python's documentation), each document once.
+    """Returns texts of about the given total size from all parts of the shared corpora, or of Python's documentation.
 
-    If there is less text than that, it is repeated with a number before each document.
+    Each document occurs once. If there is too little text, documents are repeated with a number put before each of
+    them.
     """
     texts = _texts(data)
     size = sum(len(text.encode()) for text in texts) / 1e6
@@ -51,7 +55,7 @@ def _documentation() -> list[str]:
 
 
 def model_folder(folder: Path, models: Path | None) -> Path:
-    """Returns the folder of a model for its tokenizer: the shared small one, or a random one made here."""
+    """Returns the folder of the model whose tokenizer is used: the shared small model, or a random model made here."""
     if models:
         return models / SMALL
     from transformers import BertConfig, BertForMaskedLM

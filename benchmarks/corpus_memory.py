@@ -1,7 +1,7 @@
-"""Memory and disk while a corpus is prepared: memory must not grow with the corpus.
+"""Memory and disk space while a corpus is prepared. Memory must not grow with the corpus.
 
-The peak is the largest sum over all processes (driver, Ray, workers) of their proportional memory (PSS: shared pages
-are divided among the processes that share them), sampled twice per second.
+The peak is the largest sum of the proportional memory of all processes (driver, Ray, workers), sampled twice per
+second. In proportional memory (PSS), shared pages are divided among the processes that share them.
 """
 
 import multiprocessing
@@ -16,7 +16,7 @@ TARGETS = {"peak_growth": ("<=", 1.15), "peak_gib": ("<=", 4.0), "bytes_per_toke
 
 
 def measure(options: Options) -> Result:
-    """Prepares files of increasing size."""
+    """Prepares files of increasing size, and measures memory and disk space."""
     sizes = (80, 240) if options.quick else (100, 500, 2000)
     peaks, details = [], []
     bytes_per_token = 0.0
@@ -38,7 +38,7 @@ def measure(options: Options) -> Result:
 
 
 def peak_while_preparing(model: Path, corpus: Path, root: Path) -> float:
-    """Returns the largest memory of all processes together [bytes]."""
+    """Returns the largest total memory of all processes while a corpus is prepared [bytes]."""
     process = multiprocessing.get_context("spawn").Process(target=ours, args=(model, corpus, root))
     process.start()
     peak = 0
@@ -67,7 +67,7 @@ def _together(root: int) -> int:
 
 
 def disk_per_token(root: Path) -> float:
-    """Returns the bytes of the shards per token, document offsets included."""
+    """Returns the size of the shards per token, including document offsets [bytes]."""
     from adapt.corpus.token_shards import TokenStream
 
     (folder,) = (record.parent for record in (root / "prepare").glob("*/stage.json"))

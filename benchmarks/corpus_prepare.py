@@ -1,8 +1,8 @@
-"""Speed of reading, cleaning and tokenizing a corpus, over `datasets.map` as in run_mlm and over the bare tokenizer.
+"""Speed of preparing a corpus, relative to `datasets.map` as in run_mlm and to the tokenizer alone.
 
-Ours is the whole stage `prepare` (jsonl to token shards) on a running local Ray. The peer loads the same jsonl and maps
-tokenization and run_mlm's grouping with two processes. The bare rate is the tokenizer only, on texts in memory, with
-one thread per core.
+Our side is the whole stage `prepare`, from jsonl to token shards, on a running local Ray. The peer loads the same
+jsonl, and maps tokenization and run_mlm's grouping with two processes. The tokenizer alone runs on texts in memory,
+with one thread per core.
 """
 
 import os
@@ -20,7 +20,7 @@ LENGTH = 512
 
 
 def measure(options: Options) -> Result:
-    """Measures all three in turn, each without earlier caches."""
+    """Measures the three sides in turn. None of them can use earlier caches."""
     megabytes = 60 if options.quick else 200
     with workplace() as folder:
         model = model_folder(folder / "model", options.models)
@@ -41,7 +41,7 @@ def measure(options: Options) -> Result:
 
 
 def ours(model: Path, corpus: Path, root: Path) -> float:
-    """Returns the seconds of the stage `prepare` once Ray runs."""
+    """Returns the time of the stage `prepare` without the start of Ray [s]."""
     from adapt.config import Config, CorpusConfig, ModelConfig, StorageConfig
     from adapt.job.job_text import domain_text
     from adapt.ray.runtime import connect
@@ -61,7 +61,7 @@ def ours(model: Path, corpus: Path, root: Path) -> float:
 
 
 def peer(model: Path, corpus: Path, cache: Path) -> float:
-    """Returns the seconds of run_mlm's preprocessing: load, tokenize, group."""
+    """Returns the time of run_mlm's preprocessing, which loads, tokenizes and groups [s]."""
     from datasets import load_dataset
     from transformers import AutoTokenizer
 
@@ -89,7 +89,7 @@ def peer(model: Path, corpus: Path, cache: Path) -> float:
 
 
 def bare(model: Path, corpus: Path) -> float:
-    """Returns the seconds of the tokenizer only, in batches of 1,000 texts on all cores."""
+    """Returns the time of the tokenizer alone, in batches of 1,000 texts on all cores [s]."""
     import json
 
     os.environ["TOKENIZERS_PARALLELISM"] = "true"

@@ -1,4 +1,4 @@
-"""Training steps with a method and batches of DAS's importance pass, for the benchmarks of their costs."""
+"""Training steps with a method, and batches of DAS's importance pass, for the benchmarks that measure their cost."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from adapt.train.loop import Loop
 
 Training = Literal["plain", "exact", "lean", "economy"]
-"""A step without a method, or with DAS at one cost of its contrast."""
+"""Kind of training step: without a method, or with DAS and one of three ways to compute its contrast."""
 Work = Callable[[int, dict[str, Any]], Any]
-"""A step: takes its number and the columns of some rows."""
+"""Function that runs one training step. It takes the step's number and the columns of some rows."""
 
 
 def config_of(case: Case, training: Training) -> Config:
-    """Returns the configuration of a job that trains in this way."""
+    """Returns the configuration of a job with the given kind of training step."""
     settings = TrainingConfig(global_batch_size=case.rows, sequence_length=case.length, learning_rate=1e-4)
     if training == "plain":
         return Config(training=settings)
@@ -30,12 +30,12 @@ def config_of(case: Case, training: Training) -> Config:
 
 
 def step_of(case: Case, training: Training, steps: int) -> Work:
-    """Makes an optimizer step with its own model, for this many rows."""
+    """Builds a model and returns a function that runs an optimizer step of the given kind."""
     return method_step(case, config_of(case, training), steps)
 
 
 def method_step(case: Case, config: Config, steps: int) -> Work:
-    """Makes an optimizer step with the method of a configuration."""
+    """Builds a model and returns a function that runs an optimizer step with the configured method."""
     loop = _loop(case, config, steps)
     return lambda number, columns: loop.step(columns, number, loop.training.learning_rate)
 
@@ -73,7 +73,7 @@ def _loop(case: Case, config: Config, steps: int) -> Loop:
 
 
 def _model(case: Case) -> tuple[Any, Any]:
-    """Loads a model as jobs do, with its device."""
+    """Loads a model as jobs do. Returns the model and its device."""
     import torch
 
     from adapt.model.packing.isolation import keep_documents_apart
@@ -84,7 +84,7 @@ def _model(case: Case) -> tuple[Any, Any]:
 
 
 def _past(model: Any, config: Config, folder: Path) -> Mapping[str, Path]:
-    """Makes what earlier stages would leave for a training."""
+    """Makes the files that a training needs from the method's earlier stages."""
     if config.method.kind == "ewc":
         from safetensors.torch import save_file
 
@@ -97,7 +97,7 @@ def _past(model: Any, config: Config, folder: Path) -> Mapping[str, Path]:
 
 
 def _random_importance(model: Any, folder: Path) -> Mapping[str, Path]:
-    """Returns random importances."""
+    """Writes random importances and returns the paths of their files."""
     import torch
 
     from adapt.method.das.importance import Importance, normalize, random_sizes, save_importance
@@ -108,11 +108,13 @@ def _random_importance(model: Any, folder: Path) -> Mapping[str, Path]:
 
 
 def importance_batches(case: Case, most: int) -> dict[str, Work]:
-    """Makes batches of the importance pass as the stage measures them, for `general` knowledge and a `domain`.
+    """Returns functions that run a batch of the importance pass as the stage does.
+
+    The keys are `general` for general knowledge, and `domain`.
 
     Args:
-        case: the model and its rows.
-        most: number of rows in a batch.
+        case: the model and the rows.
+        most: maximum number of rows in a batch.
     """
     from adapt.model.layers import Gates
     from adapt.model.packing.dropout import use_quick_dropout

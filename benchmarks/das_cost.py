@@ -1,4 +1,4 @@
-"""Cost of DAS over plain training: time and memory of a step, and of measuring importance.
+"""Cost of DAS relative to plain training: time and memory of a training step, and time of measuring importance.
 
 Plain training and DAS (soft mask of updates; contrast `exact`, `lean`, `economy`) train on the same rows of 164 tokens
 in the product's loop. Steps alternate in one process. Each figure is the median over rounds of the ratio to the plain
@@ -31,14 +31,14 @@ WARM_UP = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """Model, rows and rounds of the measurement."""
+    """Model, rows and number of rounds of the measurement."""
 
     case: Case
     rounds: int
 
     @classmethod
     def of(cls, size: str, options: Options) -> "Plan":
-        """Chooses the paper's batch on a GPU, and a batch of some seconds on CPUs."""
+        """Chooses the batch: the batch of the paper on a GPU, and on CPUs a batch that takes some seconds."""
         rows, rounds = (4, ROUNDS) if options.quick else (16, 5)
         if machine()["gpu"]:
             rows, rounds = STEP_ROWS, 3 if options.quick else 10
@@ -46,7 +46,7 @@ class Plan:
 
 
 def measure(plan: Plan) -> Result:
-    """Measures times, operations and memory."""
+    """Measures times, numbers of operations, and memory."""
     watch = Watch()
     seconds, operations = apart(_seconds, plan), apart(_operations, plan)
     load = watch.stop()
@@ -73,7 +73,10 @@ def measure(plan: Plan) -> Result:
 
 
 def _seconds(plan: Plan) -> dict[str, list[float]]:
-    """Returns the seconds of each kind of step, in rounds, so that other load affects all kinds equally."""
+    """Returns the time of each kind of step per round [s].
+
+    Kinds alternate, so that other load affects all kinds equally.
+    """
     import torch.distributed as dist
 
     alone()
@@ -93,7 +96,7 @@ def _seconds(plan: Plan) -> dict[str, list[float]]:
 
 
 def _peak(plan: Plan, training: Training) -> int:
-    """Returns the largest memory of two steps [bytes]. The second step includes the optimizer's state."""
+    """Returns the peak memory of two steps [bytes]. The second step includes the state of the optimizer."""
     import torch.distributed as dist
 
     alone()
@@ -105,10 +108,10 @@ def _peak(plan: Plan, training: Training) -> int:
 
 
 def _operations(plan: Plan) -> dict[str, float]:
-    """Returns the floating point operations per token of steps and of the importance pass.
+    """Returns the floating-point operations per token of training steps and of the importance pass.
 
-    That pass runs forward, and backward through activations but not weights. For general knowledge it has two views and
-    no head.
+    The importance pass runs forward, and backward through activations but not weights. For general knowledge, it has
+    two views and no head.
     """
     from adapt.method.table import method_of
     from adapt.model.size import model_size
@@ -130,7 +133,7 @@ def _operations(plan: Plan) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures, prints the table and writes the JSON."""
+    """Measures the cost, prints the table and writes the JSON."""
     parser = parser_of("das_cost", __doc__)
     parser.add_argument("--size", choices=("small", "base", "large"), default="base", help="base and large: RoBERTa's")
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What each deviation of DAS from its published code does, and each of its parts, on PubMed and then film reviews.
+"""Effect of each deviation of DAS from its published code, and of each of its parts, on PubMed and then film reviews.
 
 Importance has three figures. `stability`: rank correlation (Spearman, within a layer and kind of unit) of two
 measurements on different rows and dropout. `agreement`: rank correlation with the product's measurement. Third, how
@@ -28,7 +28,7 @@ Figures = dict[str, float]
 WIDTH = 160
 WHAT = ["importance", "trainings"]
 QUICK = ["DAS", "plain training", "published: all of these"]
-"""Trainings of `--quick`."""
+"""Names of the trainings that `--quick` runs."""
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def show_importance(found: list[dict[str, Any]]) -> None:
-    """Prints a line per way of measuring importance."""
+    """Prints one line per way of measuring importance."""
     table = Table("importance of", "measured", "stability", "agreement", "switched off [nats]")
     for about, ways in found[0].items():
         for how, figures in ways.items():
@@ -72,7 +72,7 @@ def show_importance(found: list[dict[str, Any]]) -> None:
 
 
 def show_losses(found: list[dict[str, Any]]) -> None:
-    """Prints a line per training, compared with the first."""
+    """Prints one line per training, with the difference from the first training."""
     columns = "forgetting", "just learnt", "at the end", "general, change"
     differences = "forgetting", "just learnt", "at the end"
     table = Table("training", *columns, *(f"{column}, difference" for column in differences))
@@ -89,7 +89,7 @@ def show_losses(found: list[dict[str, Any]]) -> None:
 
 
 def outcome(losses: Mapping[str, Figures], name: str) -> Figures:
-    """Returns what a training of the second domain did [nats per predicted token]."""
+    """Returns the effects of a training of the second domain [nats per predicted token]."""
     before, after = losses["before"], losses[name]
     return {
         "forgetting": after["first"] - before["first"],
@@ -100,7 +100,7 @@ def outcome(losses: Mapping[str, Figures], name: str) -> Figures:
 
 
 def interval(values: list[float], sign: str = "") -> str:
-    """Returns the mean and its 95% interval."""
+    """Formats the mean of some values with its 95% interval."""
     if len(set(values)) < 2:
         return f"{values[0]:{sign}.3f}"
     low, high = ttest_1samp(values, 0.0).confidence_interval()

@@ -1,4 +1,4 @@
-"""Share of a training step spent waiting for data, from prepared shards and streamed.
+"""Share of a training step's time spent waiting for data, with prepared shards and with streamed text.
 
 A small masked language model (6 layers of 384) trains on real text in the product's loop, fed through Ray Data as in a
 job, with one rank and a local Ray. The first batch counts as start-up and is left out.
@@ -16,11 +16,12 @@ from benchmarks.texts import GROUPED_FILE, Case
 TARGETS = {"prepared": ("<=", 0.02), "streaming": ("<=", 0.02)}
 ROWS, LENGTH = 32, 128
 WINDOW_TOKENS = 2**15
-"""Tokens of a window: fewer than the product's, so that a short run crosses window borders, where waits occur."""
+"""Number of tokens in a window. It is smaller than in jobs, so that a short run crosses window borders, where waits
+occur."""
 
 
 def measure(options: Options) -> Result:
-    """Measures both feeds, each in its own process."""
+    """Measures the two feeds, each in a separate process."""
     result = Result({})
     steps = 6 if options.quick else 120
     with workplace() as folder:
@@ -34,7 +35,7 @@ def measure(options: Options) -> Result:
 
 
 def train(feed: str, file: Path, models: Path | None, steps: int) -> dict[str, float]:
-    """Trains. Returns the seconds it took, the seconds it waited, and its tokens."""
+    """Trains with one of the feeds. Returns the total time [s], the waiting time [s], and the number of tokens."""
     import torch
     import torch.distributed as dist
 
@@ -71,7 +72,7 @@ def train(feed: str, file: Path, models: Path | None, steps: int) -> dict[str, f
 def batches(
     feed: str, file: Path, models: Path | None, folder: Path, steps: int
 ) -> AbstractContextManager[Iterator[Any]]:
-    """Yields a rank's batches from one of the feeds."""
+    """Yields the batches of a rank from one of the feeds."""
     from adapt.config import CorpusConfig
     from adapt.corpus.corpora import PLAIN
     from adapt.corpus.files.manifest import build_manifest
@@ -93,7 +94,7 @@ def batches(
 
 
 def _source(models: Path | None) -> Path:
-    """Returns the tokenizer's folder."""
+    """Returns the folder with the tokenizer."""
     from adapt.model.demo_checkpoint import demo_checkpoint
     from benchmarks.texts import SMALL
 

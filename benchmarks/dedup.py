@@ -29,13 +29,14 @@ from benchmarks.rounds import alternate
 TARGETS = {"precision": (">=", 0.95), "recall": (">=", 0.9), "ratio_to_datasketch": (">=", 2.0)}
 ALIKE = Alike(near=True)
 COMMON = 200
-"""Shingles in more documents than this are not used to find pairs; similar documents also share rarer ones."""
+"""Maximum number of documents with a shingle that is used to find pairs. Similar documents also share rarer
+shingles."""
 CHUNK = 2000
 FILE = "corpora/cs_acl_abstracts.jsonl.gz"
 
 
 def measure(options: Options) -> Result:
-    """Finds the duplicates in both ways, each in its own process, and compares with the truth."""
+    """Finds duplicates with our code and with datasketch, in separate processes, and compares them with the truth."""
     documents = 20_000
     their_documents = documents // 10 if options.quick else documents
     sides: dict[str, Callable[[], Any]] = {
@@ -78,7 +79,7 @@ def measure(options: Options) -> Result:
 
 
 def texts_of(data: Path | None, documents: int) -> list[str]:
-    """Returns real texts; three in ten are copies with up to a tenth of their words changed."""
+    """Returns real texts. Three in ten are copies of others, with up to a tenth of their words changed."""
     if data:
         with gzip.open(data / FILE, "rt") as lines:
             real = [json.loads(line)["text"] for line in lines]
@@ -107,10 +108,10 @@ def _edited(text: str, draw: random.Random) -> str:
 
 
 def ours(data: Path | None, documents: int) -> tuple[float, np.ndarray, np.ndarray]:
-    """Returns the seconds, the dropped documents, and the first document of each document's cluster."""
-    os.environ["RAYON_NUM_THREADS"] = "1"  # as in a task
+    """Returns the time [s], the dropped documents, and the first document of each document's cluster."""
+    os.environ["RAYON_NUM_THREADS"] = "1"  # as in a Ray task
     texts = texts_of(data, documents)
-    sign_chunk(Path(tempfile.mkdtemp()), (0, 0, 0), texts[:10], ALIKE)  # imports
+    sign_chunk(Path(tempfile.mkdtemp()), (0, 0, 0), texts[:10], ALIKE)  # loads modules before the time is measured
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         chunks = []
@@ -125,7 +126,7 @@ def ours(data: Path | None, documents: int) -> tuple[float, np.ndarray, np.ndarr
 
 
 def theirs(data: Path | None, documents: int) -> tuple[float, int]:
-    """Returns the seconds, and the number of documents for which datasketch finds an earlier duplicate."""
+    """Returns the time [s], and the number of documents for which datasketch finds an earlier duplicate."""
     from datasketch import MinHash, MinHashLSH
 
     texts = texts_of(data, documents)
@@ -146,7 +147,7 @@ def theirs(data: Path | None, documents: int) -> tuple[float, int]:
 
 
 def truth(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the exact Jaccard similarity of pairs that share a shingle: int64 [pairs, 2] and float64 [pairs]."""
+    """Returns pairs that share a shingle, and their exact Jaccard similarity: int64 [pairs, 2] and float64 [pairs]."""
     sets = [np.unique(shingles(normalised(text), ALIKE.n)) for text in texts]
     holders: dict[int, list[int]] = defaultdict(list)
     for number, runs in enumerate(sets):

@@ -1,4 +1,4 @@
-"""One seed of `benchmarks.das_deviations`: importances, and trainings of a second domain, in several ways."""
+"""Measures one seed of `benchmarks.das_deviations`: importances, and different trainings on a second domain."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DTYPE = torch.bfloat16 if PRECISION == "bf16" else torch.float32
 settings = partial(MeasureSettings, dtype=DTYPE)
 Sizes = Mapping[Kind, Tensor]
 Measure = Callable[[Any, Gates, list[tuple[int, Batch]], Objective, int], Sizes]
-"""Measures importance: takes a model, its gates, batches, the objective and a seed for dropout."""
+"""Function that measures importance. It takes a model, its gates, batches, the objective and a seed for dropout."""
 PRODUCT = "product"
 WAYS: dict[str, dict[str, Measure]] = {
     "general": {
@@ -69,25 +69,26 @@ WAYS: dict[str, dict[str, Measure]] = {
         ),
     },
 }
-"""Ways of measuring importance, by what is measured."""
+"""Ways of measuring importance, keyed by the kind of knowledge and the name of the way."""
 FEW_UNITS = 10
-"""Fewest units of a layer that are ranked. BERT-tiny has two heads per layer, whose ranks say nothing."""
+"""Minimum number of units for ranking a layer. The ranks of BERT-tiny's two heads per layer would say nothing."""
 SWITCHED_OFF = 0.1
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to train the second domain."""
+    """A way of training on the second domain."""
 
     general: str | None = PRODUCT
     first: str = PRODUCT
-    """How importance is measured; None if it is not measured."""
+    """How importance is measured for the first domain. `general` says it for general knowledge, where None means not at
+    all."""
     swapped: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """Replaces a part of the product by the published one."""
+    """Context manager that replaces a part of the product by the published code."""
     das: DasOptions | None = field(default_factory=DasOptions)
-    """Options of DAS; None for plain training."""
+    """Options of DAS, or None for plain training."""
     rate: float = 1.0
-    """Factor on the learning rate."""
+    """Factor on the learning rate of the second domain."""
 
 
 def _both() -> ExitStack:
@@ -128,34 +129,35 @@ TRAININGS = {
     "without contrast, at half the rate": Variant(das=NO_CONTRAST, rate=0.5),
     "by frequency, without contrast, at half the rate": Variant(das=BOTH, rate=0.5),
 }
-"""Trainings, by what differs from the defaults. BERT-tiny's two heads differ in importance under `positive`."""
+"""Ways of training, keyed by their difference from the defaults. Under `positive`, the two heads of BERT-tiny differ in
+importance."""
 
 
 @dataclass(frozen=True)
 class Seed:
-    """Measurements of one seed."""
+    """Measurements for one seed."""
 
     domains: Domains
     seed: int
     known: dict[tuple[str, str], list[Sizes]] = field(default_factory=dict)
-    """Measured sizes of gradients."""
+    """Sizes of gradients that have already been measured."""
 
     @cached_property
     def learnt(self) -> dict[str, Tensor]:
-        """Returns the weights after the first domain."""
+        """Returns the weights of the model after the first domain."""
         return self.domains.train(self.domains.model(), "first", Method(), self.seed)
 
     def model(self, about: str) -> Any:
-        """Returns the initial model, or the model after the first domain."""
+        """Returns the initial model, or the model after the first domain, depending on the kind of knowledge."""
         return self.domains.model(None if about == "general" else self.learnt)
 
     def batches(self, half: int) -> list[tuple[int, Batch]]:
-        """Returns half of the rows drawn from the first domain."""
+        """Returns one of two halves of the rows drawn from the first domain, as batches."""
         text = self.domains.texts["first"]
         return text.batches(text.drawn(MEASURED, self.seed + 1_000)[half::2])
 
     def sizes(self, about: str, how: str) -> list[Sizes]:
-        """Returns the sizes of gradients, measured on each half of the text."""
+        """Returns the sizes of gradients, measured on each half of the rows."""
         if (about, how) not in self.known:
             models = [self.model(about) for _ in range(2)]
             self.known[about, how] = [
@@ -165,7 +167,7 @@ class Seed:
         return self.known[about, how]
 
     def importance(self, about: str) -> dict[str, dict[str, float]]:
-        """Returns stability, agreement and the effect of switching units off, by way of measuring."""
+        """Returns stability, agreement and effect of switching units off, keyed by the way of measuring importance."""
         text = "general" if about == "general" else "first"
         whole = self.domains.loss(self.model(about), text)
         ours = self.sizes(about, PRODUCT)
@@ -180,7 +182,7 @@ class Seed:
         return found
 
     def without(self, about: str, text: str, sizes: Sizes) -> float:
-        """Returns the held-out loss without the most important units."""
+        """Returns the held-out loss of the model when its most important units are switched off."""
         model = self.model(about)
         gates, values = Gates(model), ones(model)
         for kind, each in values.items():
@@ -190,14 +192,14 @@ class Seed:
             return self.domains.loss(model, text)
 
     def trained(self, variant: Variant) -> dict[str, Tensor]:
-        """Returns the weights after the second domain."""
+        """Returns the weights of a model after training on the second domain."""
         model = self.domains.model(self.learnt)
         with tempfile.TemporaryDirectory() as folder, variant.swapped():
             method = Method() if variant.das is None else self.das(model, variant, variant.das, Path(folder))
             return self.domains.train(model, "second", method, self.seed, variant.rate)
 
     def das(self, model: Any, variant: Variant, config: DasOptions, folder: Path) -> Method:
-        """Prepares DAS with the importances of what the model knows."""
+        """Prepares DAS with the importances for what the model has learnt so far."""
         units = normalize(_whole(self.sizes("first domain", variant.first)), config.normalize)
         if variant.general:
             units = accumulate(normalize(_whole(self.sizes("general", variant.general)), config.normalize), units)
@@ -208,7 +210,7 @@ class Seed:
         return method
 
     def tokens(self, das: DasOptions) -> Tensor | None:
-        """Returns the importance of the embeddings' rows."""
+        """Returns the importance of each row of the token embeddings."""
         if das.embeddings == "free":
             return None
         model, objective = self.domains.model(self.learnt), self.domains.objective
@@ -217,7 +219,7 @@ class Seed:
         return None if found is None else normalize_tokens(found)
 
     def losses(self, state: Any) -> dict[str, float]:
-        """Returns the losses on all texts."""
+        """Returns the held-out losses of a model on all texts."""
         model = self.domains.model(state)
         return {text: self.domains.loss(model, text) for text in self.domains.texts}
 
@@ -227,7 +229,7 @@ def _whole(halves: list[Sizes]) -> dict[Kind, Tensor]:
 
 
 def agreement(one: Sizes, other: Sizes) -> float:
-    """Returns the mean Spearman correlation over layers and kinds of unit."""
+    """Returns the mean over layers and kinds of unit of Spearman's correlation between two measurements."""
     return mean(
         float(spearmanr(a, b).statistic)
         for kind in one
@@ -237,11 +239,11 @@ def agreement(one: Sizes, other: Sizes) -> float:
 
 
 def of_seed(data: Path, base: Path, steps: int, names: list[str], seed: int) -> dict[str, Any]:
-    """Measures one seed, in its own process on one core.
+    """Measures one seed, in a separate process on one core.
 
     Returns:
-        For `importance`, its figures for general knowledge and the first domain. For names of `TRAININGS`, the held-out
-        losses before the second domain and after each domain.
+        If `names` is `["importance"]`, figures of importance, keyed by kind of knowledge. Otherwise the held-out
+        losses on all texts: under `before`, those before the second domain, and under each name, those after it.
     """
     torch.set_num_threads(1)
     alone()

@@ -1,4 +1,4 @@
-"""Cost of digests: time to sign a checkpoint as a share of writing and signing it, and SHA-256 in MB/s.
+"""Cost of digests: time to sign a checkpoint as a share of writing and signing it, and speed of SHA-256 in MB/s.
 
 A checkpoint of random numbers (weights and two moments, 12 bytes per parameter) is written with `torch.save` as
 DeepSpeed does at ZeRO stage 2 (one file of weights, one of moments) and signed. Writing and signing alternate in
@@ -13,11 +13,11 @@ from pathlib import Path
 from benchmarks.common import Options, Result, main, workplace
 
 TARGETS = {"seal_share": ("<=", 0.6)}
-"""Highest allowed share. Writes go to the page cache, so this is the worst case."""
+"""Maximum share of the time. Files are written to the page cache, so the share is larger than on a real disk."""
 
 
 def measure(options: Options) -> Result:
-    """Writes and signs checkpoints."""
+    """Writes and signs checkpoints, and measures the times."""
     import torch
 
     from adapt.runner.digest import sha256_of, sha256_of_all

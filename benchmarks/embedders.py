@@ -31,7 +31,7 @@ TARGETS = {
 }
 NEIGHBOURS = 10
 CHARACTERS = 1000
-"""Characters of a text that are embedded."""
+"""Number of characters of a text that are embedded."""
 QUICK_VAMPIRE = {"epochs": 20, "annealing_steps": 50}
 
 
@@ -47,14 +47,14 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Split:
-    """Texts and their groups."""
+    """Texts, and the newsgroup of each text."""
 
     texts: list[str]
     groups: np.ndarray
 
 
 def measure(options: Options) -> Result:
-    """Measures embedders that learn in one process with Ray, and those that use a model in another."""
+    """Measures embedders that are trained in one process with Ray, and embedders with a pretrained model in another."""
     if not options.data or not options.models:
         raise SystemExit("this benchmark needs --data (tasks/newsgroups) and --models")
     given = options.data, options.models / SMALL, options.quick
@@ -67,13 +67,13 @@ def measure(options: Options) -> Result:
 
 
 def described(each: Measured) -> str:
-    """Formats a line of details."""
+    """Formats the figures of an embedder as a line of details."""
     told = "".join(f"; {name} {value:.4g}" for name, value in each.learnt.items())
     return f"{each.learn_s:.0f} s to learn, {each.embed_s:.0f} s to embed{told}"
 
 
 def all_of(kinds: Sequence[str], data: Path, model: Path, quick: bool) -> list[Measured]:
-    """Measures several embedders, one after another."""
+    """Measures several embedders in turn."""
     from adapt.train.worker_process import use_threads
 
     use_threads()
@@ -82,7 +82,10 @@ def all_of(kinds: Sequence[str], data: Path, model: Path, quick: bool) -> list[M
 
 
 def measured(kind: str, known: Split, asked: Split, model: Path, quick: bool) -> Measured:
-    """Measures accuracy, training figures and seconds; VAMPIRE also with the vectors of kNN-TAPT's script."""
+    """Measures accuracy, figures of training, and time.
+
+    VAMPIRE is also measured with the vectors of kNN-TAPT's script.
+    """
     from adapt.embed.embedder import embedder_of
     from adapt.model.locate import Pretrained
 
@@ -101,7 +104,7 @@ def measured(kind: str, known: Split, asked: Split, model: Path, quick: bool) ->
 
 
 def accuracy_of(embedder: "Embedder", folder: Path, known: Split, asked: Split) -> float:
-    """Returns the share of texts whose neighbours vote for the right group."""
+    """Returns the share of texts for which the nearest neighbours' vote gives the right newsgroup."""
     from adapt.evaluate.knn_accuracy import knn_accuracy
 
     embedder.load(folder)
@@ -110,7 +113,7 @@ def accuracy_of(embedder: "Embedder", folder: Path, known: Split, asked: Split) 
 
 
 def learnt_from(texts: list[str], embedder: "Embedder", folder: Path) -> dict[str, float]:
-    """Trains an embedder as jobs do. The time to start its Ray counts."""
+    """Trains an embedder as jobs do, and returns its figures. The time includes the start of Ray."""
     from adapt.config import ResourcesConfig
     from adapt.embed.learn import learn_embedder
     from adapt.embed.text_chunks import LinesSource
@@ -124,7 +127,7 @@ def learnt_from(texts: list[str], embedder: "Embedder", folder: Path) -> dict[st
 
 
 def split_of(data: Path, name: str, every: int) -> Split:
-    """Returns the texts of a split that contain words."""
+    """Returns the texts of a split that contain words, with their newsgroups."""
     with gzip.open(data / "tasks" / "newsgroups" / f"{name}.jsonl.gz", "rt") as lines:
         records = [json.loads(line) for line in lines][::every]
     records = [record for record in records if record["text"].strip()]

@@ -36,7 +36,7 @@ from benchmarks.common import ROOT, machine
 
 Config = dict[str, Any]
 Found = dict[str, dict[str, Any]]
-"""Kind of result -> name -> digest or number."""
+"""Results: kind of result -> name -> digest or number."""
 
 SMALL: Config = yaml.safe_load("""
 training: {max_steps: 8, global_batch_size: 8, micro_batch: 4, sequence_length: 64, learning_rate: 5.0e-4,
@@ -45,7 +45,7 @@ evaluation: {sequence_length: 64, max_documents: 40, bootstrap_samples: 200}
 finetune: {seeds: [0, 1], epochs: 6, max_length: 64, learning_rate: 2.0e-3}
 """)
 UNSTEADY = re.compile(r"second|_s$|hours|mfu|memory|wait|cost|started|price|what was run|reproduce", re.IGNORECASE)
-"""Figures and parts of a report that depend on time or machine, by name."""
+"""Pattern for the names of figures and parts of a report that depend on time or machine."""
 
 
 @dataclass
@@ -59,9 +59,9 @@ class Place:
     figures: dict[str, float] = field(default_factory=dict)
 
     def run(self, job: str, config: Config, *arguments: str) -> Config:
-        """Runs jobs/JOB.py to its end. Returns its last line of stdout, parsed."""
+        """Runs jobs/JOB.py to its end, and returns the parsed last line of stdout."""
         file, errors = self.folder / f"{job}.yaml", self.folder / f"{job}.err"
-        file.write_text(json.dumps(config))  # JSON is YAML
+        file.write_text(json.dumps(config))  # JSON is valid YAML.
         words = list(arguments) or [f"--config={file}", f"--storage.root={self.root}"]
         command = [sys.executable, f"jobs/{job}.py", *(str(file) if word == "FILE" else word for word in words)]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -74,7 +74,7 @@ class Place:
         return line
 
     def corpus(self, name: str, count: int, repeated: int = 0) -> str:
-        """Writes the first documents of a corpus, with near copies of the first few."""
+        """Writes the first documents of a corpus, and near copies of the first few documents."""
         texts = [json.loads(line)["text"] for line in first(self.data / "corpora" / f"{name}.jsonl.gz", count)]
         texts += [f"{text} So much for that." for text in texts[:repeated]]
         path = self.folder / f"{name}.jsonl"
@@ -94,7 +94,7 @@ class Place:
         return {"name": name, **splits, **more}
 
     def small(self, **sections: Any) -> Config:
-        """Returns the settings of all cases, merged with further ones."""
+        """Returns the settings that all cases share, merged with further settings."""
         both = {name: {**SMALL[name], **sections.get(name, {})} for name in SMALL}
         return {"model": {"path": str(self.models / "bert-tiny-general")}, **sections, **both}
 
@@ -110,7 +110,7 @@ def demo(place: Place) -> None:
 
 
 def dapt(place: Place) -> None:
-    """Runs DAPT with two weighted sources, replay, general text, near duplicates and accumulation."""
+    """Runs DAPT with two weighted sources, replayed and general text, near duplicates and gradient accumulation."""
     cs, biomed = place.domains(repeated=40)
     sources = [{**cs, "weight": 0.7}, {**biomed, "weight": 0.3}]
     corpus = {"sources": sources, "deduplicate": "near", "heldout_fraction": 0.1}
@@ -147,7 +147,7 @@ def sequence(place: Place, zero_stage: int, workers: int) -> None:
 
 
 def chain(place: Place) -> None:
-    """Runs a chain: DAPT, loss matrix, fine-tuning before and after DAPT, report."""
+    """Runs a chain with DAPT, a loss matrix, fine-tuning before and after DAPT, and a report."""
     general = {"general_paths": place.corpus("general_wikitext2", 200)}
     small = place.small(evaluation=general, resources={"stages_at_once": 1}, storage={"root": str(place.root)})
     domains, task, text = place.domains(), place.task("acl_arc"), {"corpus.heldout_fraction": 0.1}
@@ -171,7 +171,7 @@ CASES: dict[str, Callable[[Place], None]] = {
 
 
 def collected(place: Place) -> Found:
-    """Collects the results that the jobs left in the storage."""
+    """Reads the results that the jobs left in the storage."""
     found: dict[str, list[tuple[str, Any]]] = {"weights": [], "predictions": [], "score": [], "losses": []}
     for file in place.root.rglob("stage.json"):
         record, folder = json.loads(file.read_text()), file.parent
@@ -192,7 +192,7 @@ def collected(place: Place) -> Found:
 
 
 def numbered(results: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Numbers results of one name in order of their values, because keys and times differ between runs."""
+    """Numbers the results that share a name, in the order of their values. Keys and times would differ between runs."""
     seen: Counter[str] = Counter()
     found = {}
     for name, result in sorted(results):
@@ -202,7 +202,7 @@ def numbered(results: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def weights_digest(path: Path) -> str:
-    """Returns the digest of a model's tensors: names, shapes, types and bytes."""
+    """Returns a digest of a model's tensors, which covers names, shapes, types and bytes."""
     import torch
     from safetensors.torch import load_file
 
@@ -218,7 +218,7 @@ def digest(content: str) -> str:
 
 
 def numbers(values: Any, name: str = "") -> Iterator[tuple[str, float]]:
-    """Returns all numbers in nested values by dotted name, except those that differ between runs."""
+    """Yields all numbers in nested values with their dotted names, except numbers that differ between runs."""
     if isinstance(values, int | float) and not isinstance(values, bool):
         yield name, values
     elif isinstance(values, dict | list):
@@ -228,7 +228,7 @@ def numbers(values: Any, name: str = "") -> Iterator[tuple[str, float]]:
 
 
 def tables(page: Path) -> Iterator[tuple[str, str]]:
-    """Returns the numbers of each table of a report, by the heading above it."""
+    """Yields the numbers of each table of a report with the heading above the table."""
     part = title = ""
     rows: dict[str, list[str]] = {}
     for line in page.read_text().splitlines():
@@ -241,7 +241,7 @@ def tables(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def compared(old: Found, new: Found) -> str:
-    """Returns whether all results are equal, and which differ, are missing or have another name."""
+    """Describes whether all results are equal, and which results differ, are missing or have another name."""
     names: dict[bool, list[str]] = {True: [], False: []}
     for kind, before in old.items():
         after = new.get(kind, {})
@@ -255,7 +255,7 @@ def compared(old: Found, new: Found) -> str:
 
 
 def header() -> dict[str, Any]:
-    """Describes the code and the machine that the digests are valid for."""
+    """Describes the code and the machine for which the digests are valid."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     packages = sorted({f"{each.name}=={each.version}" for each in distributions() if each.name != "dontstop"})
     return {"commit": commit, "machine": {**machine(), "packages": digest("\n".join(packages))}}

@@ -1,4 +1,4 @@
-"""Fine-tuning speed over transformers' Trainer, and five seeds side by side over one after another.
+"""Speed of fine-tuning relative to transformers' Trainer, and of five parallel seeds relative to five seeds in turn.
 
 `ratio` (6 layers of 384) and `ratio_tiny` (2 layers of 128): train examples per second of our loop over those of the
 Trainer (AutoModelForSequenceClassification, dynamic padding, bf16 where it is faster, fused AdamW) with the same task,
@@ -23,7 +23,7 @@ SEEDS = 5
 
 
 def measure(options: Options) -> Result:
-    """Measures all figures."""
+    """Measures the speed ratios and the time of parallel seeds."""
     result = Result({})
     for name in MODELS:
         case = classify.Case(name, options.data, options.models and options.models / MODELS[name])

@@ -1,4 +1,4 @@
-"""Training on one GPU: speed over transformers' Trainer with its best settings, and share of the device's peak.
+"""Training on one GPU: speed relative to transformers' Trainer with its best settings, and share of the device's peak.
 
 Needs only torch and transformers (and accelerate for the Trainer); uses DeepSpeed if installed. Model FLOPs utilization
 (MFU) is relative to the rate of large matrix products measured on the device. `--quick` runs a small case anywhere.
@@ -21,7 +21,7 @@ STEPS, WARM_UP = 20, 5
 
 
 def cases(options: Options) -> list[tuple[Case, int]]:
-    """Returns the cases with their ZeRO stage."""
+    """Returns the cases to measure, each with its ZeRO stage."""
     case = partial(Case, data=options.data, models=options.models)
     if options.quick:
         return [(case("small", "grouped", 4, 128), 0), (case("small", "lines", 4, 128), 0)]
@@ -35,7 +35,7 @@ def cases(options: Options) -> list[tuple[Case, int]]:
 
 
 def main() -> None:
-    """Measures, prints a line per case and writes JSON."""
+    """Measures all cases, prints one line per case and writes the JSON."""
     arguments = parser_of("gpu", __doc__).parse_args()
     rate = apart(_matrix_rate)
     found: dict[str, Any] = {"machine": machine(), "matrix_flops": rate, "targets": TARGETS, "cases": {}}
@@ -58,7 +58,7 @@ def main() -> None:
         found["cases"][name] = {**both, **rounds, "mfu": mfu, "zero_stage": zero}
         shown = f"{ratio.middle:.2f} ({ratio})" if ratio else None
         print(f"{name}: {speed:,.0f} tokens/s, ratio {shown}, MFU {mfu:.1%}", flush=True)
-        if arguments.json:  # after each: a later one may run out of memory
+        if arguments.json:  # Written after each case, because a later case may run out of memory.
             arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
@@ -81,7 +81,7 @@ def _matrix_rate() -> float:
 
 
 def _flops(case: Case) -> float:
-    """Returns the operations of a forward and a backward pass per token."""
+    """Returns the floating-point operations per token of a forward and a backward pass."""
     from adapt.config import ObjectiveConfig
     from adapt.model.size import model_size
     from adapt.train.capacity.flops import training_flops, workload

@@ -1,4 +1,4 @@
-"""Checks that need a GPU: variable-length flash attention and bucketed attention agree with separate documents."""
+"""GPU checks: variable-length flash attention and bucketed attention give the results of separate documents."""
 
 import json
 import sys
@@ -8,11 +8,11 @@ from typing import Any
 from benchmarks.common import machine, parser_of
 
 MOST = 0.02
-"""Largest difference that rounding to bf16 explains."""
+"""Maximum difference that rounding to bf16 explains."""
 
 
 def main() -> None:
-    """Prints a line per check; exits with 1 if one fails."""
+    """Prints one line per check. Exits with code 1 if a check fails."""
     import torch
 
     arguments = parser_of("gpu_checks", __doc__).parse_args()

@@ -1,4 +1,4 @@
-"""Tokens to the loss of a grown model (ELLE), over tokens when the same architecture starts from scratch.
+"""Tokens that a grown model (ELLE) needs to reach a loss, relative to the same architecture trained from scratch.
 
 A small model grows by a layer and a head and learns a domain (PubMed). The same architecture with random weights then
 learns the same text in trainings of doubling length, each with its own decay, at the best of four learning rates, until
@@ -16,11 +16,11 @@ from benchmarks.common import Options, Result, parser_of, report
 TARGETS = {"tokens_ratio": (">=", 1.0)}
 TEXT, SEED = "first", 0
 RATES = (1.0, 2.0, 4.0, 8.0)
-"""Factors on the learning rate that are tried from scratch."""
+"""Factors on the learning rate that trainings from scratch try."""
 
 
 def measure(options: Options) -> Result:
-    """Measures both ways in this process."""
+    """Measures the grown model and the trainings from scratch, in this process."""
     assert options.data
     assert options.models
     from benchmarks.ours import alone
@@ -54,7 +54,7 @@ def measure(options: Options) -> Result:
 
 
 def _grown(domains: Any, steps: int) -> tuple[float, float, Any]:
-    """Returns the loss before, the loss of the grown model, and its configuration."""
+    """Returns the loss before growing, the loss of the grown model, and the grown model's configuration."""
     from adapt.method.base import Setting
     from adapt.method.elle.method import Elle, ElleOptions
 
@@ -88,7 +88,10 @@ def _trained(domains: Any, model: Any, steps: int, rate: float) -> None:
 
 
 def _between(ends: list[tuple[int, float]], goal: float) -> float:
-    """Returns the length at which the loss reaches the goal, on a log scale; with one length, that length."""
+    """Interpolates, on a log scale, the length at which the loss reaches the goal.
+
+    With one length, returns this length.
+    """
     if len(ends) == 1:
         return ends[0][0]
     (short, high), (long, low) = ends
@@ -97,7 +100,7 @@ def _between(ends: list[tuple[int, float]], goal: float) -> float:
 
 
 def main() -> None:
-    """Measures, prints the table and writes the JSON."""
+    """Measures the ratio of tokens, prints the table and writes the JSON."""
     arguments = parser_of("growth", __doc__, needs_folders=True).parse_args()
     result = measure(Options(arguments.quick, arguments.data, arguments.models))
     report("growth", TARGETS, result, arguments.json)

@@ -1,4 +1,4 @@
-"""ASHA against random search at equal budget, and how soon a stopped trial's workers are free.
+"""ASHA compared with random search at equal budget, and time until the workers of a stopped trial are free.
 
 Both searches are compared by loss after equally many steps, not by time, so they do not alternate. The time from a stop
 until the workers are free is compared only with its bound. Its range covers all stops; it is *noisy* if processes
@@ -15,32 +15,32 @@ from unittest.mock import patch
 from benchmarks.rounds import Ratio, Watch
 
 SAMPLES, FEWER = 27, 3
-"""Trials of ASHA, in addition to the untuned configuration."""
+"""Number of trials of ASHA in the full and the quick form, in addition to the trial of the untuned configuration."""
 REDUCTION, TURNS, FEWER_TURNS = 3, 3, 2
 
 
 @dataclass(frozen=True)
 class Halving:
-    """Figures of both searches."""
+    """Figures of ASHA and of random search."""
 
     asha: float
-    """Lowest dev loss of each search."""
+    """Lowest dev loss of each search. `random` is random search."""
     random: float
     asha_steps: int
-    """Steps of all trials, without the trial of the untuned configuration."""
+    """Number of steps of all trials in each search, without the trial of the untuned configuration."""
     random_steps: int
     random_trials: int
     stop_to_free_s: Ratio
-    """Seconds from each stop of a trial by the scheduler until all cores were free; each stop is a round."""
+    """Seconds from each stop of a trial by the scheduler until all cores were free. Each stop counts as a round."""
 
 
 def halving(arguments: Sequence[str], steps: int, quick: bool) -> Halving:
-    """Runs ASHA, then random search with the number of steps that ASHA took. Both draw the same trials.
+    """Runs ASHA, then random search with as many steps as ASHA took. Both searches draw the same trials.
 
     Args:
-        arguments: of dontstop tune.
-        steps: of a trial that is not stopped.
-        quick: whether to run a smaller form.
+        arguments: arguments of `dontstop tune`.
+        steps: number of steps of a trial that is not stopped.
+        quick: whether to run fewer trials.
     """
     import ray
 
@@ -62,7 +62,7 @@ def halving(arguments: Sequence[str], steps: int, quick: bool) -> Halving:
 
 
 def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
-    """Returns a search's figures. Longer turns continue from those before."""
+    """Runs a search and returns its figures. Longer turns of a trial continue from shorter turns."""
     from adapt.runner import Store, ensure
     from adapt.stage.context import root_of
     from adapt.train.schedule import branch_step
@@ -76,7 +76,7 @@ def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
 
 
 def _steps(row: Mapping[str, Any], branches: Mapping[int, int]) -> int:
-    """Returns a trial's steps: each turn starts where the cooldown of the one before started."""
+    """Returns the number of steps of a trial. Each turn starts where the cooldown of the previous turn started."""
     lengths = sorted(map(int, row["turns"]))
     return sum(
         length - (branches[before] if before else 0) for before, length in zip([0, *lengths], lengths, strict=False)
@@ -91,7 +91,7 @@ def _best(metrics: Mapping[str, Any]) -> float:
 
 @contextmanager
 def _timed_stops(waits: list[float]) -> Iterator[None]:
-    """Records the seconds from each stop of a trial until all cores are free. Ray Tune waits in between."""
+    """Records the seconds from each stop of a trial until all cores are free. Ray Tune waits during this time."""
     import ray
 
     from adapt.tuning.ray_tune import Board

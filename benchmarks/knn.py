@@ -37,14 +37,14 @@ DIMENSION = 384
 BATCH = 5_000
 FIRST_ID = 2**24
 CLUSTER_VECTORS = 500
-"""Vectors per cluster, on average."""
+"""Mean number of vectors per cluster."""
 SPREAD = 0.8
-"""Distance of a vector from its cluster's centre, whose length is 1."""
+"""Distance of a vector from the centre of its cluster. The centre has length 1."""
 QUERIES = 4169
 
 
 class Found(NamedTuple):
-    """Measurements of one process on an index."""
+    """Figures that one process measures on an index."""
 
     flat_equal: bool
     recall: float
@@ -55,7 +55,7 @@ class Found(NamedTuple):
 
 
 def measure(options: Options) -> Result:
-    """Measures a million vectors, then ten million, each in its own process with an index built before."""
+    """Measures a million vectors, then ten million. Each index is built first, and then searched in a new process."""
     million = 20_000 if options.quick else 1_000_000
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         folder = Path(name)
@@ -84,14 +84,14 @@ def measure(options: Options) -> Result:
 
 
 def vectors_of(count: int, first: int = 0, last: int | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields batches of ids and vectors from `first` up to `last`, both multiples of BATCH."""
+    """Yields batches of ids and vectors from `first` up to `last`, which are multiples of BATCH."""
     for start in range(first, last or count, BATCH):
         draw = np.random.default_rng((1, start))
         yield np.arange(FIRST_ID + start, FIRST_ID + start + BATCH), _around(draw, count, BATCH)
 
 
 def write_parts(folder: Path, count: int, part: int) -> list[int]:
-    """Writes all vectors and returns the sizes of the parts."""
+    """Writes all vectors in parts, and returns the number of vectors in each part."""
     folder.mkdir(exist_ok=True)
     for number, first in enumerate(range(0, count, part)):
         write_part(vectors_of(count, first, first + part), folder, number, DIMENSION, part)
@@ -103,7 +103,7 @@ def queries_for(count: int, size: int) -> np.ndarray:
 
 
 def _around(draw: np.random.Generator, count: int, size: int) -> np.ndarray:
-    """Draws vectors around centres."""
+    """Draws random vectors around random centres."""
     centres = _centres(max(10, count // CLUSTER_VECTORS))
     found = draw.standard_normal((size, DIMENSION), np.float32)
     found *= np.float32(SPREAD * DIMENSION**-0.5)
@@ -117,7 +117,7 @@ def _centres(clusters: int) -> np.ndarray:
 
 
 def built(folder: Path, count: int) -> tuple[float, float]:
-    """Writes the vectors in four parts and builds lists. Returns the seconds."""
+    """Writes the vectors in four parts and builds inverted lists. Returns both times [s]."""
     _two_threads()
     began = time.monotonic()
     sizes = write_parts(folder / "flat", count, count // 4)
@@ -131,7 +131,7 @@ def built(folder: Path, count: int) -> tuple[float, float]:
 
 
 def searched(folder: Path, count: int) -> Found:
-    """Measures all figures on a million vectors."""
+    """Measures all figures of a million vectors."""
     _two_threads()
     flat, lists = VectorIndex.open(folder / "flat"), VectorIndex.open(folder / "ivf")
     queries = queries_for(count, QUERIES)
@@ -152,14 +152,14 @@ def searched(folder: Path, count: int) -> Found:
 
 
 def _timed(index: VectorIndex, queries: np.ndarray, width: int | None) -> tuple[float, tuple[np.ndarray, np.ndarray]]:
-    index.search(queries[:50], 50, width)  # the files are read
+    index.search(queries[:50], 50, width)  # reads the files before the time is measured
     began = time.monotonic()
     found = index.search(queries, 50, width)
     return time.monotonic() - began, found
 
 
 def _is_brute_force(count: int, queries: np.ndarray, index: VectorIndex) -> bool:
-    """Checks that the index finds the same as float64 products, batch by batch."""
+    """Returns whether the index finds the same vectors as float64 products, computed batch by batch."""
     asked = unit_rows(queries).astype(np.float64)
     distances, numbers = [], []
     for ids, vectors in vectors_of(count):
@@ -172,7 +172,7 @@ def _is_brute_force(count: int, queries: np.ndarray, index: VectorIndex) -> bool
 
 
 def _are_identical(index: VectorIndex, queries: np.ndarray, width: int | None) -> bool:
-    """Checks that 2 and 4 shards, searched in reverse order, find the same as one."""
+    """Returns whether 2 and 4 shards, searched in reverse order, find the same vectors as one shard."""
     whole, parts = index.search(queries, 50, width), range(len(index.facts.parts))
     for shards in (2, 4):
         some = [VectorIndex.open(index.folder, None, parts[shard::shards]) for shard in reversed(range(shards))]
@@ -183,7 +183,7 @@ def _are_identical(index: VectorIndex, queries: np.ndarray, width: int | None) -
 
 
 def built_large(folder: Path, count: int) -> tuple[float, float]:
-    """Builds the index chosen for 8 GiB. Returns the seconds and the largest memory."""
+    """Builds the index that is chosen for 8 GiB of memory. Returns the time [s] and the peak memory."""
     _two_threads()
     began = time.monotonic()
     with Resident() as resident:
@@ -195,7 +195,7 @@ def built_large(folder: Path, count: int) -> tuple[float, float]:
 
 
 def searched_large(folder: Path, count: int) -> tuple[float, float, float]:
-    """Returns the seconds, the largest memory, and the recall of the nearest 50 for a thousand queries."""
+    """Searches a thousand queries. Returns the time [s], the peak memory, and the recall of the nearest 50."""
     _two_threads()
     queries = queries_for(count, 1000)
     with Resident() as resident:
@@ -215,7 +215,7 @@ def _two_threads() -> None:
 
 
 class Resident:
-    """The largest memory of this process while a block runs, mapped files included."""
+    """Measures the peak memory of this process while a block runs, including mapped files."""
 
     def __enter__(self) -> "Resident":
         self.gib = 0.0

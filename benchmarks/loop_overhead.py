@@ -1,4 +1,4 @@
-"""What Ray Train, Ray Data and DeepSpeed add to a training step, at RoBERTa-base's size.
+"""Time that Ray Train, Ray Data and DeepSpeed add to a training step of a model of RoBERTa-base's size.
 
 The peer is a bare PyTorch loop in one process with the same model, rows, masks, precision, optimizer and clipping, and
 all batches in memory. Both run in alternating rounds, each first in turn, on the same batches. Steps are compared in
@@ -22,14 +22,15 @@ BATCH, LENGTH, WARM_UP = 8, 128, 2
 
 
 def measure(options: Options) -> Result:
-    """Runs alternating rounds of the full loop and of the bare one."""
+    """Measures alternating rounds of the full loop and of the bare loop."""
     steps, rounds = (6, ROUNDS) if options.quick else (20, 4)
     with workplace() as folder:
         model = _base_model(folder / "model")
         corpus = corpus_file(folder, 1500)
         full, bare, waits, watch = [], [], [], Watch()
         for seed in range(rounds):
-            kinds = ("bare", "full") if seed % 2 else ("full", "bare")  # the first round prepares the text
+            # In the first round, the full loop runs first, because it prepares the text.
+            kinds = ("bare", "full") if seed % 2 else ("full", "bare")
             for kind in kinds:
                 if kind == "bare":
                     prepared = next((folder / "runs" / "prepare").glob("*/stage.json")).parent
@@ -89,7 +90,7 @@ def _reports(root: Path, seed: int) -> list[dict[str, float]]:
 
 
 def _bare_loop(model_folder: Path, prepared: Path, steps: int, seed: int) -> list[float]:
-    """Returns the seconds of each step."""
+    """Trains with a bare PyTorch loop, and returns the time of each step [s]."""
     import torch
 
     from adapt.corpus.shard_batches import Feed

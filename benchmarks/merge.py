@@ -1,4 +1,4 @@
-"""Time to merge two checkpoints of 1 GB over copying one, and the most tensors held in memory."""
+"""Time to merge two checkpoints of 1 GB relative to copying one, and maximum number of tensors in memory."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from benchmarks.rounds import alternate
 
 TARGETS = {"ratio": ("<=", 4.0), "peak_tensors": ("<=", 4.0)}
 SIDE = 1024
-"""Rows and columns of a tensor: 4 MiB."""
+"""Number of rows and of columns of a tensor, which then has 4 MiB."""
 
 
 def measure(options: Options) -> Result:
@@ -48,7 +48,7 @@ def _make(folder: Path, tensors: int, seed: int) -> None:
 
 
 def _copy(folder: Path) -> float:
-    """Copies the weights of a checkpoint to disk. Returns the seconds."""
+    """Copies the weights of a checkpoint to disk. Returns the time [s]."""
     target = folder / "copy.safetensors"
     began = time.perf_counter()
     shutil.copyfile(folder / "base" / "model.safetensors", target)
@@ -59,7 +59,7 @@ def _copy(folder: Path) -> float:
 
 
 def _merge(folder: Path, watched: bool) -> tuple[float, float]:
-    """Interpolates two checkpoints to disk. Returns the seconds and the largest memory, in tensors."""
+    """Interpolates two checkpoints to disk. Returns the time [s] and the peak memory, in tensors."""
     from adapt.merge.merger import Merging
     from adapt.merge.streamed_merge import merge_models
     from adapt.merge.tensor_files import stored_weights
@@ -88,7 +88,7 @@ def _settled(file: Path) -> None:
 
 
 class _Peak:
-    """Samples the private memory of the process every millisecond; file pages do not count."""
+    """Samples the private memory of the process every millisecond. Pages of mapped files do not count."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
@@ -99,7 +99,7 @@ class _Peak:
         self._thread.start()
 
     def stop(self) -> int:
-        """Returns the most bytes held above those at the start."""
+        """Stops the sampling. Returns the peak memory above the memory at the start [bytes]."""
         self._stopped.set()
         return self._most - self._before
 

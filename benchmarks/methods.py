@@ -1,4 +1,4 @@
-"""Cost of methods against forgetting over plain training: time of a step, and memory.
+"""Cost of methods against forgetting relative to plain training: time of a step, and memory.
 
 Every method with its defaults trains on the same rows of 164 tokens in the product's loop as plain training does, at
 RoBERTa-base's size. `NAME_time` is the median over rounds of the ratio of step times within a round; both models are in
@@ -27,15 +27,15 @@ MOST = {
     "l2sp": (1.1, 1.3),
     "ewc": (1.1, 1.5),
     "distill": (1.45, 1.3),
-    "elle": (1.8, 1.7),  # two layers and two heads more
+    "elle": (1.8, 1.7),  # two additional layers and two additional heads
     "hat": (1.4, 1.2),
     "cpt": (1.4, 1.2),
-    "prompt": (1.7, 1.2),  # 100 vectors before rows of 164 tokens
+    "prompt": (1.7, 1.2),  # 100 vectors before each row of 164 tokens
     "prefix": (1.4, 1.2),
     "demix": (1.05, 1.0),
     "das": (2.3, 1.5),
 }
-"""Highest allowed ratio of time and of memory. Methods that are left out train as plain training does."""
+"""Maximum ratios of time and of memory. Methods that are missing here train like plain training."""
 TARGETS: Targets = {
     f"{name}_{figure}": ("<=", most)
     for name, both in MOST.items()
@@ -47,7 +47,7 @@ WARM_UP = 1
 
 @dataclass(frozen=True)
 class MethodsPlan:
-    """Model, rows and rounds of the measurement."""
+    """Model, rows and number of rounds of the measurement."""
 
     case: Case
     rounds: int
@@ -55,7 +55,7 @@ class MethodsPlan:
 
     @classmethod
     def of(cls, size: str, options: Options, names: Sequence[str]) -> "MethodsPlan":
-        """Chooses the paper's batch on a GPU, and a batch of some seconds on CPUs."""
+        """Chooses the batch: the batch of the paper on a GPU, and on CPUs a batch that takes some seconds."""
         rows, rounds = (4, ROUNDS) if options.quick else (16, 5)
         if machine()["gpu"]:
             rows, rounds = STEP_ROWS, 3 if options.quick else 10
@@ -63,13 +63,13 @@ class MethodsPlan:
 
 
 def config_with(case: Case, method: str) -> Config:
-    """Returns the configuration of a job that trains with a method."""
+    """Returns the configuration of a job that trains with the given method."""
     training = TrainingConfig(global_batch_size=case.rows, sequence_length=case.length, learning_rate=1e-4)
     return Config(training=training, method=MethodConfig(method))
 
 
 def measure(plan: MethodsPlan) -> Result:
-    """Measures times and memory."""
+    """Measures times and peak memory."""
     plain = apart(_peak, plan, "plain")
     result = Result({}, [("plain, peak memory", f"{plain / 2**30:.2f} GiB")])
     for name in plan.names:
@@ -84,7 +84,7 @@ def measure(plan: MethodsPlan) -> Result:
 
 
 def _seconds(plan: MethodsPlan, method: str) -> tuple[list[float], list[float]]:
-    """Returns the seconds of steps with a method and of plain steps, in turns."""
+    """Returns the times of steps with a method and of plain steps [s]. The two kinds of step alternate."""
     import torch.distributed as dist
 
     alone()
@@ -102,7 +102,7 @@ def _seconds(plan: MethodsPlan, method: str) -> tuple[list[float], list[float]]:
 
 
 def _peak(plan: MethodsPlan, method: str) -> int:
-    """Returns the largest memory of two steps [bytes]. The second step includes the optimizer's state."""
+    """Returns the peak memory of two steps [bytes]. The second step includes the state of the optimizer."""
     import torch.distributed as dist
 
     alone()
@@ -114,7 +114,7 @@ def _peak(plan: MethodsPlan, method: str) -> int:
 
 
 def main() -> None:
-    """Measures, prints the table and writes the JSON."""
+    """Measures the costs, prints the table and writes the JSON."""
     parser = parser_of("methods", __doc__)
     parser.add_argument("--size", choices=("small", "base", "large"), default="base", help="base and large: RoBERTa's")
     parser.add_argument("--only", default=",".join(MOST), help="methods, by commas")

@@ -1,4 +1,4 @@
-"""Our side of the training benchmarks: the product's loop on one device, without Ray."""
+"""The training benchmarks' measurement of our code: the training loop of jobs on one device, without Ray."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 def train(
     case: Case, precision: Precision, steps: int, warm_up: int, off: str | None = None, zero_stage: int = 0
 ) -> dict[str, Any]:
-    """Trains and measures.
+    """Trains a model and measures speed, memory and losses.
 
     Args:
-        case: model and text.
-        precision: of the arithmetic.
-        steps: measured.
-        warm_up: steps before them.
-        off: a technique to switch off (see `benchmarks.switches`).
-        zero_stage: above 0 needs DeepSpeed.
+        case: the model and the text.
+        precision: precision of the arithmetic.
+        steps: number of measured steps.
+        warm_up: number of steps before the measured steps.
+        off: name of a technique to switch off (see `benchmarks.switches`), or None.
+        zero_stage: ZeRO stage. Stages above 0 need DeepSpeed.
 
     Returns:
         tokens_per_s, peak_bytes, losses of all steps, and engine.
@@ -88,7 +88,7 @@ def _loop(case: Case, precision: Precision, steps: int, zero_stage: int) -> Loop
 
 
 def alone() -> None:
-    """Makes a process group of one rank."""
+    """Initializes a process group with a single rank."""
     import torch
     import torch.distributed as dist
 
@@ -101,7 +101,7 @@ def alone() -> None:
 
 
 def settled() -> float:
-    """Returns the time when the device has finished its work."""
+    """Waits until the device has finished its work, and returns the time."""
     import torch
 
     if torch.cuda.is_available():

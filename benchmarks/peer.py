@@ -1,4 +1,4 @@
-"""The peer: transformers' Trainer with run_mlm's (or run_clm's) recipe, on grouped texts or padded lines."""
+"""The peer of the training benchmarks: transformers' Trainer with run_mlm's or run_clm's recipe."""
 
 import time
 from typing import Any
@@ -9,16 +9,16 @@ from benchmarks.texts import Case, build_model, documents, tokenizer_of
 def train(
     case: Case, best: bool, steps: int, warm_up: int, by_length: bool = False, order: str = "random"
 ) -> dict[str, Any]:
-    """Trains and measures.
+    """Trains a model with the Trainer and measures speed, memory and losses.
 
     Args:
-        case: model and text.
-        best: best settings (bf16 where it is faster, fused AdamW, scaled dot product attention) instead
-            of its defaults (fp32).
-        steps: measured.
-        warm_up: steps before them.
-        by_length: batches of lines of similar length.
-        order: `random` or `sequential`.
+        case: the model and the text.
+        best: whether to use the best settings (bf16 if it is faster, fused AdamW, scaled dot product attention) instead
+            of the Trainer's defaults (fp32).
+        steps: number of measured steps.
+        warm_up: number of steps before the measured steps.
+        by_length: whether batches consist of lines of similar length.
+        order: order of the examples, `random` or `sequential`.
 
     Returns:
         tokens_per_s without padding, peak_bytes, and losses of all steps.
@@ -85,6 +85,6 @@ def train(
 
 
 def _grouped(ids: list[list[int]], length: int) -> list[dict[str, list[int]]]:
-    """Groups texts as run_mlm does: concatenates all, cuts blocks and drops the remainder."""
+    """Groups texts as run_mlm does: concatenates all texts, cuts them into blocks and drops the remainder."""
     flat = [token for tokens in ids for token in tokens]
     return [{"input_ids": flat[start : start + length]} for start in range(0, len(flat) - length + 1, length)]

@@ -1,6 +1,6 @@
-"""The peer of DSIR: the authors' package `data-selection`, on one core, without its minimum document length.
+"""The peer of our DSIR: the authors' package `data-selection`, on one core, without its minimum document length.
 
-The package is no dependency. To compare with it, install it into a folder of your choice:
+The package is not a dependency. To compare with it, install it into a folder:
 
     python -m pip install --no-deps --target /tmp/peer data-selection==1.0.3 nltk defusedxml
     PYTHONPATH=/tmp/peer python -m benchmarks.select
@@ -22,7 +22,7 @@ FEW_BUCKETS = 1000
 
 
 def package_seconds(pool: Path, target: Path, count: int) -> float:
-    """Returns the CPU time of the package's selection, from the files to the chosen documents."""
+    """Returns the CPU time of the package's selection, from reading the files to the selected documents [s]."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
         selection = _fitted(pool, target, folder, BUCKETS)
@@ -33,7 +33,7 @@ def package_seconds(pool: Path, target: Path, count: int) -> float:
 def package_weights(pool: Path, target: Path) -> np.ndarray:
     """Returns the package's log weight of each document, with n-grams in our FEW_BUCKETS: float64 [documents].
 
-    Both sides see the same words of texts in lower case without punctuation.
+    Both sides get the same words: texts are in lower case and have no punctuation.
     """
     package: Any = import_module("data_selection.hashed_ngram_dsir")
     package.hash_buckets = _bucket

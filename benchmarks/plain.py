@@ -1,4 +1,4 @@
-"""An engine of plain torch for one device, which runs the product's loop where DeepSpeed is not installed."""
+"""An engine in plain torch for one device. It can run the training loop of jobs if DeepSpeed is not installed."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from adapt.train.optimizer import build_optimizer
 
 
 class PlainEngine:
-    """The parts of `adapt.train.engine.Engine` that `adapt.train.loop` needs, at ZeRO stage 0 on one rank."""
+    """The parts of `adapt.train.engine.Engine` that `adapt.train.loop` needs, for one rank at ZeRO stage 0."""
 
     def __init__(self, model: torch.nn.Module, training: TrainingConfig, precision: str, accumulation: int) -> None:
         self.module = model
@@ -45,7 +45,7 @@ class PlainEngine:
 
 
 class _Autocast:
-    """A module that multiplies in bf16."""
+    """Wraps a module so that its matrix products run in bf16."""
 
     def __init__(self, module: torch.nn.Module, enabled: bool) -> None:
         self.module, self.enabled = module, enabled

@@ -1,4 +1,4 @@
-"""Computes what the published code of DAS (UIC-Liu-Lab/ContinualLM) computes where the product deviates from it."""
+"""Computes what the published code of DAS (UIC-Liu-Lab/ContinualLM) computes, where the product deviates from it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ class EqualNetworks:
         return Corrupted(batch.tokens, batch.real, batch.starts, batch.real, batch.tokens[batch.real])
 
     def loss(self, model: nn.Module, corrupted: Corrupted) -> Tensor:
-        packed, shape = corrupted.packed(), corrupted.input_ids.shape  # rows are full
+        # The rows are full, so that documents need no padding.
+        packed, shape = corrupted.packed(), corrupted.input_ids.shape
         states = [last_hidden_state(model, packed).float().view(*shape, -1) for _ in range(2)]
         return kl_div(states[0].log_softmax(1), states[1].detach().softmax(1), reduction="sum")
 
 
 class Unmasked:
-    """A domain's loss at the predicted positions, with their tokens visible to the model."""
+    """The loss of a domain at the predicted positions. The model sees the tokens that it must predict."""
 
     def __init__(self, objective: Objective) -> None:
         self._objective = objective
@@ -50,7 +51,7 @@ class Unmasked:
 def never_zeroed(
     model: Any, gates: Gates, loss: Judged, batches: list[tuple[int, Batch]], dtype: torch.dtype = torch.float32
 ) -> dict[Kind, Tensor]:
-    """Returns gradient sizes that accumulate from batch to batch, averaged over batches, [layers, units]."""
+    """Returns sizes of gradients, [layers, units], averaged over batches. Gradients accumulate from batch to batch."""
     model.eval()
     leaves = {kind: each.requires_grad_() for kind, each in ones(model).items()}
     sums = [torch.zeros_like(leaf) for leaf in leaves.values()]
@@ -66,7 +67,7 @@ def never_zeroed(
 
 @contextmanager
 def columns_of_heads() -> Iterator[None]:
-    """Masks the columns of the query, key and value weights, which no head owns, instead of the rows."""
+    """Masks the columns of query, key and value weights, which belong to no head, instead of the rows of each head."""
 
     def by_columns(model: Any, values: Values) -> dict[str, Tensor]:
         names = "query.weight", "key.weight", "value.weight"
@@ -79,7 +80,7 @@ def columns_of_heads() -> Iterator[None]:
 
 @contextmanager
 def other_texts() -> Iterator[None]:
-    """Contrasts different texts: repeats whole rows one after another, and reads them as pairs."""
+    """Contrasts different texts: repeats whole rows in succession, and treats them as pairs."""
 
     def of_neighbours(first: Tensor, second: Tensor, previous: Tensor | None, temperature: float, most: int) -> Tensor:
         pairs = torch.cat((first, second)).view(len(first), 2, -1)

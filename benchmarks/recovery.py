@@ -31,7 +31,7 @@ ELASTIC_TARGETS = {
 }
 STEPS, INTERVAL = 400, 10
 _NODE_CPUS = 3
-"""Cores of a node: a worker takes all but one, which its readers use."""
+"""Number of cores of a node. A worker takes all cores except one, which is for its readers."""
 
 
 def measure(options: Options) -> Result:
@@ -45,7 +45,7 @@ def measure(options: Options) -> Result:
 
 
 def measure_elastic(options: Options) -> Result:
-    """Removes a node from a training, and adds another."""
+    """Removes a node from a training, and then adds another node."""
     with workplace() as folder, nodes(folder) as cluster:
         cluster.start_head()
         lost, _ = cluster.add(_NODE_CPUS), cluster.add(_NODE_CPUS)
@@ -73,14 +73,14 @@ def measure_elastic(options: Options) -> Result:
 
 @dataclass(frozen=True)
 class WentOn:
-    """How a training continued."""
+    """How a training continued after an event."""
 
     seconds: float
-    """Seconds from the event to the next report."""
+    """Time from the event to the next report [s]."""
     lost: int
-    """Repeated steps that a complete checkpoint held at the time of the event."""
+    """Number of repeated steps that a complete checkpoint contained at the time of the event."""
     reached: int
-    """Last step before the event."""
+    """Last step that the training reported before the event."""
     resumed: int
     """Step from which the training continued."""
 
@@ -96,7 +96,7 @@ def _recovered(corpus: Path, root: Path) -> WentOn:
 
 
 def _went_on(root: Path, process: "subprocess.Popen[str]", happen: Callable[[], None]) -> WentOn:
-    """Causes an event that restarts the training from a checkpoint, and waits for its next report."""
+    """Causes an event that restarts the training from a checkpoint, and waits for the next report."""
     (metrics,) = root.glob("train/*/metrics.jsonl")
     before = metrics.stat().st_ino
     whole = newest_whole(next(root.glob("train/*/checkpoints/*")))
@@ -104,7 +104,7 @@ def _went_on(root: Path, process: "subprocess.Popen[str]", happen: Callable[[], 
     happen()
     began, seen = time.perf_counter(), [steps_done(root)]
 
-    def is_written_anew() -> bool:  # a continued training rewrites it
+    def is_written_anew() -> bool:  # A training that continues rewrites the file.
         if metrics.stat().st_ino != before:
             return True
         seen.append(steps_done(root))

@@ -1,4 +1,4 @@
-"""Checks that a run killed twice (driver, then worker) ends with the weights of an uninterrupted run."""
+"""Checks that a run whose driver and worker were killed ends with the same weights as an uninterrupted run."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ STEPS = 60
 
 
 def measure(options: Options) -> Result:
-    """Runs the same job undisturbed and with kills, and compares the exported weights byte by byte."""
+    """Runs the same job without and with kills, and compares the exported weights byte by byte."""
     with workplace() as folder:
         corpus = corpus_file(folder, 3000)
         peaceful = _weights(finished(job(_arguments(corpus, folder / "peaceful"))))
@@ -44,7 +44,7 @@ def _arguments(corpus: Path, root: Path) -> list[str]:
 
 
 def _worker_of(driver: int) -> int:
-    """Returns the process of a training worker below a driver."""
+    """Returns the process id of a training worker among the descendants of a driver."""
     for process in psutil.Process(driver).children(recursive=True):
         if "RayTrainWorker" in " ".join(process.cmdline()):
             return int(process.pid)

@@ -1,4 +1,4 @@
-"""Time to the first batch of a resumed run, early and late in its corpus.
+"""Time to the first batch of a resumed run, early and late in the corpus.
 
 Prepared: a large synthetic corpus of token shards. `growth` is the time at step 100,000 over that at step 10, each in a
 process that opens the corpus again. Streamed: the time at the middle and last batch of a corpus of many files, over
@@ -23,7 +23,7 @@ FILES, LINES = 40, 4000
 
 
 def measure(options: Options) -> Result:
-    """Measures both feeds."""
+    """Measures the time with prepared shards and with streamed text."""
     repetitions = 3 if options.quick else 9
     with workplace() as folder:
         shards = SHARDS // 4 if options.quick else SHARDS
@@ -51,7 +51,7 @@ def measure(options: Options) -> Result:
 
 
 def build_shards(folder: Path, shards: int) -> None:
-    """Writes token shards of random documents."""
+    """Writes token shards that contain random documents."""
     import numpy as np
 
     from adapt.corpus.token_shards import write_shard
@@ -63,7 +63,7 @@ def build_shards(folder: Path, shards: int) -> None:
 
 
 def build_texts(folder: Path, files: int) -> int:
-    """Writes text files and reads them once, so that their item index exists. Returns the number of tokens."""
+    """Writes text files and reads them once, which makes their index of items. Returns the number of tokens."""
     from adapt.corpus.streaming import ItemIndex
     from benchmarks.common import corpus_file
 
@@ -79,7 +79,7 @@ def build_texts(folder: Path, files: int) -> int:
 
 
 def first_prepared(folder: str, step: int) -> float:
-    """Returns the seconds from opening the corpus to the batch of a step."""
+    """Returns the time from opening the prepared corpus to the batch of a step [s]."""
     from adapt.corpus.shard_batches import Feed
 
     began = time.perf_counter()
@@ -88,7 +88,10 @@ def first_prepared(folder: str, step: int) -> float:
 
 
 def first_streamed(folder: Path, place: float) -> float:
-    """Returns the seconds from opening the corpus to a batch at this share of the epoch, with the tokenizer loaded."""
+    """Returns the time from opening the streamed corpus to the batch at a share of the epoch [s].
+
+    The tokenizer is loaded.
+    """
     from adapt.corpus.encode_chunks import _tokenizer
     from adapt.corpus.streaming import ItemIndex
 
@@ -101,7 +104,7 @@ def first_streamed(folder: Path, place: float) -> float:
 
 
 def _online(folder: Path) -> "Online":
-    """Returns streaming options with a window of half a file, so that reading the file dominates."""
+    """Returns options of streaming with a window of half a file, so that reading the file takes most of the time."""
     from adapt.config import CorpusConfig
     from adapt.corpus.corpora import PLAIN
     from adapt.corpus.files.manifest import build_manifest

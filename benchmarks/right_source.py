@@ -34,7 +34,7 @@ MODEL = "minilm-l6-general"
 
 
 def measure(options: Options, tasks: Sequence[str], embedders: Sequence[str]) -> Result:
-    """Selects for each task."""
+    """Selects documents for each task with each kind of selection, and returns the shares."""
     assert options.data
     pool = [(source, text) for source, name in SOURCES.items() for text in evenly(options.data, name)]
     figures = {}
@@ -57,7 +57,7 @@ def measure(options: Options, tasks: Sequence[str], embedders: Sequence[str]) ->
 
 
 def share(sources: Sequence[str], task: str) -> float:
-    """Returns the share of documents from the task's source."""
+    """Returns the share of the selected documents that come from the task's source."""
     return sum(source == TASKS[task] for source in sources) / max(len(sources), 1)
 
 
@@ -68,7 +68,10 @@ def evenly(data: Path, name: str) -> list[str]:
 
 
 def target_of(data: Path, task: str) -> list[str]:
-    """Returns a task's different train texts, or variants of them; at most MOST_TARGET, evenly spaced."""
+    """Returns a task's different train texts, or variants of them.
+
+    At most MOST_TARGET evenly spaced texts are returned.
+    """
     name, _, change = task.partition("_") if task.startswith("scierc_") else (task, "", "")
     texts = list(dict.fromkeys(texts_in(data / "tasks" / name / "train.jsonl.gz")))
     texts = texts[:: max(1, len(texts) // MOST_TARGET)]
@@ -85,7 +88,7 @@ def texts_in(file: Path) -> list[str]:
 
 
 def by_words(kind: str, pool: Sequence[tuple[str, str]], target: Sequence[str]) -> list[int]:
-    """Returns the pool offsets of documents that an n-gram selection takes, in this process."""
+    """Returns the positions in the pool of the documents that an n-gram selection selects, in this process."""
     from adapt.config import Config, CorpusConfig
     from adapt.corpus.files.manifest import build_manifest
     from adapt.runner.digest import Digests
@@ -111,7 +114,7 @@ def write_lines(file: Path, texts: Sequence[str]) -> Path:
 def by_job(
     kind: str, embedder: str, pool: Sequence[tuple[str, str]], target: Sequence[str], models: Path, folder: Path
 ) -> list[str]:
-    """Returns the sources of the documents that a job selects."""
+    """Returns the source of each document that a job selects."""
     sources = {text: source for source, text in pool}
     pool_file = write_lines(folder / "pool.jsonl", [text for _, text in pool])
     target_file = write_lines(folder / "target.jsonl", target)

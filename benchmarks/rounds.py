@@ -1,4 +1,4 @@
-"""Compares alternatives in alternating rounds, and notices when other load on the machine may have affected them.
+"""Compares alternatives in alternating rounds, and detects when other load on the machine may have affected them.
 
 The sides run in at least ROUNDS rounds, each first in turn. A figure is the median over rounds of the ratio within a
 round, reported with its minimum and maximum. It is *noisy* if, in any round, processes waited for cores while processes
@@ -33,36 +33,36 @@ class Load:
     """Load of the machine during a measurement."""
 
     waiting: float | None
-    """Share of the time in which a process waited for a core; None if Linux does not report it."""
+    """Share of the time in which some process waited for a core, or None if Linux does not report it."""
     others: float
-    """Share of the cores that processes outside the benchmark used."""
+    """Share of the cores' time that processes outside the benchmark used."""
 
     @property
     def is_noisy(self) -> bool:
-        """Whether other load may have changed the figure."""
+        """Whether other load may have affected the measurement."""
         return self.others > OTHERS and (self.waiting is None or self.waiting > WAITING)
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio in several rounds."""
+    """The ratio of two sides in several rounds."""
 
     rounds: tuple[float, ...]
     noisy: int = 0
-    """Number of rounds in which other load may have changed the ratio."""
+    """Number of rounds in which other load may have affected the ratio."""
 
     @property
     def middle(self) -> float:
-        """Returns the median."""
+        """Returns the median of the ratio over rounds."""
         return median(self.rounds)
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[float, float]], load: Load | None = None) -> "Ratio":
-        """Makes a ratio of rounds that alternate within one call and are watched as a whole.
+        """Makes a ratio from rounds that alternate within one call and whose load was watched as a whole.
 
         Args:
-            pairs: the two values of each round.
-            load: of all rounds together; None if it was not watched.
+            pairs: values of both sides, one pair per round.
+            load: load during all rounds together, or None if it was not watched.
         """
         rounds = tuple(one / other for one, other in pairs)
         return cls(rounds, len(rounds) if load and load.is_noisy else 0)
@@ -74,18 +74,18 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Rounds(Generic[T]):
-    """Values of each side in each round."""
+    """Values that each side returned, round by round."""
 
     found: Mapping[str, Sequence[T]]
     loads: Mapping[str, Sequence[Load]]
 
     def ratio(self, one: str, other: str, value: Callable[[T], float]) -> Ratio:
-        """Returns the value of one side over another's, round by round.
+        """Computes the ratio of a value of one side to that of another, round by round.
 
         Args:
-            one: name of a side.
-            other: name of another.
-            value: what is compared.
+            one: name of the side whose value is divided.
+            other: name of the side whose value is the divisor.
+            value: function that takes what a side returned, and returns the value to compare.
         """
         pairs = zip(self.found[one], self.found[other], strict=True)
         noisy = sum(
@@ -94,19 +94,19 @@ class Rounds(Generic[T]):
         return Ratio(tuple(value(a) / value(b) for a, b in pairs), noisy)
 
     def middle(self, side: str, value: Callable[[T], float]) -> float:
-        """Returns the median of a side's value."""
+        """Returns the median over rounds of a side's value."""
         return median(value(each) for each in self.found[side])
 
 
 def alternate(sides: Mapping[str, Callable[[], T]], rounds: int = ROUNDS) -> Rounds[T]:
-    """Runs all sides in turn. Each round starts with the next side.
+    """Runs all sides in turn, round by round. Each round starts with another side.
 
     Args:
-        sides: what is compared, by name. Each is called once per round.
-        rounds: at least ROUNDS.
+        sides: the functions to compare, keyed by name. Each function is called once per round.
+        rounds: number of rounds, at least ROUNDS.
 
     Raises:
-        ValueError: there are fewer rounds.
+        ValueError: the number of rounds is smaller than ROUNDS.
     """
     if rounds < ROUNDS:
         raise ValueError(f"a comparison takes {ROUNDS} rounds at least, not {rounds}")
@@ -123,7 +123,7 @@ def alternate(sides: Mapping[str, Callable[[], T]], rounds: int = ROUNDS) -> Rou
 
 
 class Watch:
-    """Records the load of the machine until `stop`."""
+    """Records the load of the machine from its creation until `stop`."""
 
     def __init__(self) -> None:
         self._own: dict[tuple[int, float], list[float]] = {}
@@ -134,7 +134,7 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> Load:
-        """Returns the load since the start."""
+        """Stops the recording, and returns the load since its start."""
         self._ended.set()
         self._thread.join()
         self._look()
@@ -156,7 +156,7 @@ class Watch:
             self._look()
 
     def _look(self, is_first: bool = False) -> None:
-        """Records the CPU time of this process and of all its descendants; new ones count from their start."""
+        """Records the CPU time of this process and its descendants. A new descendant counts from its start."""
         me = psutil.Process()
         for process in (me, *me.children(recursive=True)):
             with suppress(psutil.Error):
@@ -170,7 +170,7 @@ _now_s = time.monotonic
 
 
 def _busy_s() -> float | None:
-    """Returns the CPU seconds of all processes of the machine, and those that a hypervisor took."""
+    """Returns the CPU time of all processes plus the time that a hypervisor took [s], or None if it is unknown."""
     with suppress(OSError, ValueError):
         user, nice, system, _, _, irq, softirq, steal = map(int, STAT.read_text().split("\n", 1)[0].split()[1:9])
         return (user + nice + system + irq + softirq + steal) / TICKS
@@ -178,7 +178,7 @@ def _busy_s() -> float | None:
 
 
 def _waiting_s() -> float | None:
-    """Returns the seconds in which some process waited for a core (pressure stall information)."""
+    """Returns the time in which some process waited for a core (pressure stall information) [s], or None if unknown."""
     with suppress(OSError, ValueError, IndexError):
         fields: Any = dict(field.split("=") for field in PRESSURE.read_text().splitlines()[0].split()[1:])
         return int(fields["total"]) / 1e6
@@ -186,6 +186,6 @@ def _waiting_s() -> float | None:
 
 
 def _reaped_s() -> float:
-    """Returns the CPU seconds of this process and of child processes that have ended."""
+    """Returns the CPU time of this process and of its child processes that have ended [s]."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system

@@ -17,7 +17,7 @@ PLOT = ROOT / "docs" / "figures" / "same_loss.png"
 
 
 def measure(options: Options) -> Result:
-    """Trains both once."""
+    """Trains each side once, and compares the losses."""
     steps = 30 if options.quick else 90
     case = Case("small", "grouped", 16, 128, options.data, options.models)
     curves = {
@@ -39,7 +39,7 @@ def measure(options: Options) -> Result:
 
 
 def plot(curves: dict[str, list[float]], case: Case, file: Path) -> None:
-    """Plots loss by tokens."""
+    """Plots the losses of both sides by number of tokens."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -31,21 +31,21 @@ TARGETS = {
 PASSES = 2
 READING = "reading and cleaning"
 BUDGET, TARGET = 500, 1000
-"""Number of selected documents, and of target texts, which are the first of the pool."""
+"""Number of documents to select, and number of target texts, which are the first texts of the pool."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Time and memory of selecting from a pool or reading it."""
+    """Time and memory of selecting from a pool, or of reading the pool."""
 
     seconds: float
     documents: int
     peak: int
-    """Largest memory of the process [bytes]."""
+    """Peak memory of the process [bytes]."""
 
 
 def measure(options: Options) -> Result:
-    """Selects from a pool, and from one ten times smaller."""
+    """Selects from a pool, and from a pool that is ten times smaller."""
     megabytes = 20 if options.quick else 200
     with workplace() as folder:
         small = write_jsonl(folder / "small.jsonl", megabytes // 10, options.data)
@@ -72,7 +72,7 @@ def _seconds(cost: Any) -> float:
 
 
 def _beside_the_package(folder: Path, documents: int, data: Path | None) -> Result:
-    """Returns ratio and agreement, or nothing if the package is not installed."""
+    """Returns ratio to and agreement with the authors' package, or nothing if the package is not installed."""
     if not IS_INSTALLED:
         return Result({}, [("data-selection", "not installed: see benchmarks/peer_dsir.py")])
     texts = list(itertools.islice(itertools.cycle(some_texts(documents / 500, data)), documents))
@@ -90,7 +90,10 @@ def _beside_the_package(folder: Path, documents: int, data: Path | None) -> Resu
 
 
 def agreement(folder: Path, texts: list[str]) -> float:
-    """Returns the share of common choices. Buckets are so few that the target has all of them."""
+    """Returns the share of documents that both sides select.
+
+    Buckets are so few that the target has words in each bucket.
+    """
     import numpy as np
 
     from adapt.corpus.shingles import normalised, words
@@ -98,7 +101,7 @@ def agreement(folder: Path, texts: list[str]) -> float:
     from adapt.select.grams import gram_chunks, gram_counts
 
     plain = list(dict.fromkeys(" ".join(words(normalised(text))) for text in texts))
-    like = plain[::2]  # half of the pool
+    like = plain[::2]  # every second text of the pool
     target, pool = gram_counts(like, 2, FEW_BUCKETS), gram_counts(plain, 2, FEW_BUCKETS)
     assert target.all(), "give more text: of buckets that the target lacks the definitions differ"
     ratios = log_ratios(target, pool, smoothing=1e-12)
@@ -109,7 +112,7 @@ def agreement(folder: Path, texts: list[str]) -> float:
 
 
 def cost_of(pool_file: Path, kind: str) -> Cost:
-    """Selects from a pool in this process; without a kind, reads and cleans it once."""
+    """Measures a selection from a pool in this process. Without a kind, the pool is read and cleaned once."""
     from adapt.config import Config, CorpusConfig, SelectConfig
     from adapt.corpus.deduplication import Alike
     from adapt.corpus.files.manifest import build_manifest

@@ -27,25 +27,25 @@ MEAN = "mean of tasks"
 FIGURES = ("kl_reduction", "auc", "shared_words", "distinct", "distance")
 SAMPLES = 2000
 FEWEST = 4
-"""Fewest selections for which a correlation is reported."""
+"""Minimum number of selections for which a correlation is reported."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Figures of a study, by members of its sets."""
+    """Figures of a study, keyed by the members of the study's sets."""
 
     scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
-    """Test scores by recipe, task and seed."""
+    """Test scores, keyed by recipe, task and seed."""
     selections: dict[str, dict[str, dict[str, dict[str, float]]]] = field(default_factory=dict)
-    """Figures of each selection (see FIGURES) by kind, task and seed."""
+    """Figures of each selection (see FIGURES), keyed by kind, task and seed."""
 
     @property
     def tasks(self) -> list[str]:
-        """Lists the tasks on which any recipe was scored."""
+        """Returns the tasks for which at least one recipe has a score."""
         return list(dict.fromkeys(task for tasks in self.scores.values() for task in tasks))
 
     def differences(self, recipe: str, baseline: str, task: str) -> dict[str, float]:
-        """Returns a recipe's gain for each seed that both have; for MEAN, for the seeds that all tasks have."""
+        """Returns a recipe's gain for each seed that both have. For MEAN, only seeds that all tasks have count."""
         if task == MEAN:
             every = [self.differences(recipe, baseline, each) for each in self.tasks]
             shared = set.intersection(*map(set, every))
@@ -55,7 +55,7 @@ class Found:
 
 
 def found_in(finished: Study) -> Found:
-    """Sorts the records of a chain."""
+    """Reads the figures from the records of a finished chain."""
     found = Found()
     for entry in finished.entries:
         values = entry.values
@@ -74,7 +74,7 @@ def _figures(judged: SelectionJudged) -> dict[str, float]:
 
 
 def gains(found: Found, baseline: str) -> Table:
-    """Returns the scores and differences of all recipes."""
+    """Makes the table of scores and differences from the baseline of all recipes."""
     rows: list[list[Cell | str]] = []
     for recipe, tasks in found.scores.items():
         row: list[Cell | str] = [recipe]
@@ -101,7 +101,7 @@ def _difference(found: Found, recipe: str, baseline: str, task: str) -> Cell:
 
 
 def selected(found: Found) -> Table:
-    """Returns the figures of the selections, averaged over seeds."""
+    """Makes the table of the selections' figures, averaged over seeds."""
     rows: list[list[Cell | str]] = [
         [
             f"{kind}, {task}",
@@ -118,12 +118,14 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def predicted(found: Found, baseline: str, recipes: Mapping[str, str]) -> Table | None:
-    """Returns the correlation of a selection's figure with its gain; None if there are too few selections.
+    """Makes the table of correlations between a selection's figures and its gain.
+
+    Returns None if there are too few selections.
 
     Args:
-        found: the figures of the study.
-        baseline: the recipe that trains on random documents.
-        recipes: the kind of selection of each other recipe.
+        found: figures of the study.
+        baseline: name of the recipe that trains on random documents.
+        recipes: kind of selection of each other recipe, keyed by recipe.
     """
     rows: list[list[Cell | str]] = []
     for name in FIGURES:
@@ -152,8 +154,8 @@ def correlation(groups: Sequence[int], pairs: Sequence[np.ndarray]) -> tuple[flo
     """Returns the rank correlation within groups (Spearman's for one group) with its bootstrap interval.
 
     Args:
-        groups: the group of each case.
-        pairs: of each case, two values per seed, [seeds, 2]. Cases and their seeds are resampled.
+        groups: number of the group that each case belongs to.
+        pairs: for each case, two values per seed, [seeds, 2]. Cases and their seeds are resampled.
     """
     rng = np.random.default_rng(0)
     of_case = np.array(groups)

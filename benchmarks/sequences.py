@@ -21,7 +21,7 @@ from adapt.show.report.sequence_tables import by_task, every_run, methods, seque
 
 
 def tables(sequences: Sequences) -> list[Table]:
-    """Returns all tables that have content."""
+    """Makes all tables, and returns those that have content."""
     found = (
         methods(sequences, compare_methods(sequences)),
         *(sequence_differences(each, compare_methods(each)) for each in _baselines(sequences)),
@@ -33,7 +33,7 @@ def tables(sequences: Sequences) -> list[Table]:
 
 
 def _baselines(sequences: Sequences) -> Iterator[Sequences]:
-    """Yields the study with each method in turn as the baseline, so that each pair is compared once."""
+    """Yields the study once per method, with this method as the baseline. Each pair of methods is compared once."""
     left = dict(sequences.methods)
     for name in sequences.methods:
         if sequences.mode(name) == "continual":

@@ -23,10 +23,10 @@ FIRST = {
     ("imdb", "dev"): 300,
     ("imdb", "test"): 1000,
 }
-"""Examples of a split; all if a split is not listed."""
+"""Number of examples to use from a split. All examples are used of splits that are not listed."""
 POOLED = ("cs_acl_abstracts", "biomed_pubmed", "biomed_medquad", "reviews_imdb", "general_enwiki")
 POOL_CHARACTERS = 3_000_000
-"""Characters that each of these corpora contributes to the pool, to within a document."""
+"""Number of characters that each of these corpora contributes to the pool. The last document is not cut."""
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def first_documents(corpus: Path) -> Iterator[bytes]:
-    """Yields the lines of a corpus until they have POOL_CHARACTERS."""
+    """Yields lines of a corpus until they have POOL_CHARACTERS characters together."""
     left = POOL_CHARACTERS
     with gzip.open(corpus, "rb") as lines:
         while left > 0 and (line := next(lines, None)):

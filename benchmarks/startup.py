@@ -27,14 +27,15 @@ LABELS = ("calm", "angry")
 
 
 def measure(options: Options) -> Result:
-    """Prepares a corpus once, then times jobs that train on it with new seeds, and finished jobs."""
+    """Prepares a corpus once. Then measures jobs that train on it with new seeds, and finished jobs."""
     with workplace() as folder:
         corpus = corpus_file(folder, 2000)
         finished(_start(corpus, folder / "runs", seed=0))
         times: dict[str, list[float]] = {name: [] for name in TARGETS}
         ways = {"": _start, "library_": _start_library}
         for seed in range(1, 2 if options.quick else 4):
-            for number, (way, start) in enumerate(ways.items()):  # in turns, so that other load affects both equally
+            # Ways alternate, so that other load affects them equally.
+            for number, (way, start) in enumerate(ways.items()):
                 known = len(_reports(folder))
                 began = time.perf_counter()
                 process = start(corpus, folder / "runs", 10 * seed + number)
@@ -52,7 +53,7 @@ def measure(options: Options) -> Result:
 
 
 def _reports(folder: Path) -> list[Path]:
-    """Returns the metrics files that contain a first step."""
+    """Returns the metrics files that contain the report of a first step."""
     return [file for file in folder.glob("runs/train/*/metrics.jsonl") if file.stat().st_size]
 
 
@@ -86,7 +87,7 @@ def _helped() -> float:
 
 
 def _finetuned(folder: Path, seed: int) -> float:
-    """Returns the seconds of a fine-tuning of one step."""
+    """Runs a fine-tuning of one step, and returns the time [s]."""
     files = {split: folder / f"{split}.jsonl" for split in ("train", "dev", "test")}
     for split, file in files.items():
         examples = [{"text": f"{split} {number}", "label": LABELS[number % 2]} for number in range(16)]

@@ -30,7 +30,7 @@ Common = Callable[[Path], list[str]]
 
 
 def measure(options: Options) -> Result:
-    """Runs both ways in turn, then ASHA and random search."""
+    """Measures the search and the separate commands in turn, then ASHA and random search."""
     with workplace() as folder:
         model = options.models / "bert-tiny-general" if options.models else None
         common = _given(folder, classify.Case("tiny", options.data, model))
@@ -59,7 +59,7 @@ def _together_and_apart(folder: Path, common: Common, search: list[str], quick: 
         seconds = time.perf_counter() - began
         return seconds, json.loads((Path(found["path"]) / "stage.json").read_text())["metrics"]
 
-    _, record = search_once()  # lists the trials
+    _, record = search_once()  # this call reads the record of the finished search
 
     def commands() -> tuple[float, dict[str, Any]]:
         place = next(places)
@@ -91,7 +91,7 @@ def _told(halved: Halving) -> list[tuple[str, str]]:
 
 
 def _given(folder: Path, case: classify.Case) -> Common:
-    """Returns the arguments that all trials share, for a storage."""
+    """Returns the arguments that all trials with one storage share."""
     model = case.model or apart(_model, case, folder / "model")
     splits = {split: str(file) for split, file in _task(folder).items()}
     config = {
@@ -107,14 +107,14 @@ def _given(folder: Path, case: classify.Case) -> Common:
 
 
 def _model(case: classify.Case, folder: Path) -> Path:
-    """Makes a random model of this size, with its tokenizer."""
+    """Makes a random model of the case's size, with the case's tokenizer."""
     classify.language_model(case).save_pretrained(folder)
     classify.tokenizer(case).save_pretrained(folder)
     return folder
 
 
 def _task(folder: Path) -> dict[str, Path]:
-    """Generates texts of two classes in three splits."""
+    """Generates texts of two classes, and writes them as three splits."""
     texts, labels = classify.made_up()
     files = {}
     for number, split in enumerate(("train", "dev", "test")):

@@ -1,4 +1,4 @@
-"""Switches for the training core's techniques, to measure what each is worth. Not part of the product."""
+"""Switches off techniques of the training core, to measure how much each technique gains. Not part of the product."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +17,7 @@ TECHNIQUES = {
 
 @contextmanager
 def switched_off(name: str | None) -> Iterator[None]:
-    """Switches one technique off inside the block. `bf16` and `packing` are settings of the benchmark."""
+    """Switches off one technique inside the block. `bf16` and `packing` are settings of the benchmark instead."""
     with ExitStack() as stack:
         for target, value in _changes(name):
             stack.enter_context(patch(target, value))
@@ -58,7 +58,7 @@ def _rows_as_documents() -> Any:
     of = Packed.of
 
     def whole(input_ids: Any, real: Any, starts: Any) -> Any:
-        if len(input_ids) == 1:  # the check at loading, which must pass
+        if len(input_ids) == 1:  # the check when the model is loaded has one row, and must pass
             return of(input_ids, real, starts)
         begins = torch.zeros_like(starts)
         begins[:, 0] = True

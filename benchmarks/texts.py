@@ -1,4 +1,4 @@
-"""Models and texts for the training benchmarks: several sizes; long texts and short lines."""
+"""Models of several sizes, and texts (long texts and short lines), for the training benchmarks."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ SIZES = "small", "base", "large", "1b"
 
 @dataclass(frozen=True)
 class Case:
-    """A model and the text that it trains on."""
+    """A model and the text to train it on."""
 
     size: str
     """Size of the model: `small` (6 layers of 384), `base` or `large` (RoBERTa's), or `1b` (like Llama 3.2, causal)."""
@@ -29,13 +29,13 @@ class Case:
     """Kind of text: `grouped` (long texts) or `lines` (short ones)."""
     rows: int
     length: int
-    """Tokens per row; a step has rows x length tokens."""
+    """Number of tokens per row. A step has rows x length tokens."""
     data: Path | None = None
     models: Path | None = None
     padded: bool = False
-    """Puts each document (cut to a row's length) into its own row, padded to the longest of the step."""
+    """Whether each document is cut to the row's length and gets its own row, padded to the longest row of the step."""
     micro_batch: int | None = None
-    """Rows per forward pass; all by default."""
+    """Number of rows per forward pass, or None for all rows of the step."""
 
     @property
     def tokens_per_step(self) -> int:
@@ -76,7 +76,7 @@ def build_model(case: Case) -> Any:
 
 
 def tokenizer_of(case: Case) -> Any:
-    """Returns one tokenizer for all sizes: the small model's, or one trained here."""
+    """Returns the tokenizer for all sizes: the tokenizer of the small model, or a new tokenizer trained here."""
     from transformers import AutoTokenizer
 
     if not case.models:
@@ -89,7 +89,7 @@ def tokenizer_of(case: Case) -> Any:
 
 @lru_cache(maxsize=1)
 def _own_tokenizer() -> Any:
-    """Trains WordPiece on Python's documentation."""
+    """Trains a WordPiece tokenizer on Python's documentation."""
     from transformers import BertTokenizer
 
     counts = Counter(re.findall(r"\w+|[^\w\s]", "\n".join(_topics()).lower()))
@@ -106,7 +106,7 @@ def _topics() -> list[str]:
 
 
 def documents(case: Case) -> list[list[int]]:
-    """Returns tokenized documents with their special tokens; lines are cut to the length of a row."""
+    """Returns tokenized documents with special tokens. Lines are cut to the length of a row."""
     texts = _texts(case)[:MOST_DOCUMENTS]
     ids = [encoding.ids for encoding in tokenizer_of(case).backend_tokenizer.encode_batch_fast(texts)]
     return [tokens[: case.length] for tokens in ids] if case.mode == "lines" else ids
@@ -123,7 +123,7 @@ def _texts(case: Case) -> list[str]:
 
 
 def steps_of(case: Case, steps: int) -> Iterator[dict[str, Any]]:
-    """Yields global batches in the form of `adapt.corpus.shard_batches.Feed`."""
+    """Yields global batches, as `adapt.corpus.shard_batches.Feed` yields them."""
     if case.padded:
         yield from _padded_steps(case, steps)
         return
@@ -134,7 +134,7 @@ def steps_of(case: Case, steps: int) -> Iterator[dict[str, Any]]:
 
 
 def packed_rows(ids: list[list[int]], length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenates documents and cuts rows: tokens and document starts, [rows, length] each."""
+    """Concatenates documents and cuts rows. Returns tokens and document starts, each [rows, length]."""
     flat = np.concatenate([np.array(tokens) for tokens in ids])
     starts = np.zeros(len(flat), bool)
     starts[np.cumsum([0, *(len(tokens) for tokens in ids[:-1])])] = True
@@ -158,5 +158,5 @@ def _padded_steps(case: Case, steps: int) -> Iterator[dict[str, Any]]:
 
 
 def columns_of(tokens: np.ndarray, starts: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
-    """Returns rows as the product reads them from a corpus."""
+    """Returns the columns of some rows, in the form in which the product reads them from a corpus."""
     return {"tokens": tokens, "starts": starts, "lengths": lengths, "epochs": np.zeros_like(rows), "rows": rows}

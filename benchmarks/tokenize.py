@@ -1,4 +1,4 @@
-"""Speed of tokenizing on one thread, over the library's `encode_batch_fast`, for three families of tokenizers.
+"""Speed of tokenizing on one thread relative to the library's `encode_batch_fast`, for three families of tokenizers.
 
 Both get the same texts in turns, batch by batch in one process, and the ids are compared. CPU time is measured, since
 both use one thread. WordPiece is the shared model's if there is one. Byte-level BPE (50,000 tokens) and Unigram
@@ -23,14 +23,14 @@ from benchmarks.texts import SMALL
 TARGETS = {"wordpiece": (">=", 5.0), "bpe": (">=", 4.0), "unigram": (">=", 4.0), "ids_equal": (">=", 1.0)}
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 TRAINED_ON = 10_000_000
-"""Number of characters that tokenizers are trained on."""
+"""Number of characters of text for training a tokenizer."""
 
 
 class Measured(NamedTuple):
-    """Times and ids of one family of tokenizers."""
+    """Times and token ids of one family of tokenizers."""
 
     library_each: tuple[float, ...]
-    """CPU seconds of the library per batch of text."""
+    """CPU time of the library for each batch of texts [s]."""
     ours_each: tuple[float, ...]
     found_out_s: float
     equal: bool
@@ -38,7 +38,7 @@ class Measured(NamedTuple):
 
 
 def measure(options: Options) -> Result:
-    """Measures the families one after another, each in its own process."""
+    """Measures each family in a separate process, one after another."""
     megabytes = 12 if options.quick else 200
     result, equal = Result({}, [("text", f"{megabytes} MB")]), True
     for family in ("wordpiece", "bpe", "unigram"):
@@ -55,7 +55,7 @@ def measure(options: Options) -> Result:
 
 
 def measured(family: str, megabytes: float, data: Path | None, models: Path | None) -> Measured:
-    """Returns the CPU seconds of both sides."""
+    """Measures the CPU times of our tokenizer and of the library for one family."""
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from adapt.model.tokenize.ragged import IDS
@@ -83,7 +83,7 @@ def measured(family: str, megabytes: float, data: Path | None, models: Path | No
 
 
 def batches_of(texts: list[str], characters: int = 4_000_000) -> Iterator[list[str]]:
-    """Yields batches of the size that `prepare` uses."""
+    """Yields batches of texts of the size that the stage `prepare` uses."""
     batch: list[str] = []
     size = 0
     for text in texts:
@@ -97,12 +97,15 @@ def batches_of(texts: list[str], characters: int = 4_000_000) -> Iterator[list[s
 
 
 def parts_of(batch: list[str]) -> Iterator[list[str]]:
-    """Splits texts into calls of a thousand; with more, the library's bookkeeping exceeds the caches."""
+    """Splits a batch into lists of a thousand texts.
+
+    With more texts per call, the library's data would exceed the caches.
+    """
     yield from (batch[start : start + 1000] for start in range(0, len(batch), 1000))
 
 
 def backend_of(family: str, texts: list[str], models: Path | None) -> Any:
-    """Makes a tokenizer that adds special tokens and never finds them in a text."""
+    """Makes a tokenizer that adds special tokens, but does not recognize special tokens in a text."""
     from tokenizers import Tokenizer
 
     if family == "wordpiece" and models:
@@ -120,7 +123,7 @@ def backend_of(family: str, texts: list[str], models: Path | None) -> Any:
 
 
 def trained(family: str, texts: list[str]) -> Any:
-    """Trains byte-level BPE like RoBERTa's, or Unigram like XLM-R's."""
+    """Trains a byte-level BPE tokenizer like RoBERTa's, or a Unigram tokenizer like XLM-R's."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
     common: dict[str, Any] = {"special_tokens": SPECIAL, "show_progress": False}

@@ -1,4 +1,4 @@
-"""Training speed over transformers' Trainer with run_mlm's two modes, in tokens per second without padding.
+"""Training speed relative to transformers' Trainer with run_mlm's two modes, in tokens per second without padding.
 
 `grouped`: long texts cut into blocks. `lines`: short texts one by one, which the Trainer pads to the longest of a
 batch. `base` has RoBERTa-base's size, `small` 6 layers of 384. Compared with the Trainer's best settings at the same
@@ -32,7 +32,7 @@ WARM_UP = 1
 
 
 def measure(options: Options) -> Result:
-    """Measures all cases; with `--quick` the small model's, on half the rows, once."""
+    """Measures all cases. With `--quick`, measures only the small model, on half of the rows, in fewer rounds."""
     result = Result({})
     for mode in ("grouped", "lines"):
         for size, rows in (QUICK_ROWS if options.quick else ROWS).items():
@@ -52,7 +52,7 @@ def _compare(case: Case, steps: int, result: Result) -> None:
         "defaults": lambda: apart(peer.train, case, False, max(1, steps - 1), WARM_UP),
     }
     if precision != "bf16":
-        del sides["defaults"]  # the defaults are the best settings
+        del sides["defaults"]  # The Trainer's defaults equal its best settings.
     found = alternate(sides)
     defaults = "defaults" if "defaults" in sides else "best"
     for figure, other in ((name, "best"), (f"{name}_vs_defaults", defaults)):
@@ -68,7 +68,7 @@ def _rate(found: dict[str, Any]) -> float:
 
 
 def _by_length(case: Case, steps: int, result: Result) -> None:
-    """Runs the Trainer on lines grouped by length. run_mlm does not do this, but users can choose it."""
+    """Measures the Trainer on lines grouped by length. run_mlm does not use this option, but users can choose it."""
     rate = apart(peer.train, case, True, steps, WARM_UP, True)["tokens_per_s"]
     label = f"{case.mode}_{case.size}: Trainer, best settings, lines grouped by length"
     result.details.append((label, f"{rate:,.0f} tokens/s"))

@@ -1,4 +1,4 @@
-"""Our side of the fine-tuning benchmark."""
+"""The fine-tuning benchmark's measurement of our code."""
 
 import time
 from pathlib import Path
@@ -13,14 +13,14 @@ EPOCHS = 3
 
 
 def ours(case: Case, steps: int) -> dict[str, float]:
-    """Fine-tunes with the product's loop without Ray. Returns examples_per_s and cpu_s_per_example."""
+    """Fine-tunes with the product's loop, without Ray. Returns examples_per_s and cpu_s_per_example."""
     _trained(case, WARM_UP)
     cpu, seconds = _trained(case, steps)
     return {"examples_per_s": steps * BATCH / seconds, "cpu_s_per_example": cpu / (steps * BATCH)}
 
 
 def _trained(case: Case, steps: int) -> tuple[float, float]:
-    """Returns the CPU and wall time of this many steps [s]."""
+    """Fine-tunes for a number of steps. Returns CPU time and elapsed time [s]."""
     from adapt.config import Config, FinetuneConfig
     from adapt.finetune.examples import Problem
     from adapt.finetune.finetune_loop import Course, FinetunePlace, FinetuneSettings, train
@@ -43,7 +43,7 @@ def _trained(case: Case, steps: int) -> tuple[float, float]:
 
 
 def prepared(case: Case, folder: Path, most: int | None = None) -> None:
-    """Makes the task in the form of stage `task`; dev and test are some of its train examples."""
+    """Writes the task as the stage `task` would. Some of the train examples are used as dev and test."""
     from adapt.task.dataset import Facts, Split
 
     rows = examples(case)[:most]
@@ -57,9 +57,9 @@ def prepared(case: Case, folder: Path, most: int | None = None) -> None:
 
 
 def seeds(case: Case, folder: Path, number: int, cores: int, examples: int, rounds: int) -> dict[str, list[float]]:
-    """Times this many runs through Ray: `in_turn` with all cores each, `together` with one core each [s].
+    """Measures fine-tuning runs through Ray: `in_turn` with all cores each, and `together` with one core each [s].
 
-    The two ways alternate, and each round has its own times.
+    The two ways alternate. Each round gives one time per way.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -92,6 +92,6 @@ def seeds(case: Case, folder: Path, number: int, cores: int, examples: int, roun
     ways = [("together", 1, number), ("in_turn", cores, 1)]
     for each in range(rounds):
         for way, cpus, at_once in ways if each % 2 == 0 else ways[::-1]:
-            runs(cpus, at_once, f"warm-up-{each}-{way}")  # Ray starts new processes for each way, which load torch
+            runs(cpus, at_once, f"warm-up-{each}-{way}")  # For each way, Ray starts new processes that load torch.
             times[way].append(runs(cpus, at_once, f"{way}-{each}"))
     return times

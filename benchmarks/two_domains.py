@@ -1,4 +1,4 @@
-"""Two domains for the benchmarks of DAS: a small model learns one, then the other, in the product's loop."""
+"""Two domains for the benchmarks of DAS. A small model learns the first domain and then the second."""
 
 from __future__ import annotations
 
@@ -30,52 +30,52 @@ from benchmarks.texts import columns_of, packed_rows
 FILES = {"first": "biomed_pubmed", "second": "reviews_imdb", "general": "general_wikitext2"}
 LENGTH, STEP_ROWS = 128, 32
 HELD_OUT, MEASURED = 256, 640
-"""Number of held-out rows, and of rows that importance is measured on."""
+"""Number of held-out rows, and number of rows for measuring importance."""
 PRECISION = resolve("auto", torch.device("cpu"))
 CHARACTERS = 8
-"""Characters per token, overestimated so that enough text is read."""
+"""Overestimated number of characters per token, so that enough text is read."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Full rows of packed text."""
+    """Rows of packed text, all of them full."""
 
     tokens: np.ndarray
     starts: np.ndarray
-    """Whether each token starts a document. Like `tokens`, [rows, LENGTH]."""
+    """Whether each token starts a document. The shape is that of `tokens`, [rows, LENGTH]."""
 
     def columns(self, numbers: np.ndarray) -> dict[str, Any]:
-        """Returns some rows in the form that the loop takes."""
+        """Returns the rows with the given numbers, in the form that the training loop takes."""
         return columns_of(self.tokens[numbers], self.starts[numbers], np.full(len(numbers), LENGTH), numbers)
 
     def batches(self, numbers: np.ndarray) -> list[tuple[int, Batch]]:
-        """Returns the same rows, numbered and in passes of `STEP_ROWS`."""
+        """Returns the rows with the given numbers as numbered batches of `STEP_ROWS` rows."""
         passes = np.split(numbers, range(STEP_ROWS, len(numbers), STEP_ROWS))
         return [(number, Batch.of(self.columns(each))) for number, each in enumerate(passes)]
 
     @property
     def held_out(self) -> np.ndarray:
-        """Returns the numbers of the last rows, which are never trained on."""
+        """Returns the numbers of the last rows, which no training uses."""
         return np.arange(len(self.tokens))[-HELD_OUT:]
 
     def drawn(self, count: int, seed: int) -> np.ndarray:
-        """Draws the numbers of other rows at random."""
+        """Draws the numbers of rows that are not held out, at random."""
         return np.random.default_rng(seed).permutation(len(self.tokens) - HELD_OUT)[:count]
 
 
 @dataclass(frozen=True)
 class Domains:
-    """The texts, the initial model, and how it is trained."""
+    """The texts, the initial model, and the settings of its training."""
 
     base: Path
     training: TrainingConfig
     texts: Mapping[str, Rows]
-    """Rows of each text, by the names of `FILES`."""
+    """Rows of each text, keyed by the names in `FILES`."""
     objective: Objective
 
     @classmethod
     def read(cls, data: Path, base: Path, steps: int, seed: int) -> Domains:
-        """Tokenizes the first documents of each corpus."""
+        """Reads and tokenizes the first documents of each corpus."""
         tokenizer = load_text_tokenizer(Pretrained(base, base))
         tokens = (steps * STEP_ROWS + MEASURED + HELD_OUT) * LENGTH
         texts = {name: _rows(data / "corpora" / f"{file}.jsonl.gz", tokenizer, tokens) for name, file in FILES.items()}
@@ -85,14 +85,17 @@ class Domains:
         return cls(base, training, texts, make(ObjectiveConfig(), tokenizer, seed))
 
     def model(self, state: Mapping[str, Tensor] | None = None) -> Any:
-        """Returns the initial model, or the model with these weights, in evaluation mode."""
+        """Returns the initial model in evaluation mode. If weights are given, the model gets these weights."""
         model = load_model(self.base)
         if state:
             model.load_state_dict(state)
         return model
 
     def train(self, model: Any, text: str, method: Method, seed: int, rate: float = 1.0) -> dict[str, Tensor]:
-        """Trains at a share of the learning rate and returns the weights. The method has prepared the model."""
+        """Trains a model that the method has prepared, and returns the weights.
+
+        `rate` is a factor on the learning rate.
+        """
         steps = self.training.max_steps
         assert steps
         apply_options(model.train(), self.training, torch.device("cpu"))
@@ -109,7 +112,7 @@ class Domains:
 
     @torch.no_grad()
     def loss(self, model: Any, text: str) -> float:
-        """Returns the loss on held-out rows [nats per predicted token]."""
+        """Returns the loss of a model on the held-out rows of a text [nats per predicted token]."""
         model.eval()
         total, predictions = 0.0, 0
         for _, batch in self.texts[text].batches(self.texts[text].held_out):
@@ -121,7 +124,7 @@ class Domains:
 
 
 def _rows(file: Path, tokenizer: Any, tokens: int) -> Rows:
-    """Packs the first documents of a corpus, up to about this many tokens."""
+    """Packs the first documents of a corpus into rows, with approximately the given number of tokens."""
     texts, characters = [], 0
     with gzip.open(file, "rt") as lines:
         for line in lines:

@@ -1,4 +1,4 @@
-"""Compares two groups of fine-tuning runs on one task, of any chains and models.
+"""Compares two groups of fine-tuning runs on one task. The runs may come from any chains and models.
 
 python -m benchmarks.versus 'runs/finetune/finetune-DAPT-acl_arc-*' 'other/finetune/finetune-base-acl_arc-*'
 """
@@ -13,7 +13,7 @@ from adapt.statistics.comparison import compare, verdict
 
 
 def runs(pattern: str) -> Predictions:
-    """Returns the finished runs whose folders match."""
+    """Returns the predictions of the finished runs whose folders match a pattern."""
     found = [load_record(Path(folder)) for folder in sorted(glob.glob(pattern))]
     records = [record for record in found if record]
     if not records:

@@ -1,4 +1,4 @@
-"""Time to analyse a corpus over tokenizing it, on one thread, and what an extension costs.
+"""Time to analyse a corpus relative to tokenizing it, on one thread, and cost of an extended vocabulary.
 
 `analyze_over_tokenize` is the time to count the words of a text, split them into tokens and compute the curve, over
 that of our tokenizer (`adapt.model.tokenize`) on the same text. `extend_s` is the time to choose 1,000 words and
@@ -21,7 +21,7 @@ NUMBERS = (100, 1_000, 10_000)
 
 
 def measure(options: Options) -> Result:
-    """Measures everything in one process."""
+    """Measures all figures in a separate process."""
     megabytes = 10 if options.quick else 200
     result = apart(measured, megabytes, options.data, options.models)
     result.details.insert(0, ("text", f"{megabytes} MB"))
@@ -29,7 +29,7 @@ def measure(options: Options) -> Result:
 
 
 def measured(megabytes: float, data: Path | None, models: Path | None) -> Result:
-    """Returns CPU seconds and rates."""
+    """Measures CPU times and speeds."""
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from adapt.model.tokenize.text_tokenizer import QuickTokenizer
@@ -41,7 +41,7 @@ def measured(megabytes: float, data: Path | None, models: Path | None) -> Result
     texts = some_texts(megabytes, data)
     backend = backend_of("wordpiece", texts, models)
     quick = QuickTokenizer(backend, worth=0)
-    quick(texts[:100])  # finds out what the tokenizer allows
+    quick(texts[:100])  # This call determines which shortcuts the tokenizer allows, before the time is measured.
     reader = WordReader(backend)
     names = {number: token for token, number in backend.get_vocab().items()}
 

@@ -28,7 +28,7 @@ SAMPLES = 10_000
 
 
 def losses(finished: Study) -> Table | None:
-    """Returns the bits per byte before training and after each budget: a row per way and domain."""
+    """Makes the table of bits per byte before training and after each budget, with a row per way and domain."""
     found: dict[tuple[str, str], dict[str, Adapted]] = {}
     for entry in finished.entries:
         if entry.record.stage == "export":
@@ -57,7 +57,7 @@ def _bits(value: float | None) -> str:
 
 
 def saved(finished: Study) -> Table | None:
-    """Returns how much shorter texts become in each domain; the initial rows make no difference to it."""
+    """Makes the table of how much shorter the texts of each domain become. The initial rows do not affect this."""
     rows: dict[str, list[Cell | str]] = {}
     for entry in finished.entries:
         if entry.record.stage == "extend":
@@ -74,7 +74,7 @@ def saved(finished: Study) -> Table | None:
 
 
 def scores(finished: Study) -> Found:
-    """Returns test scores by recipe, domain and seed."""
+    """Returns test scores, keyed by recipe, domain and seed."""
     found = Found()
     for entry in finished.entries:
         if entry.record.stage == "finetune":
@@ -85,7 +85,7 @@ def scores(finished: Study) -> Found:
 
 
 def shares(found: Found) -> Table | None:
-    """Returns a recipe's share of DAPT's gain, or nothing if DAPT's gain is uncertain."""
+    """Makes the table of each recipe's share of DAPT's gain. Returns None if DAPT's gain is uncertain."""
     if not {BASE, DAPT} <= found.scores.keys():
         return None
     rows: list[list[Cell | str]] = []

@@ -200,7 +200,7 @@ def interval(low: float | None, high: float | None, form: str) -> str:
 def heldout_note(documents: Mapping[str, int]) -> str:
     """Returns a sentence for a table's note with the number of held-out documents of each text.
 
-    It is empty without texts.
+    The sentence is empty if there are no texts.
     """
     counts = ", ".join(f"{name} {count:,}" for name, count in documents.items())
     return f" Held-out documents: {counts}." if counts else ""

@@ -14,15 +14,15 @@ from adapt.show.blocks import Block, Cell, Figures, Findings, Folded, Table, Tex
 from adapt.terminal.console import log, logs_json
 
 WIDTH = 120
-"""Width of tables where stderr is not a terminal [characters]."""
+"""Width of tables if stderr is not a terminal [characters]."""
 LONGEST_WORD = 24
-"""Longest word that a column is kept wide enough for [characters]. Longer words, such as paths, may be folded."""
+"""Maximum width that a column keeps so that its words are not broken [characters]. Longer words may be folded."""
 BORDER, PADDING = 1, 2
-"""Width of a table's left border, and of the blanks around a cell [characters]."""
+"""Width of a table's left border, and width of the spaces around a cell [characters]."""
 
 
 def show_blocks(blocks: Sequence[Block]) -> None:
-    """Prints blocks in order. It leaves out drawings and folded blocks, which only pages show."""
+    """Prints blocks in order. Drawings and folded blocks are left out, because only pages show them."""
     for block in filled(blocks):
         match block:
             case TextBlock():
@@ -37,7 +37,7 @@ def show_blocks(blocks: Sequence[Block]) -> None:
 
 
 def _say(text: str) -> None:
-    """Logs a sentence. On a terminal its lines end between words."""
+    """Logs a sentence. On a terminal, lines are broken between words."""
     log(text if logs_json() or not sys.stderr.isatty() else _wrapped(text, Console(stderr=True).width))
 
 
@@ -55,14 +55,14 @@ def _show_table(table: Table) -> None:
 
 
 def drawn_table(table: Table, console: Console | None = None) -> RenderableType:
-    """Lays a table out for the width of a console.
+    """Formats a table for the width of a console.
 
-    A cell's second line is put into brackets next to the first one if there is room, and below it otherwise. Columns
-    that do not fit next to each other without breaking words follow in further tables, each with the rows' names.
+    A cell's second line is put in brackets after the first line if there is room, and below it otherwise. Columns that
+    do not fit without broken words are put into further tables. Each of these repeats the names of the rows.
 
     Args:
-        table: with at least one row.
-        console: to print on; None for stderr.
+        table: a table with at least one row.
+        console: console to print on, or None for stderr.
     """
     width = (console or Console(stderr=True)).width
     texts = _texts(table, is_inline=True)
@@ -76,37 +76,40 @@ def drawn_table(table: Table, console: Console | None = None) -> RenderableType:
 
 
 def _texts(table: Table, is_inline: bool) -> list[list[str]]:
-    """Returns the texts of each column, the heading first."""
+    """Returns the texts of each column. The heading comes first."""
     rows = [[_cell(cell, is_inline) for cell in row] for row in table.rows]
     return [list(column) for column in zip(table.header, *rows, strict=True)]
 
 
 def _longest(column: Sequence[str]) -> int:
-    """Returns the width that a column needs if no line of it is wrapped."""
+    """Returns the width of the longest line in a column."""
     return max((Text(line).cell_len for text in column for line in text.split("\n")), default=0)
 
 
 def _least(column: Sequence[str], of_words: bool) -> int:
-    """Returns the width below which words of a column, or figures with their intervals, would be broken."""
+    """Returns the minimum width of a column that breaks no words or, in columns of figures, no figures."""
     heading, *cells = column
     pieces = [piece for text in cells for piece in (text.split() if of_words else text.split("\n"))]
     return min(LONGEST_WORD, max((Text(piece).cell_len for piece in [*heading.split(), *pieces]), default=0))
 
 
 def _total(widths: Sequence[int]) -> int:
-    """Returns the width of a table with columns of these widths."""
+    """Returns the width of a table whose columns have the given widths."""
     return BORDER + sum(width + PADDING + BORDER for width in widths)
 
 
 def _groups(least: Sequence[int], width: int) -> list[list[int]]:
-    """Splits columns of some least widths into groups that fit into a width. Each begins with the first column."""
+    """Splits columns with the given minimum widths into groups that fit into a width.
+
+    The first column is in every group.
+    """
     fewest = len(_filled_groups(least, width, len(least)))
     even = _filled_groups(least, width, ceil((len(least) - 1) / fewest) + 1)
     return even if len(even) == fewest else _filled_groups(least, width, len(least))
 
 
 def _filled_groups(least: Sequence[int], width: int, most: int) -> list[list[int]]:
-    """Fills each group with up to `most` columns before it begins the next one."""
+    """Fills each group with up to `most` columns before the next group begins."""
     groups: list[list[int]] = [[0]]
     for number in range(1, len(least)):
         is_full = len(groups[-1]) == most or _total([least[column] for column in [*groups[-1], number]]) > width
@@ -129,8 +132,8 @@ def _drawn(
 
 
 def _fitted(least: Sequence[int], most: Sequence[int], width: int) -> list[int]:
-    """Returns column widths that fit into a width: as much as each column can use, the narrow columns first."""
-    while _total(least) > width and max(least) > 1:  # too narrow even for the longest words
+    """Returns column widths that fit into a width. Narrow columns get what they need first."""
+    while _total(least) > width and max(least) > 1:  # The terminal is too narrow even for the longest words.
         least = [min(each, max(least) - 1) for each in least]
     cap = max(most, default=0)
     while cap > 1 and _total([max(low, min(high, cap)) for low, high in zip(least, most, strict=True)]) > width:
@@ -154,7 +157,7 @@ def _cell(cell: Cell | str, is_inline: bool) -> str:
 
 
 def _bracketed(small: str) -> str:
-    """Puts a text into brackets, unless it is a standard deviation such as `± 1.2`."""
+    """Puts a text in brackets, unless the text is a standard deviation such as `± 1.2`."""
     return small if small.startswith("\N{PLUS-MINUS SIGN}") else f"({small})"
 
 

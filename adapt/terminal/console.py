@@ -221,8 +221,8 @@ def _interrupted(_signal: int, _frame: object) -> None:
 def end_now(error: AdaptError) -> None:
     """Ends this process with a message. It may be called from any thread.
 
-    The process ends without cleanup, because the cleanup might hang. In a process that uses dontstop as a library, the error is raised in the run
-    instead.
+    The process ends without cleanup, because the cleanup might hang. In a process that uses dontstop
+    as a library, the error is raised in the run instead.
     """
     if library.is_active():
         library.end_runs(error)

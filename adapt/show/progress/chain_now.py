@@ -152,7 +152,7 @@ class ChainNow(SelfShown):
     """Cost of all finished stages: `seconds` of work, `device_hours`, and `cost`."""
 
     def blocks(self) -> list[Block]:
-        """Returns blocks that show finished and running stages, loss curves, waiting stages with reasons, and the cost."""
+        """Returns blocks with finished and running stages, loss curves, waiting stages with reasons, and the cost."""
         total = sum(self.counts.values())
         finished, running, waiting = (self.counts[state] for state in STATES)
         counts = f"{finished} of {total} results are finished, {running} running and {waiting} waiting."

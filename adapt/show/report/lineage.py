@@ -1,4 +1,7 @@
-"""The graph of stages, as nodes and as a drawing. Stages of one kind with the same users share a node."""
+"""The graph of a study's stages, as nodes and as a drawing.
+
+Stages of one kind that are used by the same stages share a node.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,18 +14,19 @@ from adapt.show.report.study import Entry, Study, record_at
 
 @dataclass(eq=False)
 class LineageNode:
-    """A box of the drawing: stages of one kind."""
+    """A box of the drawing, which stands for stages of one kind."""
 
     kind: str
     label: str
     column: int = 0
-    """Column in the drawing, counted from the left. It is to the right of all inputs."""
+    """Column of the box in the drawing, counted from the left. The column is to the right of all inputs of the
+    stages."""
     keys: set[str] = field(default_factory=set)
     inputs: "list[LineageNode]" = field(default_factory=list)
 
     @property
     def lines(self) -> tuple[str, str]:
-        """Returns the two lines of text of the box: kind with number of stages, and label."""
+        """Returns the two lines of text in the box: the kind with the number of stages, and the label."""
         number = f" \N{MULTIPLICATION SIGN} {len(self.keys)}" if len(self.keys) > 1 else ""
         return self.kind + number, self.label
 
@@ -35,7 +39,7 @@ class _Stage:
 
 
 def lineage(study: Study) -> list[LineageNode]:
-    """Lists all stages behind a study's entries, those without inputs first."""
+    """Lists the nodes of all stages that a study's entries depend on. Stages without inputs come first."""
     stages = _walk(study)
     _through_exports(study.entries, stages)
     labels = {entry.record.key: _label(entry) for entry in study.entries}
@@ -63,9 +67,9 @@ def _columns(order: list[str], stages: dict[str, _Stage]) -> dict[str, int]:
 
 
 def _walk(study: Study) -> dict[str, _Stage]:
-    """Returns every stage by its key. If a record is gone, the stage's kind comes from the stages that read it.
+    """Returns all stages, keyed by their keys. If a record is gone, the stage's kind comes from the stages that use it.
 
-    An export counts as made from its training only, because its other inputs are texts that it was measured on.
+    Only the training counts as input of an export, because the other inputs are texts that the export was measured on.
     """
     stages: dict[str, _Stage] = {}
     waiting = [entry.record for entry in study.entries]
@@ -83,7 +87,7 @@ def _walk(study: Study) -> dict[str, _Stage]:
 
 
 def _through_exports(entries: list[Entry], stages: dict[str, _Stage]) -> None:
-    """Connects the users of a training to its export instead, because readers think of the exported model."""
+    """Connects the users of a training to the training's export, because readers think of the exported model."""
     export_of = {
         entry.record.inputs["training"]["key"]: entry.record.key for entry in entries if entry.record.stage == "export"
     }
@@ -98,7 +102,10 @@ def _label(entry: Entry) -> str:
 
 
 def _grouped(order: list[str], stages: dict[str, _Stage], labels: dict[str, str]) -> dict[str, LineageNode]:
-    """Assigns each stage to a node, by the label of its entry or, for other stages, by the nodes that use it."""
+    """Assigns each stage to a node.
+
+    The label of its entry decides, or for stages without entry the nodes that use the stage.
+    """
     users: dict[str, set[int]] = {key: set() for key in order}
     by_group: dict[object, LineageNode] = {}
     nodes = {}
@@ -108,7 +115,7 @@ def _grouped(order: list[str], stages: dict[str, _Stage], labels: dict[str, str]
         node = by_group.setdefault(group, LineageNode(stage.kind, labels.get(key, stage.name)))
         node.keys.add(key)
         if key not in labels and node.label != stage.name:
-            node.label = ""  # stages of several names share the node
+            node.label = ""  # Stages with different names share the node.
         nodes[key] = node
         for input_key in stage.inputs:
             users[input_key].add(id(node))
@@ -116,22 +123,22 @@ def _grouped(order: list[str], stages: dict[str, _Stage], labels: dict[str, str]
 
 
 HEIGHT, COLUMN_GAP, ROW_GAP, MARGIN = 38.0, 40.0, 12.0, 3.0
-"""Sizes of boxes and of the gaps between them [px]."""
+"""Height of boxes, gaps between columns and rows of boxes, and margin of the drawing [px]."""
 LETTER = 6.9
 """Approximate width of a character [px]."""
 SWEEPS = 9
-"""Number of times that the columns are sorted."""
+"""Number of times that the boxes of each column are sorted."""
 
 
 @dataclass(eq=False)
 class _Slot:
-    """A position in a column: a node's box, or room for an arrow that passes the column. Sizes are in pixels."""
+    """A vertical position in a column, for a box or for an arrow that passes the column. Sizes are in pixels."""
 
     column: int
     node: LineageNode | None
     neighbours: "list[_Slot]" = field(default_factory=list)
     middle: float = -1.0
-    """Vertical position of its middle; negative until it is assigned."""
+    """Vertical position of the slot's middle, or a negative number until it is assigned."""
     left: float = 0.0
     right: float = 0.0
 
@@ -141,7 +148,7 @@ class _Slot:
 
 
 def draw_lineage(nodes: Sequence[LineageNode]) -> str:
-    """Draws the lineage as an `<svg>` element. Each box names a kind of stage, their number, and what they are for."""
+    """Draws the lineage as an `<svg>` element. Each box shows a kind of stage, the number of stages, and a label."""
     slots, ways = _laid_out(nodes)
     columns = [[slot for slot in slots if slot.column == number] for number in range(1 + max(n.column for n in nodes))]
     _place(columns)
@@ -162,7 +169,7 @@ def draw_lineage(nodes: Sequence[LineageNode]) -> str:
 
 
 def _laid_out(nodes: Sequence[LineageNode]) -> tuple[list[_Slot], list[list[_Slot]]]:
-    """Assigns slots to boxes, and to arrows that pass columns. Arrows from the same box share their slots."""
+    """Makes slots for boxes, and for arrows that pass columns. Arrows from the same box share their slots."""
     boxes = {node: _Slot(node.column, node) for node in nodes}
     passing: dict[tuple[LineageNode, int], _Slot] = {}
     ways = []
@@ -180,7 +187,7 @@ def _laid_out(nodes: Sequence[LineageNode]) -> tuple[list[_Slot], list[list[_Slo
 
 
 def _place(columns: Sequence[list[_Slot]]) -> None:
-    """Sorts each column by the mean height of its slots' neighbours, forth and back, so that few arrows cross."""
+    """Sorts each column by the mean height of the connected slots, in both directions, so that few arrows cross."""
     tallest = max(_tall(column) for column in columns)
     for sweep in range(SWEEPS):
         for column in columns if sweep % 2 == 0 else columns[::-1]:

@@ -1,4 +1,4 @@
-"""The report of a study: its sections in reading order, the verdict first, written as HTML and Markdown."""
+"""The report of a study as HTML and Markdown. The verdict is the first section."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,13 +27,13 @@ from adapt.show.report.trainings import exports_of, pretraining, training_costs,
 from adapt.stage.judge_selection import SelectionJudged
 
 COMPARED = ("export", "finetune", "sequence", "selection", "search", "confirm")
-"""Kinds of stages that the comparison sections show."""
+"""Kinds of stages that sections with comparisons show."""
 KEY = 12
-"""Number of characters of a key that are shown."""
+"""Number of characters of a stage's key that the report shows."""
 
 
 def sections(study: Study, results: Results) -> list[Section]:
-    """Builds all sections, and leaves out those that have nothing to say."""
+    """Builds all sections of the report. Sections without content are left out."""
     compared, priced, in_turn = compare_all(results), Trainings(study), sequences_of(study)
     traded = tradeoffs(study, FEWEST)
     planned = [
@@ -147,7 +147,7 @@ def _selections(study: Study) -> list[Block]:
 
 
 def _others(study: Study, traded: Sequence[MeasuredAlike]) -> list[Block]:
-    """Collects the blocks of stages that no comparison shows, each once, under the stage's label."""
+    """Returns the blocks of the stages that no comparison shows. Each stage occurs once, under its label."""
     drawn = {key for measured in traded for key in measured.compared}
     blocks: dict[str, list[Block]] = {}
     for entry in study.entries:
@@ -200,10 +200,10 @@ MARKDOWN = "report.md"
 
 
 def write_report(study: Study, folder: Path) -> Path:
-    """Writes `report.html`, one file that needs nothing else, and `report.md`, its text and tables.
+    """Writes the report to `report.html`, a self-contained page, and its text and tables to `report.md`.
 
     Returns:
-        The HTML file.
+        The path of the HTML page.
     """
     subtitle, contents = contents_of(study)
     write_atomically(folder / MARKDOWN, render_markdown(study.name, subtitle, contents))
@@ -212,13 +212,13 @@ def write_report(study: Study, folder: Path) -> Path:
 
 
 def contents_of(study: Study) -> tuple[str, list[Section]]:
-    """Returns what a report says: the line below its title, and its sections."""
+    """Returns the content of a report: the line below the title, and the sections."""
     results = collect(study)
     return _subtitle(study, results), sections(study, results)
 
 
 def _subtitle(study: Study, results: Results) -> str:
-    """Writes the line below the title: how much the report covers, and when it was written."""
+    """Returns the line below the report's title: the number of stages in the report, and the time of writing."""
     runs = sum(entry.record.stage == "finetune" for entry in study.entries)
     sequences = sum(entry.record.stage == "sequence" for entry in study.entries)
     searches = sum(entry.record.stage == "search" for entry in study.entries)

@@ -1,4 +1,4 @@
-"""Warnings about how far the scores can be trusted."""
+"""Warnings about problems that make scores less reliable."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from adapt.show.report.task_runs import Results, Row
 
 
 def warnings(study: Study, results: Results) -> list[FindingBlock]:
-    """Collects the warnings that affect how far the figures can be trusted, the most serious first."""
+    """Lists warnings about problems that make the figures less reliable. The most serious warnings come first."""
     findings = (
         [FindingBlock("Not run", f"{len(study.missing)} stages are missing from this report.")] if study.missing else []
     )
@@ -31,14 +31,14 @@ def _transductive(results: Results) -> str:
 
 
 def _cut_short(study: Study) -> Iterator[tuple[Entry, str]]:
-    """Yields trainings whose text ended early, each with a description of what is missing."""
+    """Yields trainings whose text ended before their last step, each with a description of the missing text."""
     for entry in study.entries:
         if entry.record.stage == "export" and (lack := entry.record.metrics.get("cut_short")):
             yield entry, lack
 
 
 def _read_badly(study: Study) -> Iterator[tuple[Entry, str]]:
-    """Yields trainings on text that does not suit the tokenizer, each with the fault."""
+    """Yields trainings on text that does not suit the tokenizer, each with a description of the problem."""
     for entry in study.entries:
         if entry.record.stage == "export":
             yield from ((entry, fault) for fault in entry.record.metrics.get("text_faults", []))
@@ -80,7 +80,7 @@ def _of_runs(row: Row, results: Results) -> Iterator[str]:
 
 
 def _counts(values: Any) -> dict[str, int]:
-    """Turns counts into counts by split, without zeros. A bare number counts the train split."""
+    """Returns counts keyed by split, without zeros. A single number is the count of the train split."""
     by_split = values if isinstance(values, dict) else {"train": values or 0}
     return {str(split): count for split, count in by_split.items() if count}
 
@@ -92,7 +92,7 @@ def _versions(study: Study) -> Iterator[str]:
 
 
 def versions_of(records: list[Record]) -> dict[str, list[str]]:
-    """Collects the versions of each package with which the stages ran."""
+    """Returns the versions of each package that the stages ran with, keyed by package."""
     versions: dict[str, list[str]] = {}
     for record in records:
         for package, version in record.packages.items():

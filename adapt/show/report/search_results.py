@@ -1,4 +1,4 @@
-"""Results of finished searches: their trials, and curves of the trials."""
+"""Results of finished searches: the trials, and curves of the trials."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ class FoundTrial:
 
     number: int
     values: Mapping[str, Any]
-    """Values of all searched fields, including those that the trial leaves unchanged."""
+    """Values of all searched fields in the trial, including the fields that the trial does not change."""
     figures: Mapping[str, Mapping[str, float | None]]
-    """`value`, `low` and `high` by the name of the objective or of any other measured figure."""
+    """`value`, `low` and `high` of each objective and of all other measured figures, keyed by name."""
     key: str
-    """Key of its stage `trial`."""
+    """Key of the stage that ran the trial."""
     rank: int
-    """Rank by the first objective; 0 is the best."""
+    """Rank of the trial by the first objective. The best trial has rank 0."""
 
     def value(self, objective: str) -> float:
-        """Returns the value of an objective."""
+        """Returns the trial's value of an objective."""
         value = self.figures[objective]["value"]
         assert value is not None
         return value
@@ -34,30 +34,33 @@ class FoundTrial:
 
 @dataclass(frozen=True)
 class FoundSearch:
-    """A finished search."""
+    """A finished search with its results."""
 
     label: str
     """Label of the search in the chain."""
     record: Record
     fields: list[str]
     trials: list[FoundTrial]
-    """The trials, the best first."""
+    """The measured trials, the best trial first."""
     confirmed: Mapping[str, Any] | None
-    """Results with fresh seeds; None if the best trial was not run with fresh seeds."""
+    """Results of new runs with fresh seeds, or None if there are no such runs."""
 
     @property
     def objectives(self) -> dict[str, str]:
-        """`min` or `max` by the name of each objective. The first objective decides."""
+        """The direction of each objective, `min` or `max`, keyed by name.
+
+        The first objective decides between trials.
+        """
         return dict(self.record.metrics["objectives"])
 
     @property
     def first(self) -> str:
-        """Name of the objective that decides."""
+        """Name of the first objective, which decides between trials."""
         return next(iter(self.objectives))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """All trials, including those that failed or were stopped."""
+        """Data of all trials, including failed and stopped trials."""
         return list(self.record.metrics["trials"])
 
     @property
@@ -67,12 +70,12 @@ class FoundSearch:
 
     @property
     def as_it_is(self) -> FoundTrial | None:
-        """The trial of the unchanged configuration; None if it failed."""
+        """The trial of the unchanged configuration, or None if this trial failed."""
         return next((trial for trial in self.trials if trial.number == 0), None)
 
     @property
     def front(self) -> list[FoundTrial]:
-        """The Pareto-optimal trials: no other trial is better in all objectives."""
+        """The Pareto-optimal trials. A trial is Pareto-optimal if no other trial is better in all objectives."""
         return [trial for trial in self.trials if trial.number in self.record.metrics["front"]]
 
 
@@ -107,7 +110,7 @@ def _found(label: str, record: Record, confirmed: Mapping[str, Any] | None) -> F
 
 
 Curve = Sequence[tuple[float, float]]
-"""Points of (step or epoch, measured value)."""
+"""Points of a curve: step or epoch, and measured value."""
 
 
 def loss_curves(found: FoundSearch) -> dict[int, Curve]:
@@ -125,7 +128,7 @@ def loss_curves(found: FoundSearch) -> dict[int, Curve]:
 
 
 def score_curves(found: FoundSearch) -> dict[int, Curve]:
-    """Reads the dev score by epoch of fine-tuning: the mean over seeds and tasks that were still training."""
+    """Reads each trial's dev score by epoch of fine-tuning: the mean over seeds and tasks that reached the epoch."""
     curves: dict[int, Curve] = {}
     for trial in found.trials:
         record = _record(found, trial)
@@ -142,7 +145,10 @@ def score_curves(found: FoundSearch) -> dict[int, Curve]:
 
 
 def turn_curves(found: FoundSearch) -> dict[int, Curve]:
-    """Reads the first objective by steps for trials that are judged during training, including stopped ones."""
+    """Reads the first objective by step, for each trial that is measured during training.
+
+    Stopped trials are included.
+    """
     turns: Mapping[int, Mapping[str, float]] = {row["number"]: row.get("turns") or {} for row in found.rows}
     curves: dict[int, Curve] = {
         number: [(float(steps), value) for steps, value in sorted(of_trial.items(), key=lambda pair: int(pair[0]))]

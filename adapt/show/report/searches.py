@@ -1,4 +1,4 @@
-"""Results of searches in the report: sentences for the verdict, and tables and drawings for the section."""
+"""Searches in the report: sentences for the verdict, and tables and drawings for the section."""
 
 from collections.abc import Mapping, Sequence
 from math import log10, nan
@@ -16,16 +16,16 @@ from adapt.statistics.hyperparameter_importance import Importances, importances
 from adapt.statistics.seeds import LEVEL
 
 SHOWN_TRIALS = 12
-"""Number of trials in the table. Further trials are folded."""
+"""Number of trials in the table. The other trials are in a folded table."""
 FEW_SEEDS = "Five seeds or fewer cannot show a significant difference."
 FRESH = {"best": "best trial", "as_it_is": "your configuration", "difference": "difference"}
-"""Columns of the table of fresh seeds, by their keys in the record."""
+"""Columns of the table of runs with fresh seeds, keyed by their names in the record."""
 FRONT = "*"
-"""Mark of Pareto-optimal trials: no other trial is better in all objectives."""
+"""Mark of Pareto-optimal trials. A trial is Pareto-optimal if no other trial is better in all objectives."""
 
 
 def search_verdicts(searches: Sequence[FoundSearch]) -> list[FindingBlock]:
-    """Says for each search what was gained: on dev when the trial was chosen, and with fresh seeds if it has any."""
+    """Describes the gain of each search: on dev when the best trial was chosen, and with fresh seeds if it has any."""
     return [FindingBlock(f"Best values of {found.label}", _gained(found), _tone(found)) for found in searches]
 
 
@@ -55,7 +55,10 @@ def _gained(found: FoundSearch) -> str:
 
 
 def _are_few(seeds: int) -> bool:
-    """Whether this number of seeds cannot show significance: the signs of n differences agree with p = 2^(1 - n)."""
+    """Returns whether this number of seeds cannot show significance.
+
+    If the differences of all n seeds have the same sign, p is 2^(1 - n).
+    """
     return bool(2.0 ** (1 - seeds) >= LEVEL)
 
 
@@ -78,7 +81,7 @@ def _tone(found: FoundSearch) -> str:
 
 
 def search_blocks(searches: Sequence[FoundSearch]) -> list[Block]:
-    """Makes the blocks of the section, search by search."""
+    """Makes the blocks of the section on searches, search by search."""
     return [block for number, found in enumerate(searches) for block in _blocks(found, str(number))]
 
 
@@ -153,7 +156,7 @@ def _tables(found: FoundSearch) -> list[Block]:
 
 
 def _fresh_tables(found: FoundSearch) -> list[Block]:
-    """Makes tables of the best trial and the unchanged configuration with fresh seeds."""
+    """Makes tables that compare the best trial and the unchanged configuration with fresh seeds."""
     if not found.confirmed:
         return []
     rows: list[list[Cell | str]] = [
@@ -194,18 +197,18 @@ def _shown(value: Any) -> str:
 
 
 AS_IT_IS, OTHERS, BEST = 0, 1, 2
-"""Numbers of the colours."""
+"""Numbers of the colours of the unchanged configuration, of other trials and of the best trial."""
 LEGEND = (("best trial", BEST), ("your configuration", AS_IT_IS), ("other trials; the darker, the better", OTHERS))
 WIDE = 10.0
-"""Axes are logarithmic from this ratio of the largest to the smallest value."""
+"""Minimum ratio of the largest to the smallest value for which an axis is logarithmic."""
 AXIS = 1.7
-"""Distance between two axes of parallel coordinates [inches]."""
+"""Distance between two axes in a figure of parallel coordinates [inches]."""
 CLEAR = 0.05, 0.95
-"""Positions of the lowest and the highest value on an axis, as fractions of its length."""
+"""Positions of the lowest and of the highest value on an axis, as fractions of the axis length."""
 
 
 def _look(found: FoundSearch, number: int) -> dict[str, Any]:
-    """Chooses the colour and the width of a trial's line."""
+    """Returns the colour and the width of a trial's line."""
     if number == found.best.number:
         return {"color": color(BEST), "linewidth": 2.4, "zorder": 4}
     if number == 0:
@@ -216,7 +219,7 @@ def _look(found: FoundSearch, number: int) -> dict[str, Any]:
 
 
 def parallel_coordinates(found: FoundSearch, name: str) -> Drawn:
-    """Draws a line per trial across an axis per field and objective. On axes of objectives, up is better."""
+    """Draws one line per trial across an axis per searched field and objective. On axes of objectives, up is better."""
     columns = [(field, [trial.values.get(field) for trial in found.trials]) for field in found.fields]
     columns += [(objective, [trial.value(objective) for trial in found.trials]) for objective in found.objectives]
     placed = []
@@ -243,7 +246,10 @@ def parallel_coordinates(found: FoundSearch, name: str) -> Drawn:
 
 
 def _scale(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]:
-    """Computes the position of each value on its axis, from 0 to 1, and the axis labels. Missing numbers have none."""
+    """Returns the position of each value on an axis, from 0 to 1, and the labels of the axis.
+
+    Missing numbers get no position.
+    """
     (low, high), numbers = CLEAR, [value for value in values if value is not None]
     if not numbers or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in numbers):
         names = sorted({str(value) for value in values})
@@ -266,7 +272,7 @@ def _scale(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]
 
 
 def importance_figure(known: Importances, name: str) -> Drawn:
-    """Draws the share of the variance that each field explains, with its interval."""
+    """Draws the share of the variance that each field explains, with the interval of the share."""
     with style():
         figure, axes = canvas(WIDTH, 0.9 + 0.42 * len(known.fields))
         for place, each in enumerate(known.fields):
@@ -287,7 +293,7 @@ def importance_figure(known: Importances, name: str) -> Drawn:
 def curves_figure(
     found: FoundSearch, curves: Mapping[int, Curve], axis: str, measured: str, caption: str, name: str
 ) -> Drawn:
-    """Draws a line per trial over steps or epochs."""
+    """Draws one line per trial over steps or epochs."""
     with style():
         figure, axes = canvas(WIDTH, 2.9)
         for number, curve in curves.items():
@@ -300,7 +306,7 @@ def curves_figure(
 
 
 def front_figure(found: FoundSearch, name: str) -> Drawn:
-    """Draws the first objective against the second. A line joins the Pareto-optimal trials."""
+    """Draws the first objective against the second objective. A line joins the Pareto-optimal trials."""
     (first, way), (second, _), *_ = found.objectives.items()
     front = sorted(found.front, key=lambda trial: trial.value(first), reverse=way == "max")
     with style():
@@ -325,7 +331,7 @@ def _points(trials: Sequence[FoundTrial], first: str, second: str) -> tuple[list
 
 
 def _bars(axes: Axes, trial: FoundTrial, first: str, second: str, look: Mapping[str, Any]) -> None:
-    """Draws the known intervals of both objectives faintly."""
+    """Draws the known intervals of a trial's two objectives as faint bars."""
     x, y = trial.value(first), trial.value(second)
     faint = {"color": look["color"], "linewidth": 1, "alpha": 0.35}
     for name, is_level in ((first, True), (second, False)):

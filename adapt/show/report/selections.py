@@ -1,4 +1,4 @@
-"""Selected text, as tables and as a map."""
+"""Selections of text in the report, as tables and as maps."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,14 @@ from adapt.show.report.study import Entry
 from adapt.stage.judge_selection import Nearness, example_table, nearness_table
 
 OPEN, MOST = 3, 12
-"""Number of maps that are shown unfolded, and number of maps in all. Each takes about 130 KB of the page."""
+"""Number of maps that are shown unfolded, and maximum number of maps. Each map takes about 130 KB of the page."""
 
 
 def selection_blocks(entries: Sequence[Entry]) -> list[Block]:
-    """Makes a table of all selections, a map of each, and a table of documents to read.
+    """Makes a table of all selections, a map per selection, and a table of documents to read.
 
     Args:
-        entries: stages of kind `selection`; one that comes again is shown once.
+        entries: entries with a stage of kind `selection`. A stage that occurs in several entries is shown once.
     """
     entries = list({entry.record.key: entry for entry in reversed(entries)}.values())[::-1]
     if not entries:
@@ -47,7 +47,7 @@ MAP_FILE = "map.json"
 POOL, TARGET = "pool", "target"
 SERIES = {POOL: 0, TARGET: 2, "selection": 1, "random": 4}
 MARKERS = {POOL: ("o", 2.5, 0.5), TARGET: ("^", 4.0, 0.8)}
-"""Marker of a set of documents: its symbol, size [points], and opacity."""
+"""Markers of the documents of the pool and of the target: symbol, size [points] and opacity."""
 OTHERS = ("o", 4.0, 0.8)
 WIDTH, HEIGHT, ROOM = 4.8, 4.2, 0.04
 NOTE = (
@@ -57,11 +57,11 @@ NOTE = (
 
 
 def selection_map(label: str, record: Record) -> Figures | None:
-    """Draws the selected and the random documents on one map; returns None if there is no map.
+    """Draws the selected and the random documents on maps with the same axes. Returns None if there is no map.
 
     Args:
-        label: what the selection is called.
-        record: of stage `selection`.
+        label: label of the selection.
+        record: record of the stage `selection`.
     """
     try:
         places: dict[str, Sequence[Sequence[float]]] = json.loads((record.path / MAP_FILE).read_text(encoding="utf-8"))
@@ -76,7 +76,7 @@ def selection_map(label: str, record: Record) -> Figures | None:
 
 
 def _drawing(name: str, places: Mapping[str, Sequence[Sequence[float]]], shown: str) -> str:
-    """Draws the pool, the target and one more set on axes that fit all sets."""
+    """Draws the pool, the target and one further set of documents, on axes that have room for all sets."""
     every = np.concatenate([np.reshape(points, (-1, 2)) for points in places.values()])
     low, high = every.min(0), every.max(0)
     room = ROOM * (high - low)

@@ -19,13 +19,13 @@ from adapt.statistics.continual_metrics import Matrix
 from adapt.statistics.seeds import spread
 
 COLORS = 7
-"""Number of colours for domains. General text has colour 0, which is the baseline's in other figures."""
+"""Number of colours for domains. General text has colour 0, which other figures use for the baseline."""
 CROWDED = 40
-"""Labels below an axis with more characters than this in total are rotated."""
+"""Maximum total number of characters of the labels below an axis. Longer labels are rotated."""
 
 
 def legend(sequences: Sequences, domains: Sequence[str]) -> list[tuple[str, int]]:
-    """Lists held-out texts with the numbers of their colours, domains first."""
+    """Lists the held-out texts with the numbers of their colours. Domains come first."""
     texts = {name for runs in sequences.methods.values() for run in runs for name in run.losses.columns}
     return [(name, _color(name, domains)) for name in sorted(texts, key=lambda name: (name not in domains, name))]
 
@@ -35,12 +35,12 @@ def _color(name: str, domains: Sequence[str]) -> int:
 
 
 def losses(sequences: Sequences, order: tuple[str, ...], domains: Sequence[str]) -> list[Drawn]:
-    """Draws a panel per method: the loss of each held-out text as domains are learnt, as means over seeds.
+    """Draws a panel per method: the loss on each held-out text as domains are learnt. Losses are means over seeds.
 
     Args:
-        sequences: of the study.
-        order: of the runs shown.
-        domains: the position of each is the number of its colour.
+        sequences: all sequences of the study.
+        order: order of learning of the runs that are drawn.
+        domains: the domains. The position of a domain in this list is the number of its colour.
     """
     shown = {name: runs for name in sequences.methods if (runs := sequences.of(name, order)) and runs[0].losses.columns}
     values = [cell for runs in shown.values() for run in runs for row in run.losses.rows for cell in row.values()]
@@ -80,34 +80,35 @@ def _name_steps(axes: Axes, names: Sequence[str]) -> None:
 
 
 LOSSES = "loss_average", "general_change"
-"""The two figures on the axes of the front: average loss on the domains, and change on general text."""
+"""Figures on the axes of the front: average loss on the domains, and change of the loss on general text."""
 SIDES = {-1: "right", 0: "center", 1: "left"}, {-1: "top", 0: "center", 1: "bottom"}
-"""Text alignment of a name by its side of the point: horizontal for left or right, vertical for below or above."""
+"""Text alignment of a name at each side of its point: horizontal (left or right) and vertical (below or above)."""
 PLACES = [
     (distance, across, up)
     for distance in (4, 12, 22)
     for across, up in ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (0, 1), (0, -1), (-1, 0))
 ]
-"""Candidate positions of a name around its point: distance [points], horizontal side and vertical side."""
+"""Possible positions of a name around its point: distance [points], horizontal side and vertical side."""
 FAR = 3
-"""Points farther outside the quartiles than this many interquartile ranges are listed below the drawing, not drawn."""
+"""Maximum distance of a drawn point from the quartiles, in interquartile ranges. Points farther away are listed
+below."""
 
 
 @dataclass(frozen=True)
 class MethodReached:
-    """A method's losses, as means over seeds."""
+    """Losses of a method, as means over seeds."""
 
     method: str
     point: tuple[float, float]
-    """Mean loss over domains at the end, and change of the loss on general text [nats per token]."""
+    """Mean loss over domains after the last domain, and change of the loss on general text [nats per token]."""
     intervals: tuple[tuple[float, float], tuple[float, float]]
-    """95% interval of each loss; with one seed, the point itself twice."""
+    """95% interval of each of the two losses. With one seed, both ends equal the loss."""
     is_one_model: bool
-    """Whether a single model learnt all domains one after another."""
+    """Whether the method trains a single model on all domains, one after another."""
 
 
 def reached(sequences: Sequences) -> list[MethodReached]:
-    """Selects the methods for which both losses are known."""
+    """Returns the methods for which both losses are known."""
     found = []
     for method in sequences.methods:
         both = [sequences.values(method, name) for name in LOSSES]
@@ -123,7 +124,7 @@ def reached(sequences: Sequences) -> list[MethodReached]:
 
 
 def front_of(methods: Sequence[MethodReached]) -> tuple[list[MethodReached], MethodReached | None]:
-    """Finds the sequential methods that no other method beats on both losses, and the knee of their front."""
+    """Returns the sequential methods that no other method beats on both losses, and the knee of the front."""
     rivals = [each for each in methods if each.is_one_model]
     front = [rivals[place] for place in pareto_front([each.point for each in rivals])]
     place = knee([each.point for each in front])
@@ -131,7 +132,7 @@ def front_of(methods: Sequence[MethodReached]) -> tuple[list[MethodReached], Met
 
 
 def front_verdict(sequences: Sequences) -> list[FindingBlock]:
-    """Says which methods are on the front; nothing if there are too few methods."""
+    """Makes findings that name the methods on the front. The list is empty if there are too few methods."""
     methods = reached(sequences)
     front, bend = front_of(methods)
     rivals = sum(each.is_one_model for each in methods)
@@ -153,7 +154,7 @@ def front_verdict(sequences: Sequences) -> list[FindingBlock]:
 
 
 def sequence_front(sequences: Sequences) -> Figures | None:
-    """Draws both losses of each method; returns None if there are too few methods."""
+    """Draws both losses of each method. Returns None if there are too few methods."""
     methods = reached(sequences)
     if len(methods) < FEWEST:
         return None
@@ -196,7 +197,10 @@ def _drawing(methods: Sequence[MethodReached], front: Sequence[MethodReached], b
 
 
 def _name(figure: Figure, axes: Axes, methods: Sequence[MethodReached]) -> None:
-    """Writes each name at the position that covers the fewest other names and points. Near positions come first."""
+    """Writes each name at the position that covers the fewest other names and points.
+
+    Nearer positions are preferred.
+    """
     figure.draw_without_rendering()
     points = [axes.transData.transform(each.point) for each in methods]
     taken: list[Bbox] = []

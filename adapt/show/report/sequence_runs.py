@@ -1,4 +1,4 @@
-"""The sequences of a study by method, their figures, and the comparison of each method with the baseline."""
+"""The sequences of a study by method, the figures of sequences, and the comparison of each method with the baseline."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,36 +21,37 @@ from adapt.statistics.permutation import vary
 from adapt.support.better import ways_of
 
 ONE = "against_one"
-"""Name of the figure that compares with separate models."""
+"""Name of the figure that compares a method with separate models."""
 
 
 @dataclass(frozen=True)
 class SequenceRun:
-    """One sequence of domains, with its method, order and seed."""
+    """A finished sequence of domains, with its method, order and seed."""
 
     order: tuple[str, ...]
     """The domains in the order of learning."""
     seed: int
     mode: str
-    """`continual`, `separate` or `joint`."""
+    """Mode of the sequence: `continual`, `separate` or `joint`."""
     tables: Sequence[Mapping[str, Any]]
-    """Tables that its method reports: `title`, `columns`, and `rows` of cells by name."""
+    """Tables that the sequence's method reports. A table has `title`, `columns`, and `rows`, which are cells keyed by
+    name."""
     warnings: Sequence[str]
     scores: Matrix
     losses: Matrix
     metric: Mapping[str, str]
-    """The metric of each task."""
+    """Name of the metric of each task."""
     figures: Mapping[str, float | None]
     documents: Mapping[str, int] = field(default_factory=dict)
-    """Number of measured held-out documents of each text."""
+    """Number of held-out documents of each text that were measured."""
     models: Sequence[str] = ()
-    """Folder of the model after each domain, in order."""
+    """Folder of the model after each domain, in the order of learning."""
     made_of: Mapping[str, str] = field(default_factory=dict)
-    """Folders of the stages that the sequence consists of, by the name of the input."""
+    """Folders of the stages that the sequence consists of, keyed by the name of the input."""
 
     @property
     def end(self) -> dict[str, float | None]:
-        """Score of each task after the last domain."""
+        """Score of each task after the last domain, or None if it is unknown."""
         return final(self.scores, self.mode)
 
 
@@ -59,13 +60,13 @@ class Sequences:
     """All sequences of a study."""
 
     methods: Mapping[str, list[SequenceRun]]
-    """The runs of each method: the baseline first, the others in the order of the study."""
+    """Runs of each method. The baseline comes first, and other methods follow in the order of the study."""
     baseline: str | None
     orders: Mapping[tuple[str, ...], str]
-    """The orders of the continual runs, each with its name."""
+    """Names of the orders of learning in continual runs."""
 
     def values(self, method: str, figure: str) -> list[float]:
-        """Returns a figure for each seed for which it is known."""
+        """Returns a method's values of a figure, one per seed. Seeds without a known value are left out."""
         return list(by_seed((run, run.figures.get(figure)) for run in self.methods[method]).values())
 
     def seeds(self, method: str) -> int:
@@ -73,22 +74,26 @@ class Sequences:
         return len({run.seed for run in self.methods[method]})
 
     def mode(self, method: str) -> str:
-        """Returns the mode of a method's runs, which is the same for all of them."""
+        """Returns the mode of a method's runs. All runs of a method have the same mode."""
         return self.methods[method][0].mode
 
     def of(self, method: str, order: tuple[str, ...]) -> list[SequenceRun]:
-        """Returns the sequential runs of a method in one order, one per seed."""
+        """Returns the continual runs of a method with one order of learning, one run per seed."""
         return [run for run in self.methods[method] if run.mode == "continual" and run.order == order]
 
 
 def sequences_of(study: Study) -> Sequences:
-    """Groups the finished sequences by method, which is named by swept values except order and seed, or by entry."""
+    """Groups the finished sequences by method.
+
+    The method's name consists of the swept values except order and seed. Without swept values, it is the name of the
+    entry.
+    """
     by_method: dict[str, dict[object, SequenceRun]] = {}
     orders: dict[tuple[str, ...], str] = {}
     for entry in study.entries:
         if entry.record.stage == "sequence":
             run = _run(entry.record)
-            # domains that are learnt separately or at once have no order
+            # Domains that are learnt separately or at the same time have no order.
             order_and_seed = (run.order if run.mode == "continual" else (), run.seed)
             by_method.setdefault(_method(entry), {}).setdefault(order_and_seed, run)
             if run.mode == "continual":
@@ -124,7 +129,7 @@ def _run(record: Record) -> SequenceRun:
 
 
 def _with_one(run: SequenceRun, separate: Sequence[SequenceRun]) -> SequenceRun:
-    """Adds the figure against the separate models of the same seed to a run, if there are such models."""
+    """Adds the figure that compares a run with the separate models of the same seed, if there are such models."""
     counterpart = next((other for other in separate if other.seed == run.seed), None)
     if counterpart is None or run.mode != "continual":
         return run
@@ -132,7 +137,7 @@ def _with_one(run: SequenceRun, separate: Sequence[SequenceRun]) -> SequenceRun:
 
 
 def by_seed(values: Iterable[tuple[SequenceRun, float | None]]) -> dict[int, float]:
-    """Averages the known values of each seed over all orders.
+    """Averages the known values over all orders, for each seed.
 
     Runs of one seed in several orders share the seed's random draws, so they are not independent.
     """
@@ -144,7 +149,7 @@ def by_seed(values: Iterable[tuple[SequenceRun, float | None]]) -> dict[int, flo
 
 
 def cells_of(by_run: Sequence[Matrix], column: str) -> list[list[float]]:
-    """Returns the values of a column in several runs, by row."""
+    """Returns the values of a column in several runs, row by row."""
     return [
         [row[column] for row in rows if column in row] for rows in zip(*(matrix.rows for matrix in by_run), strict=True)
     ]
@@ -152,27 +157,27 @@ def cells_of(by_run: Sequence[Matrix], column: str) -> list[list[float]]:
 
 @dataclass(frozen=True)
 class Measure:
-    """How a figure of a sequence is named and formatted."""
+    """Name and format of a figure of sequences."""
 
     name: str
-    """Name in `sequence_figures`."""
+    """Name of the figure in `sequence_figures`."""
     title: str
     is_loss: bool = False
-    """Whether it is in nats per token. Otherwise it is a share, shown in points of 100."""
+    """Whether the figure is a loss in nats per token. Other figures are shares, which are shown in points of 100."""
     is_change: bool = True
-    """Whether it is shown with its sign."""
+    """Whether the figure is shown with its sign."""
 
     @property
     def better(self) -> int:
-        """1 if higher is better, -1 if lower is better, as `SequenceFigures` declares."""
+        """1 if a higher value of the figure is better, -1 if a lower value is better (see `SequenceFigures`)."""
         return 1 if self.name == ONE else ways_of(SequenceFigures)[self.name]
 
     def change(self, value: float) -> str:
-        """Formats a difference of this figure."""
+        """Formats a difference between two values of the figure."""
         return nats(value, 3) if self.is_loss else points(value)
 
     def text(self, value: float) -> str:
-        """Formats the figure without a unit."""
+        """Formats a value of the figure without its unit."""
         if self.is_change:
             return self.change(value)
         return f"{value:.3f}" if self.is_loss else f"{100 * value:.1f}"
@@ -197,29 +202,29 @@ class Paired(RecipeCompared):
     """The comparison of a method with the baseline, paired by seed."""
 
     pairs: int = 0
-    """Number of seeds that both methods have."""
+    """Number of seeds for which both the method and the baseline have runs."""
     better: int = 1
-    """1 if higher values of the figure are better, -1 if lower values are."""
+    """1 if a higher value of the figure is better, -1 if a lower value is better."""
 
     @property
     def tone(self) -> str:
-        """`better`, `worse`, or `open` if the difference may be chance."""
+        """Tone of the comparison: `better`, `worse`, or `open` if the difference may be chance."""
         if not self.significant:
             return "open"
         return "better" if self.better * self.comparison.difference > 0 else "worse"
 
 
 def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
-    """Compares each method with the baseline; returns the comparisons by figure and method.
+    """Compares each method with the baseline. Returns the comparisons, keyed by figure and method.
 
-    The figure ONE is left out: its differences equal those of the score on the domain that was just learnt.
+    The figure ONE is left out, because its differences equal the differences of the score on the domain learnt last.
     """
     compared = {measure.name: _against_baseline(sequences, measure) for measure in MEASURES if measure.name != ONE}
     return {**compared, ONE: {}}
 
 
 def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paired]:
-    """Compares each method with the baseline, paired by seed; p is corrected for the number of methods."""
+    """Compares each method with the baseline, paired by seed. The p values are corrected for the number of methods."""
     if sequences.baseline is None:
         return {}
     others = [name for name in sequences.methods if name != sequences.baseline]
@@ -237,9 +242,9 @@ def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paire
 
 
 def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[tuple[float, float]]:
-    """Returns the values of a method and of the baseline for each seed that both have.
+    """Returns a method's value and the baseline's value for each seed that both have.
 
-    Values are means over the orders that both share, or over all orders if one of them has no order.
+    A value is the mean over the orders that both have. If one of the two has no order, it is the mean over all orders.
     """
     names = method, sequences.baseline or ""
     mine, theirs = (sequences.methods[name] for name in names)

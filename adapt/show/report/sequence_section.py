@@ -1,4 +1,4 @@
-"""Sequences of domains: which method forgets less and scores higher, in sentences and as a section."""
+"""Sequences of domains in the report: sentences about which method forgets less and scores higher, and the section."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,12 +21,16 @@ from adapt.statistics.seeds import spread
 Compared = Mapping[str, Mapping[str, Paired]]
 FORGETS = {"forgetting": ("Forgets", " points"), "loss_forgetting": ("Forgets, in held-out loss,", " nats per token")}
 AVERAGE = {"average": ("Average score", ""), "loss_average": ("Average held-out loss", " nats per token")}
-"""Figures in the verdict, each with its subject and unit: forgetting (of scores, else of losses), and both averages."""
+"""Figures in the verdict, with the subject and unit of their sentences: FORGETS has forgetting (of scores, else of
+losses), and AVERAGE has both averages."""
 _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
 def sequence_verdicts(sequences: Sequences) -> list[FindingBlock]:
-    """Makes a finding per method, compared with the baseline if there is one. Too few seeds are mentioned once."""
+    """Makes a finding per method, compared with the baseline if there is a baseline.
+
+    A lack of seeds is mentioned once.
+    """
     compared = compare_methods(sequences)
     others = [name for name in sequences.methods if name != sequences.baseline]
     findings = [_finding(name, sequences, compared) for name in others or sequences.methods]
@@ -49,7 +53,8 @@ def _finding(method: str, sequences: Sequences, compared: Compared) -> FindingBl
     text = " ".join(_sentence(method, _BY_NAME[name], sequences, compared) for name in names)
     tones = {compared[name][method].tone for name in names if method in compared[name]}
     decided = tones - {"open"}
-    tone = decided.pop() if len(decided) == 1 else "open" if tones else "plain"  # undecided if one is better, one worse
+    # The tone is open if one figure is better and another is worse.
+    tone = decided.pop() if len(decided) == 1 else "open" if tones else "plain"
     head = f"{method} against {sequences.baseline}" if tones else method
     return FindingBlock(head, text or "Nothing has been measured.", tone)
 
@@ -73,7 +78,7 @@ def _level(method: str, measure: Measure, sequences: Sequences, unit: str = "") 
 
 
 def _difference(measure: Measure, paired: Paired) -> str:
-    """Describes the difference from the baseline, as `difference +0.7, 95% CI +0.1 to +1.3, p = .031 (Holm .062)`."""
+    """Formats the difference from the baseline, as `difference +0.7, 95% CI +0.1 to +1.3, p = .031 (Holm .062)`."""
     comparison = paired.comparison
     text = f"difference {measure.change(comparison.difference)}"
     if comparison.p is None:
@@ -89,12 +94,12 @@ def _difference(measure: Measure, paired: Paired) -> str:
 
 
 def _limit(paired: Paired) -> str:
-    """Says that too few seeds make significance impossible. The text is empty if there are enough."""
+    """Describes that there are too few seeds for significance. The text is empty if there are enough seeds."""
     return out_of_reach(paired.comparison, paired.recipes, "methods")
 
 
 def sequence_warnings(sequences: Sequences) -> list[FindingBlock]:
-    """Warns of methods with fewer runs than others, and repeats the warnings of their runs."""
+    """Warns of methods that have fewer runs than others, and repeats the warnings of the methods' runs."""
     continual = {name: runs for name, runs in sequences.methods.items() if sequences.mode(name) == "continual"}
     most = max(map(len, continual.values()), default=0)
     findings = []
@@ -114,7 +119,7 @@ def sequence_warnings(sequences: Sequences) -> list[FindingBlock]:
 
 
 def section(sequences: Sequences) -> list[Block]:
-    """Makes the blocks of the section: tables and drawings; none if there are no sequences."""
+    """Makes the blocks of the section: tables and drawings. The list is empty if the study has no sequences."""
     if not sequences.methods:
         return []
     compared = compare_methods(sequences)

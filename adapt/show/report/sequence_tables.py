@@ -32,7 +32,7 @@ TITLE = "Methods (scores in points of 100, losses in nats per token)"
 
 
 def methods(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) -> Table:
-    """Makes a table with a row per method: mean, standard deviation and 95% interval of its figures over seeds."""
+    """Makes a table with a row per method: mean, standard deviation and 95% interval over seeds of each figure."""
     shown = _shown(sequences)
     rows: list[list[Cell | str]] = [
         [
@@ -49,7 +49,7 @@ def methods(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) 
 
 
 def _shown(sequences: Sequences) -> list[Measure]:
-    """Selects the figures that are known for at least one run."""
+    """Returns the figures that are known for at least one run."""
     return [measure for measure in MEASURES if any(sequences.values(name, measure.name) for name in sequences.methods)]
 
 
@@ -70,7 +70,10 @@ def _figure(sequences: Sequences, method: str, measure: Measure, paired: Paired 
 
 
 def sequence_differences(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) -> Table | None:
-    """Makes a table of every method against the baseline, figure by figure; None if nothing is compared."""
+    """Makes a table of the difference of every method from the baseline, figure by figure.
+
+    Returns None if nothing is compared.
+    """
     rows = [
         _difference(f"{name}, {measure.title}", measure, compared[measure.name][name])
         for name in sequences.methods
@@ -101,7 +104,7 @@ def _difference(name: str, measure: Measure, paired: Paired) -> list[Cell | str]
 
 
 def by_task(sequences: Sequences) -> Table | None:
-    """Makes a table of the scores at the end by task and method; None if no task was run."""
+    """Makes a table of the scores after the last domain, by task and method. Returns None if no task was run."""
     metric = {task: name for runs in sequences.methods.values() for run in runs for task, name in run.metric.items()}
     rows = [_task(task, METRICS.get(name, name), sequences) for task, name in metric.items()]
     header = ["task", *(_heading(name, sequences) for name in sequences.methods)]
@@ -148,7 +151,7 @@ def _noted_cell(text: str) -> Cell:
 
 
 def every_run(sequences: Sequences) -> Table:
-    """Makes a table with the figures of each run, from which all other figures can be computed."""
+    """Makes a table with the figures of each run. All other figures can be computed from this table."""
     shown = _shown(sequences)
     rows = [
         [name, _order(run, sequences), f"{run.seed}", *_of_run(run, shown)]
@@ -159,7 +162,7 @@ def every_run(sequences: Sequences) -> Table:
 
 
 def _order(run: SequenceRun, sequences: Sequences) -> str:
-    """Names the order of a run; runs that learn domains separately or all at once have none."""
+    """Returns the name of a run's order. Runs that learn domains separately or at the same time have no order."""
     return (sequences.orders[run.order] or " → ".join(run.order)) if run.mode == "continual" else NONE
 
 
@@ -169,28 +172,29 @@ def _of_run(run: SequenceRun, shown: Sequence[Measure]) -> list[str]:
 
 
 TRAINING, MEASURED = re.compile(r"steps\.\d+\.training"), re.compile(r"(^|\.)past\.")
-"""Patterns of the names that a sequence gives its trainings, and the measurements of its method between trainings."""
+"""Patterns for the names of a sequence's trainings, and of the method's measurements between trainings."""
 WEIGHTS = ".safetensors"
 
 
 @dataclass(frozen=True)
 class RunCosts:
-    """Cost of one sequence, and size of its models."""
+    """Cost of one sequence, and size of the sequence's models."""
 
     device_hours: float
-    """Device-hours of its trainings and of the method's measurements between them."""
+    """Device-hours of the sequence's trainings and of the method's measurements between trainings."""
     flops: float | None
-    """Floating-point operations of its trainings; None if the size of a model is unknown."""
+    """Floating-point operations of the sequence's trainings, or None if the size of a model is unknown."""
     peak_memory: float | None
-    """Peak memory of a worker [bytes]. On a CPU this includes libraries."""
+    """Peak memory of a worker [bytes]. On CPUs, libraries are included."""
     parameters: int
-    """Number of parameters of the last model, or of all domains' models together if each domain has its own."""
+    """Number of parameters of the last model. If each domain has its own model, it is the number for all models
+    together."""
     stored: int
-    """Size of these weights on disk [bytes]."""
+    """Size on disk of the weights that `parameters` counts [bytes]."""
 
 
 def run_costs(run: SequenceRun) -> RunCosts | None:
-    """Reads the records of all stages of a sequence; returns None if one is gone."""
+    """Reads the costs from the records of a sequence's stages. Returns None if a record is gone."""
     trained = _records(path for name, path in run.made_of.items() if TRAINING.fullmatch(name))
     measured = _records(path for name, path in run.made_of.items() if MEASURED.search(name))
     left = _records(run.models if run.mode == "separate" else run.models[-1:])
@@ -210,8 +214,9 @@ def run_costs(run: SequenceRun) -> RunCosts | None:
 
 
 def _records(folders: Iterable[str]) -> list[Record] | None:
-    """Reads the records in some folders; returns None if one is gone or cannot be read."""
-    found = [record_at(folder) for folder in dict.fromkeys(folders)]  # several steps may share an input
+    """Reads the records in some folders. Returns None if a record is gone or cannot be read."""
+    # Several steps may share an input, which must be counted once.
+    found = [record_at(folder) for folder in dict.fromkeys(folders)]
     known = [record for record in found if record]
     return known if len(known) == len(found) else None
 
@@ -240,7 +245,7 @@ def _bytes(number: float) -> str:
 
 
 def sequence_costs(sequences: Sequences) -> Table | None:
-    """Makes a table of the cost of each method, also relative to the baseline; None if a sequence's record is gone."""
+    """Makes a table of the cost of each method, also relative to the baseline. Returns None if a record is gone."""
     known = {name: [found for run in runs if (found := run_costs(run))] for name, runs in sequences.methods.items()}
     if not any(known.values()):
         return None
@@ -273,11 +278,11 @@ SHADES = "The darker, the better within the column."
 
 
 def matrices(runs: Sequence[SequenceRun], title: str) -> list[Table]:
-    """Makes tables of scores and losses with a row for the model after each domain.
+    """Makes a table of scores and a table of losses. Each row is the model after one domain.
 
     Args:
-        runs: of one method in one order, one per seed.
-        title: the order.
+        runs: runs of one method with one order of learning, one per seed.
+        title: text in the tables' titles that names the order.
     """
     scores, losses = [run.scores for run in runs], [run.losses for run in runs]
     titles = f"{title}: scores [points of 100]", f"{title}: held-out loss [nats per token]"
@@ -295,7 +300,7 @@ def _heatmap(by_run: Sequence[Matrix], order: Sequence[str], title: str, more: s
 
 
 def _header(name: str, number: int | None, order: Sequence[str]) -> str:
-    """Names a column, followed by the domain if the name does not contain it."""
+    """Returns the heading of a column: its name, followed by the domain if the name differs from it."""
     return name if number is None or order[number] == name else f"{name} ({order[number]})"
 
 
@@ -318,5 +323,5 @@ def _text(value: float, gain: int) -> str:
 
 def _deviation(values: Sequence[float], gain: int) -> str:
     deviation = spread(values).deviation
-    # one seed has no deviation, and the original model is the same for all seeds
+    # The deviation is unknown with one seed, and 0 for the original model, which is the same for all seeds.
     return f"± {_text(deviation, gain)}" if deviation else ""

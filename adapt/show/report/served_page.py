@@ -1,4 +1,4 @@
-"""Serves the report on this machine as a page that is updated while the chain runs."""
+"""Serves the report on this machine, as a page that is updated while the chain runs."""
 
 import hashlib
 import threading
@@ -17,14 +17,17 @@ from adapt.show.report.study import Study
 from adapt.support.errors import AdaptError, ConfigError
 
 LEAST_S = 2.0
-"""Minimum time [s] before the chain is read again. Requests in between get the same page."""
+"""Minimum time between two readings of the chain [s]. Requests in between get the same page."""
 SHARE = 0.2
-"""Maximum share of time spent on reading the chain."""
+"""Maximum share of the time that is spent on reading the chain."""
 
 
 @dataclass
 class FollowedPage:
-    """A page that is updated on request. If the chain cannot be read, it shows the error and the last known state."""
+    """A page that is updated when it is requested.
+
+    If the chain cannot be read, it shows the error and the last known state.
+    """
 
     name: str
     look: Callable[[], tuple[Study, ChainNow]]
@@ -36,7 +39,7 @@ class FollowedPage:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def html(self) -> str:
-        """Renders the page; reads the chain again if enough time has passed."""
+        """Renders the page as HTML. The chain is read again if enough time has passed."""
         with self._lock:
             began = time.monotonic()
             if began >= self._again_at:
@@ -51,7 +54,7 @@ class FollowedPage:
             study, now = self.look()
             self._now = [Section("Now", now.blocks())]
             finished = tuple(entry.record.key for entry in study.entries)
-            if finished != self._finished:  # a report takes seconds, and only changes when a stage finishes
+            if finished != self._finished:  # A report takes seconds, and changes only when a stage finishes.
                 self._report, self._finished = contents_of(study), finished
         except (AdaptError, OSError) as error:
             warnings = [Section("Not seen", [Findings([FindingBlock(type(error).__name__, str(error), "warning")])])]
@@ -61,7 +64,7 @@ class FollowedPage:
 
 LOOPBACK = "127.0.0.1"
 OWN_HOSTS = {LOOPBACK, "localhost", "[::1]"}
-"""Host names that requests may use. Others are refused, because foreign sites could point their names at 127.0.0.1."""
+"""Host names that requests may use. Others are refused, because the names of foreign sites could point to 127.0.0.1."""
 SCRIPT = "/follow.js"
 PROTECTION = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline';"
@@ -75,11 +78,11 @@ PROTECTION = {
 
 @contextmanager
 def serving(page: Callable[[], str], port: int) -> Iterator[str]:
-    """Serves a page until the block is left.
+    """Serves a page while the block runs.
 
     Args:
-        page: returns the HTML; it is called from any thread.
-        port: the port; 0 chooses a free one.
+        page: function that returns the HTML. Any thread may call it.
+        port: number of the port, or 0 to choose a free port.
 
     Yields:
         The address of the page.
@@ -104,7 +107,10 @@ def serving(page: Callable[[], str], port: int) -> Iterator[str]:
 
 
 def is_own(host: str) -> bool:
-    """Whether a Host header names this machine. Any port is accepted, because requests may come through a tunnel."""
+    """Returns whether a Host header names this machine.
+
+    Any port is allowed, because requests may come through a tunnel.
+    """
     name, colon, port = host.rpartition(":")
     return host in OWN_HOSTS or bool(colon and port.isdecimal() and name in OWN_HOSTS)
 
@@ -126,7 +132,7 @@ def _handler(page: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
         do_HEAD = do_GET  # noqa: N815 (the name that the library looks for)
 
         def handle(self) -> None:
-            with suppress(ConnectionError):  # the browser closed the connection
+            with suppress(ConnectionError):  # The browser has closed the connection.
                 super().handle()
 
         def log_message(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""What a report covers: the finished stages of a chain, each with its entry in the chain file."""
+"""The chain of a report: its finished stages, each with its entry in the chain file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,31 +10,33 @@ from adapt.runner.record import Record, load_record
 from adapt.support.errors import StageError
 
 HTML = "report.html"
-"""File name of a report's page."""
+"""File name of the report's page."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A finished stage of a chain."""
+    """A finished stage of a chain, with its entry in the chain file."""
 
     name: str
-    """The name of the entry in the chain file, such as `dapt`, `tapt`, `finetune`."""
+    """Name of the entry in the chain file, such as `dapt`, `tapt` or `finetune`."""
     job: str
-    """The job that the entry runs: `dapt`, `tapt`, `finetune` or `evaluate`."""
+    """Name of the entry's job, such as `dapt`, `tapt`, `finetune` or `evaluate`."""
     values: Mapping[str, str]
-    """The swept values, such as `{"recipe": "DAPT", "task": "acl_arc", "seed": "3"}`; empty if nothing was swept."""
+    """The swept values, such as `{"recipe": "DAPT", "task": "acl_arc", "seed": "3"}`, or nothing without swept
+    values."""
     finished: Finished[Any]
-    """The stage with its record and result: the run of one seed for `finetune`, the `export` stage for `dapt` and
-    `tapt`."""
+    """The stage with its record and result. For job `finetune`, it is the run of one seed. For jobs `dapt` and `tapt`,
+    it is the stage `export`."""
     trained: tuple[str, ...] = ()
-    """For `finetune`, the keys of the `train` and `merge` stages that made the model, in order; empty if the chain did
-    not make the model."""
+    """For job `finetune`, keys of the `train` and `merge` stages that made the model, in order. It is empty if the
+    chain did not make the model."""
     task: str = ""
-    """For `finetune`, the task's current name. The record has no name, because the name does not affect results."""
+    """For job `finetune`, the current name of the task. Records have no name, because the name does not affect
+    results."""
 
     @property
     def record(self) -> Record:
-        """The record of the stage."""
+        """The record of the finished stage."""
         return self.finished.record
 
     @property
@@ -44,38 +46,38 @@ class Entry:
 
     @property
     def result(self) -> Any:
-        """The result of the stage.
+        """The result of the finished stage.
 
         Raises:
-            StageError: the record does not hold such a result.
+            StageError: the record does not contain a result of the expected class.
         """
         return self.finished.result
 
 
 @dataclass(frozen=True)
 class Study:
-    """The chain of a report and its results so far."""
+    """The chain of a report, with its results so far."""
 
     name: str
     baseline: str
-    """The member of the set `recipe` that other recipes are compared with."""
+    """Member of the set `recipe` that other recipes are compared with."""
     entries: list[Entry]
     missing: list[str] = field(default_factory=list)
-    """The labels of stages that have not run, such as `finetune[DAPT, acl_arc, 3]`."""
+    """Labels of stages that have not run, such as `finetune[DAPT, acl_arc, 3]`."""
     models: list[str] = field(default_factory=list)
-    """The models that the chain started from, as configured."""
+    """Models that the chain started from, as given in the configuration."""
     warnings: list[str] = field(default_factory=list)
-    """Warnings for the reader of the report."""
+    """Warnings that the report shows."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """The current label of each stage, by its key. The record has the label at the time of the run."""
+    """Current label of each stage, keyed by the stage's key. Records have the labels from the time of the run."""
 
     def name_of(self, record: Record) -> str:
-        """Returns the label of a stage."""
+        """Returns the current label of a stage."""
         return self.names.get(record.key, record.name)
 
 
 def record_at(folder: str | Path) -> Record | None:
-    """Reads the record of a stage in a folder; None if it is gone or cannot be read."""
+    """Reads the record of the stage in a folder. Returns None if the record is gone or cannot be read."""
     try:
         return load_record(Path(folder))
     except StageError:
@@ -83,5 +85,5 @@ def record_at(folder: str | Path) -> Record | None:
 
 
 def upstream(record: Record, name: str) -> Record | None:
-    """Reads the record of one of a stage's inputs; None if there is no such input or its record is gone."""
+    """Reads the record of an input of a stage. Returns None if the stage has no such input or the record is gone."""
     return record_at(record.inputs[name]["path"]) if name in record.inputs else None

@@ -1,4 +1,4 @@
-"""Compares every recipe with the baseline, by task and on average, with costs, and states the results in sentences."""
+"""Compares every recipe with the baseline, by task and on average, and describes the results and costs in sentences."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,21 +13,24 @@ from adapt.statistics.outcomes import Tested
 
 @dataclass(frozen=True)
 class RecipeCompared:
-    """A comparison, and its p corrected for the number of recipes compared on the same task."""
+    """A comparison of a recipe with the baseline.
+
+    Its p is corrected for the number of recipes compared on the same task.
+    """
 
     comparison: Comparison
     adjusted: float | None
     recipes: int = 1
-    """Number of recipes that were compared."""
+    """Number of recipes that were compared on the same task."""
 
     @property
     def significant(self) -> bool:
-        """Whether the corrected p is below 0.05."""
+        """Whether the corrected p is below .05."""
         return significant(self.comparison, self.adjusted)
 
     @property
     def tone(self) -> str:
-        """`better`, `worse`, or `open` if the difference may be chance."""
+        """Tone of the comparison: `better`, `worse`, or `open` if the difference may be chance."""
         if not self.significant:
             return "open"
         return "better" if self.comparison.difference > 0 else "worse"
@@ -38,18 +41,19 @@ class Compared:
     """All comparisons of a study."""
 
     tasks: dict[tuple[str, str], RecipeCompared]
-    """The comparison of each recipe in each row, by the names of both."""
+    """The comparison of each recipe in each row, keyed by the names of row and recipe."""
     average: dict[str, RecipeCompared]
-    """The average of each recipe over the rows that it shares with the baseline.
+    """Average comparison of each recipe over the rows that both the recipe and the baseline have.
 
-    It is empty if a task has several rows: these share test examples, but averages require independent tasks.
+    There are no averages if a task has several rows. Such rows share test examples, but averages need independent
+    tasks.
     """
     shared: dict[str, int]
     """Number of rows that each recipe shares with the baseline."""
 
 
 def compare_all(results: Results, without_leaks: bool = False) -> Compared:
-    """Compares all recipes with the baseline; the result is empty if there is no baseline."""
+    """Compares all recipes with the baseline. Without a baseline, the result is empty."""
     tasks: dict[tuple[str, str], RecipeCompared] = {}
     if results.baseline:
         for row in results.rows:
@@ -74,7 +78,10 @@ def _of_row(row: Row, results: Results, without_leaks: bool) -> dict[str, Recipe
 
 
 def _sides(recipe: RunGroup, baseline: RunGroup, without_leaks: bool) -> tuple[Tested, Tested]:
-    """Returns the results of both recipes, without predictions if these are not of the same examples."""
+    """Returns the results of recipe and baseline.
+
+    Predictions are left out if they are predictions for different examples.
+    """
     sides = recipe.tested(without_leaks), baseline.tested(without_leaks)
     if recipe.predictions.ids == baseline.predictions.ids:
         return sides
@@ -82,7 +89,7 @@ def _sides(recipe: RunGroup, baseline: RunGroup, without_leaks: bool) -> tuple[T
 
 
 def corrected(comparisons: Mapping[str, Comparison]) -> dict[str, RecipeCompared]:
-    """Corrects the p of several comparisons with one baseline for their number."""
+    """Corrects the p values of several comparisons with one baseline for the number of comparisons."""
     tested = {recipe: comparison.p for recipe, comparison in comparisons.items() if comparison.p is not None}
     adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
     return {
@@ -93,14 +100,14 @@ def corrected(comparisons: Mapping[str, Comparison]) -> dict[str, RecipeCompared
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of pre-training. Each figure is None if the record of one training is not in the study."""
+    """Cost of pre-training. A figure is None if the study lacks the record of one of the trainings."""
 
     device_hours: float | None
     money: float | None
 
 
 class Trainings:
-    """The exports of a study by the key of their training."""
+    """The exports of a study, keyed by the key of their training."""
 
     def __init__(self, study: Study) -> None:
         exports = (entry for entry in study.entries if entry.record.stage == "export")
@@ -108,17 +115,17 @@ class Trainings:
         self.merges = {entry.record.key for entry in study.entries if entry.record.stage == "merge"}
 
     def cost(self, keys: Iterable[str]) -> Cost:
-        """Sums the cost of some trainings, each counted once. Merges cost nothing."""
+        """Sums the cost of the trainings with the given keys, each counted once. Merges cost nothing."""
         exports = [self.exports.get(key) for key in dict.fromkeys(keys) if key not in self.merges]
         records = [export.record if export else None for export in exports]
         return Cost(_sum(records, "device_hours"), _sum(records, "cost"))
 
     def of_recipe(self, results: Results, recipe: str) -> Cost:
-        """Sums the cost of all trainings that a recipe needed for all tasks."""
+        """Sums the cost of all trainings that a recipe needs for all tasks."""
         return self.cost(key for row in results.rows if recipe in row.groups for key in row.groups[recipe].trained)
 
     def general_change(self, group: RunGroup) -> float | None:
-        """Computes the loss on general text after the last training minus that before the first [nats per token]."""
+        """Returns the loss on general text after the last training minus the loss before the first [nats per token]."""
         exports = [self.exports.get(key) for key in group.trained]
         if not exports or exports[0] is None or exports[-1] is None:
             return None
@@ -126,21 +133,24 @@ class Trainings:
         return None if first is None or last is None else float(last.after.value - first.before.value)
 
     def general_changes(self, results: Results, recipe: str) -> list[float]:
-        """Lists the known changes of loss on general text of the models of a recipe."""
+        """Lists the known changes of the loss on general text, one per model of a recipe."""
         groups = [row.groups[recipe] for row in results.rows if recipe in row.groups]
         changes = {group.trained: self.general_change(group) for group in groups}
         return [change for change in changes.values() if change is not None]
 
 
 def finetuning_hours(group: RunGroup) -> float | None:
-    """Sums the device-hours of fine-tuning over all seeds; None if one is not known."""
+    """Sums the device-hours of fine-tuning over all seeds. Returns None if the time of one seed is unknown."""
     seconds = [entry.record.cost.get("device_seconds") for entry in group.entries]
     known = [spent for spent in seconds if spent is not None]
     return sum(known) / 3600 if len(known) == len(seconds) else None
 
 
 def hours(value: float | None, of: str = "") -> str:
-    """Formats a time as `0.8 hours`, or `4 minutes` below 0.1 hours; `of` is put before the unit, such as `device-`."""
+    """Formats a time as `0.8 hours`, or as `4 minutes` below 0.1 hours.
+
+    The text `of`, such as `device-`, precedes the unit.
+    """
     if value is None:
         return "unknown"
     if value == 0:
@@ -155,7 +165,7 @@ def _sum(records: list[Record | None], name: str) -> float | None:
 
 
 def verdicts(results: Results, compared: Compared, trainings: Trainings) -> list[FindingBlock]:
-    """Says which recipe is best over all tasks, if there are several tasks, and then for each task."""
+    """Makes findings that name the best recipe, first over all tasks if there are several, then for each task."""
     if not results.rows:
         return [FindingBlock("Nothing to judge yet", "No fine-tuning run has finished.")]
     if not compared.tasks:
@@ -179,7 +189,7 @@ def _best_alone(row: Row, results: Results) -> FindingBlock:
 
 
 def _overall(results: Results, compared: Compared, trainings: Trainings) -> FindingBlock:
-    """Says which recipe gains most on average, among those that were run on the most tasks."""
+    """Makes the finding about the recipe with the largest average gain, among the recipes with the most tasks."""
     most = max(compared.shared.values())
     gains = {
         recipe: average.comparison.difference
@@ -224,7 +234,7 @@ def _price(cost: Cost, changes: list[float]) -> str:
 
 
 def span(changes: list[float]) -> str:
-    """Formats a change of loss, or the range of several: `+0.21`, `+0.02 to +0.05`."""
+    """Formats a change of loss as `+0.21`, or the range of several changes as `+0.02 to +0.05`."""
     return " to ".join(dict.fromkeys([nats(min(changes)), nats(max(changes))]))
 
 
@@ -235,12 +245,12 @@ def nats(change: float, digits: int = 2) -> str:
 
 
 def gain(compared: RecipeCompared) -> str:
-    """Formats a difference, with a mark if it is significant."""
+    """Formats a difference from the baseline, followed by stars if it is significant."""
     return points(compared.comparison.difference) + stars(compared)
 
 
 def stars(compared: RecipeCompared | None) -> str:
-    """Returns `*` for a corrected p below .05 and `**` below .01."""
+    """Returns `*` for a corrected p below .05, `**` below .01, and otherwise an empty text."""
     if compared is None or not compared.significant or compared.adjusted is None:
         return ""
     return "**" if compared.adjusted < 0.01 else "*"

@@ -15,11 +15,11 @@ from adapt.show.report.task_runs import Results, Row, RunGroup
 from adapt.statistics.comparison import Comparison
 
 Drawn = tuple[str, str]
-"""A drawing: its SVG and its caption."""
+"""A drawing, as SVG and caption."""
 
 
 def difference_figures(results: Results, compared: Compared) -> list[Drawn]:
-    """Draws for each task the difference of each recipe from the baseline with its 95% interval, on one scale."""
+    """Draws the difference of each recipe from the baseline, with its 95% interval. All tasks have the same scale."""
     ends = [100 * end for task in compared.tasks.values() for end in _ends(task.comparison)]
     if not ends:
         return []
@@ -43,7 +43,7 @@ def _forest(row: Row, by_recipe: Mapping[str, RecipeCompared], results: Results,
         for height, (recipe, compared) in enumerate(by_recipe.items()):
             shade, (low, high) = color(results.recipes.index(recipe)), _ends(compared.comparison)
             axes.plot([100 * low, 100 * high], [height, height], color=shade, linewidth=2.5, solid_capstyle="round")
-            fill = shade if compared.significant else "none"  # hollow if the difference may be chance
+            fill = shade if compared.significant else "none"  # A hollow point means that the difference may be chance.
             axes.plot(
                 100 * compared.comparison.difference,
                 height,
@@ -64,14 +64,14 @@ def _forest(row: Row, by_recipe: Mapping[str, RecipeCompared], results: Results,
 
 
 def _ends(comparison: Comparison) -> tuple[float, float]:
-    """Returns the ends of the interval, or the difference twice if there is no interval."""
+    """Returns the ends of the interval of a difference. Without an interval, both ends are the difference."""
     if comparison.low is None or comparison.high is None:
         return comparison.difference, comparison.difference
     return comparison.low, comparison.high
 
 
 def learning_curves(row: Row, results: Results) -> Drawn | None:
-    """Draws the dev score after each epoch: the mean over seeds that were still training, and each seed faintly."""
+    """Draws the dev score after each epoch: the mean over seeds that reached the epoch, and each seed faintly."""
     curves = {recipe: _curves(group) for recipe, group in row.groups.items()}
     if not any(curves.values()):
         return None
@@ -103,13 +103,13 @@ def _curves(group: RunGroup) -> list[list[dict[str, Any]]]:
 
 
 def training_curve(entry: Entry, name: str) -> Drawing | None:
-    """Draws the loss of a finished pre-training by step."""
+    """Draws the loss by step of a finished pre-training."""
     training = upstream(entry.record, "training")
     return loss_curve(training.path / METRICS_LINES, name, name) if training else None
 
 
 def reliability(row: Row, group: RunGroup, results: Results) -> Drawn | None:
-    """Draws accuracy against confidence for the decisions of all seeds; larger points are more decisions."""
+    """Draws accuracy against confidence, for the decisions of all seeds. Larger points stand for more decisions."""
     bins: dict[float, list[dict[str, float]]] = {}
     for metrics in group.metrics:
         for interval in metrics.get("reliability") or []:
@@ -136,7 +136,7 @@ def reliability(row: Row, group: RunGroup, results: Results) -> Drawn | None:
 
 
 def cost_against_gain(results: Results, compared: Compared, trainings: Trainings) -> Drawn | None:
-    """Draws device-hours of pre-training against the mean gain; None unless two recipes' costs are known."""
+    """Draws device-hours of pre-training against mean gain. Returns None unless the costs of two recipes are known."""
     most = max(compared.shared.values(), default=0)
     prices = {recipe: trainings.of_recipe(results, recipe).device_hours for recipe in compared.average}
     known = {recipe: price for recipe, price in prices.items() if price and compared.shared[recipe] == most}
@@ -158,7 +158,7 @@ def cost_against_gain(results: Results, compared: Compared, trainings: Trainings
 
 
 def _price_axis(axes: Any, prices: Sequence[float]) -> None:
-    """Makes the cost axis logarithmic, with plain numbers at 1, 2 and 5 times the powers of ten."""
+    """Makes the axis of costs logarithmic, with plain numbers at 1, 2 and 5 times the powers of ten."""
     low, high = min(prices) / 1.6, max(prices) * 1.6
     ticks = [base * 10.0**power for power in range(-5, 7) for base in (1, 2, 5)]
     shown = [tick for tick in ticks if low <= tick <= high]

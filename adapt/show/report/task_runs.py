@@ -1,4 +1,4 @@
-"""Sorts a study's entries into results: a row per task, and for each recipe its runs with seeds and predictions."""
+"""Sorts a study's entries into results. Each task is a row, and each row has the runs of every recipe."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,24 +17,24 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions on a task's test split by the runs of a recipe."""
+    """Test predictions of the runs of one recipe on one task."""
 
     tested: Tested
     clean: Tested | None = None
-    """Predictions on the test examples whose text is not in train; None if no test text is in train."""
+    """Predictions for the test examples whose text does not occur in train, or None if no test text occurs in train."""
     ids: tuple[str, ...] = ()
-    """The ids of the examples; empty if only scores are known."""
+    """Ids of the test examples. There are none if only scores are known."""
     warnings: list[str] = field(default_factory=list)
 
 
 def read_predictions(records: Sequence[Record], labels: Sequence[str]) -> Predictions:
-    """Reads the predictions of all seeds.
+    """Reads the test predictions of all seeds.
 
     If predictions are missing or do not reproduce the recorded scores, only the scores are used, with a warning.
 
     Args:
-        records: of the runs, by seed.
-        labels: the task's classes in order; empty if they are not known.
+        records: records of the runs, one per seed.
+        labels: names of the task's classes in order, or nothing if they are unknown.
     """
     scores = [float(record.metrics["score"]) for record in records]
     clean = [record.metrics.get("score_without_leaks") for record in records]
@@ -73,7 +73,7 @@ def _lines(record: Record) -> list[dict[str, Any]]:
 
 
 def _tested(runs: list[list[dict[str, Any]]], classes: int, labels: Sequence[str], metric: str) -> Tested | None:
-    """Counts the outcomes of all runs; returns None if that needs the label names and they are not known."""
+    """Counts the outcomes of all runs. Returns None if counting needs the names of the labels and they are unknown."""
     truth, predicted = ([[line[name] for line in run] for run in runs] for name in ("label", "predicted"))
     if isinstance(truth[0][0], int):
         return single_label(truth, predicted, classes, metric)
@@ -84,43 +84,43 @@ def _tested(runs: list[list[dict[str, Any]]], classes: int, labels: Sequence[str
 
 @dataclass(frozen=True)
 class RunGroup:
-    """The runs of one recipe on one task, one for each seed."""
+    """Runs of one recipe on one task, one run per seed."""
 
     recipe: str
     entries: list[Entry]
-    """The finished runs, in the order of their seeds."""
+    """The finished runs, sorted by seed."""
     predictions: Predictions
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The figures of each run, in the order of seeds."""
+        """The figures of each run, sorted by seed."""
         return [entry.record.metrics for entry in self.entries]
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Keys of the trainings that made the model, the same for all seeds."""
+        """Keys of the trainings that made the model. They are the same for all seeds."""
         return self.entries[0].trained
 
     def tested(self, without_leaks: bool = False) -> Tested:
-        """Returns the scores of the runs, with counts of outcomes if they are known."""
+        """Returns the scores of the runs and, if known, the counts of outcomes."""
         return self.predictions.clean if without_leaks and self.predictions.clean else self.predictions.tested
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the tables: a task, with the swept values other than recipe and seed."""
+    """A row of the tables: a task, with its swept values other than recipe and seed."""
 
     name: str
     task: str
     metric: str
     groups: dict[str, RunGroup]
-    """The runs of each recipe, by its name."""
+    """Runs of each recipe, keyed by the recipe's name."""
     task_record: Record | None
-    """The record of the stage that prepared the task."""
+    """Record of the stage that prepared the task, or None."""
 
     @property
     def leaky(self) -> bool:
-        """Whether scores without leaked examples are known for all recipes."""
+        """Whether all recipes have scores without leaked examples (test examples whose text occurs in train)."""
         return all(group.predictions.clean for group in self.groups.values())
 
 
@@ -130,15 +130,15 @@ class Results:
 
     rows: list[Row]
     recipes: list[str]
-    """Names of the recipes: the baseline first, the others in the order of their runs."""
+    """Names of the recipes. The baseline comes first, and other recipes follow in the order of their runs."""
     baseline: str | None
-    """The recipe that others are compared with; None if the study has no runs of it."""
+    """Name of the recipe that others are compared with, or None if the study has no runs of it."""
     transductive: frozenset[str] = frozenset()
-    """Recipes whose model has seen the text of dev and test."""
+    """Names of the recipes whose model was trained on the text of dev and test."""
     warnings: list[str] = field(default_factory=list)
 
     def label(self, recipe: str) -> str:
-        """Returns a recipe's name, with a mark if it is transductive."""
+        """Returns the name of a recipe, followed by a mark if the recipe is transductive."""
         return f"{recipe}†" if recipe in self.transductive else recipe
 
 
@@ -160,7 +160,7 @@ def collect(study: Study) -> Results:
 
 
 def _row_names(entry: Entry, with_entry: bool) -> tuple[str, ...]:
-    """Names the row of a run by its task and other swept values, such as `("acl_arc", "mode=lora")`."""
+    """Returns the name of a run's row: the task and the other swept values, such as `("acl_arc", "mode=lora")`."""
     task = entry.values.get("task", entry.task)
     more = [f"{name}={value}" for name, value in entry.values.items() if name not in ("recipe", "task", "seed")]
     return (task, *([entry.name] if with_entry else []), *more)
@@ -194,6 +194,9 @@ def _transductive(study: Study, rows: list[Row]) -> frozenset[str]:
 
 
 def _knows(group: RunGroup) -> bool:
-    """Whether the training's record says that it saw dev and test. The export is not read: it may be missing."""
+    """Returns whether a training's record says that it read dev and test.
+
+    The export may be missing, so it is not read.
+    """
     training = upstream(group.entries[0].record, "start.training")
     return bool(training and training.metrics.get("transductive"))

@@ -1,4 +1,4 @@
-"""Tables of task results: scores, differences, every seed, and details of a task's best recipe."""
+"""Tables of task results: scores, differences, the score of every seed, and details of a task's best recipe."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ TRANSDUCTIVE = "† transductive: pre-training has read the text of dev and test
 
 
 def score_tables(results: Results, compared: Compared, without_leaks: bool = False) -> Table:
-    """Makes a table of tasks by recipes: mean and standard deviation over seeds (Don't Stop Pretraining, table 5)."""
+    """Makes a table of tasks by recipes with mean and deviation over seeds (Don't Stop Pretraining, table 5)."""
     header = ["task", *(_heading(results, recipe) for recipe in results.recipes)]
     body = [_scores_row(row, results, compared, without_leaks) for row in results.rows]
     if len(results.rows) > 1:
@@ -47,13 +47,16 @@ def _scores_row(row: Row, results: Results, compared: Compared, without_leaks: b
 
 
 def score_cell(over_seeds: Spread, mark: str, strong: bool) -> Cell:
-    """Makes a cell of a score in points with its standard deviation over seeds."""
+    """Makes a cell with a mean score in points, and the standard deviation over seeds."""
     small = "one seed" if over_seeds.deviation is None else f"± {100 * over_seeds.deviation:.1f}"
     return Cell(f"{100 * over_seeds.mean:.1f}", small, mark, strong)
 
 
 def _average(rows: list[Row], recipe: str, without_leaks: bool) -> Cell:
-    """Makes a cell of the mean over all tasks, or a dash: means over different tasks cannot be compared."""
+    """Makes a cell with the mean over all tasks.
+
+    The cell has a dash if the recipe lacks a task, because means over different tasks cannot be compared.
+    """
     if any(recipe not in row.groups for row in rows):
         return Cell(NONE)
     means = [row.groups[recipe].tested(without_leaks).scores.mean() for row in rows]
@@ -61,7 +64,7 @@ def _average(rows: list[Row], recipe: str, without_leaks: bool) -> Cell:
 
 
 def score_differences(results: Results, compared: Compared) -> Table:
-    """Makes a table of every comparison with its interval, p and the smallest detectable difference."""
+    """Makes a table of all comparisons with the baseline: interval, p and smallest detectable difference."""
     header = ["task, recipe", "difference", "95% interval", "p", "p (Holm)", "detectable difference", "resampled"]
     body = [
         _difference(f"{name}, {results.label(recipe)}", recipe_compared)
@@ -101,7 +104,7 @@ def _difference(name: str, compared: RecipeCompared) -> list[Cell | str]:
 
 
 def seeds(results: Results) -> Table:
-    """Makes a table with the score of every run."""
+    """Makes a table with the score of every run, by seed."""
     body: list[list[Cell | str]] = [
         [f"{row.name}, {results.label(recipe)}", *_seed_cells(row.groups[recipe])]
         for row in results.rows
@@ -122,7 +125,7 @@ def _seed_cells(group: RunGroup) -> list[Cell]:
 
 
 def best_recipe(row: Row, results: Results) -> Folded:
-    """Makes folded details of the recipe with the highest mean score. Figures are means over its seeds."""
+    """Makes folded details of the recipe with the highest mean score. The figures are means over the recipe's seeds."""
     best = max(row.groups.values(), key=lambda group: group.tested().scores.mean())
     blocks: list[Block] = [table for table in (_classes(best), _confusion(best), _calibration(row, results)) if table]
     if drawing := reliability(row, best, results):
@@ -134,7 +137,7 @@ def _classes(group: RunGroup) -> Table | None:
     per_class: list[dict[str, Any]] = [metrics.get("per_class") or {} for metrics in group.metrics]
     if not per_class[0]:
         return None
-    # some seeds may predict a type of entity that others do not
+    # Some seeds may predict types of entities that other seeds do not predict.
     labels = dict.fromkeys(label for classes in per_class for label in classes)
     rows: list[list[Cell | str]] = []
     for label in labels:
@@ -166,7 +169,7 @@ def _confusion(group: RunGroup) -> Table | None:
 
 
 def _calibration(row: Row, results: Results) -> Table | None:
-    """Makes a table of the calibration of all recipes, because one recipe alone cannot be judged."""
+    """Makes a table of the calibration of all recipes, because the calibration of one recipe cannot be judged."""
     names = {"ece": "calibration error", "nll": "log loss [nats]", "brier": "Brier score"}
     rows: list[list[Cell | str]] = []
     for recipe, group in row.groups.items():

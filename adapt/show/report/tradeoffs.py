@@ -15,11 +15,11 @@ VARIED = (
     *(("training", name) for name in ("max_steps", "max_tokens", "max_flops", "epochs")),
     ("mixture", "replay_fraction"),
 )
-"""Fields that may differ between trainings to which one mixture law is fitted."""
+"""Fields that may differ between trainings to which the same mixture law is fitted."""
 REPLAY = "(replay)"
 """Name of replayed text among the sources of a training."""
 START = "start.training"
-"""Name of the input that is the training or merge that made the start model."""
+"""Name of the input that is the training or merge which made the start model."""
 GENERAL = "general"
 """Name of general text in comparisons."""
 BASE = "base"
@@ -28,22 +28,22 @@ BASE = "base"
 
 @dataclass(frozen=True)
 class LossOn:
-    """The held-out loss on a text [nats per token]."""
+    """Held-out loss on a text [nats per token]."""
 
     value: float
     change: float | None = None
-    """Change from the model that the trainings started from, paired by document, with its 95% interval."""
+    """Change of the loss from the model that the trainings started from, paired by document, with its 95% interval."""
     low: float | None = None
     high: float | None = None
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """The length and the data mixture of a training."""
+    """Length and data mixture of a training."""
 
     tokens: int
     replay: float
-    """Share of rows that are replayed text."""
+    """Share of the training's rows that are replayed text."""
     settings: str
     """All other settings of the training, as text."""
 
@@ -54,13 +54,13 @@ class TradeOff:
 
     label: str
     values: Mapping[str, str]
-    """The swept values of the model; empty for the base."""
+    """Swept values of the model. The base has none."""
     domain: LossOn
     general: LossOn
     hours: float | None
-    """Device-hours of all trainings behind the model; None if a record is gone."""
+    """Device-hours of all trainings that led to the model, or None if a record is gone."""
     mixed: "Mixed | None" = None
-    """The training's mixture; None if the model was not made by a training that started from the base."""
+    """Length and mixture of the training that made the model, or None if no training from the base made it."""
 
     @property
     def point(self) -> tuple[float, float]:
@@ -70,19 +70,22 @@ class TradeOff:
 
 @dataclass
 class MeasuredAlike:
-    """The models that were measured on the same two texts, the base first."""
+    """Models that were measured on the same two texts. The base comes first."""
 
     models: list[TradeOff] = field(default_factory=list)
     compared: set[str] = field(default_factory=set)
-    """Keys of the comparisons that the models come from."""
+    """Keys of the stages that compared the models."""
 
 
 Texts = tuple[str, str]
-"""Keys of the prepared domain text and general text."""
+"""Keys of two prepared texts: the domain's text and general text."""
 
 
 def tradeoffs(study: Study, fewest: int) -> list[MeasuredAlike]:
-    """Groups models by the texts that they were measured on. Groups of fewer than `fewest` models are left out."""
+    """Groups models by the two texts that they were measured on.
+
+    Groups with fewer than `fewest` models are left out.
+    """
     found: dict[Texts, MeasuredAlike] = {}
     for entry in study.entries:
         read = {"export": _exported, "compare": _compared}.get(entry.record.stage)
@@ -102,12 +105,12 @@ def _label(values: Mapping[str, str], name: str) -> str:
 
 
 def _exported(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
-    """Yields the models before and after the training of an export."""
+    """Yields two models of an export: the model before its training and the model after it."""
     inputs, losses = entry.record.inputs, entry.result.losses
     if not {"domain", GENERAL} <= inputs.keys() or not {"domain", GENERAL} <= losses.keys():
         return
     texts, training = (inputs["domain"]["key"], inputs[GENERAL]["key"]), upstream(entry.record, "training")
-    is_first = training is None or START not in training.inputs  # else `before` is another training's model
+    is_first = training is None or START not in training.inputs  # otherwise `before` is the model of another training
     both = losses["domain"], losses[GENERAL]
     if is_first:
         old, old_general = (LossOn(of.before.value) for of in both)
@@ -121,7 +124,7 @@ def _exported(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
 
 
 def _mixed(export: Entry, training: Record) -> Mixed | None:
-    """Returns the mixture of a training, or None for a streamed corpus, whose sources are not known."""
+    """Returns length and mixture of a training. Returns None for streamed text, because its sources are unknown."""
     sources, what = export.result.sources, training.what
     if not sources or "training" not in what or "mixture" not in what:
         return None
@@ -133,12 +136,12 @@ def _mixed(export: Entry, training: Record) -> Mixed | None:
 
 
 def _compared(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
-    """Yields each model of a comparison on one domain and general text."""
+    """Yields the models of a comparison that measured one domain and general text."""
     compared = entry.result
     names, domains = compared.models, compared.domains
     if (
         len(domains) != 2 or domains[1] != GENERAL or compared.unit == "bits per byte"
-    ):  # not comparable with losses per token
+    ):  # these losses are not comparable with losses per token
         return
     looks = {name: look for name in names if (look := upstream(entry.record, f"models.{name}.losses"))}
     has_base = names[0] in looks and START not in looks[names[0]].inputs
@@ -164,7 +167,7 @@ def _compared(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
 
 
 def _hours(maker: Record | None) -> float | None:
-    """Sums the device-hours of all trainings behind a model, each counted once. A merge costs nothing."""
+    """Sums the device-hours of all trainings that led to a model, each counted once. Merges cost nothing."""
     costs: dict[str, float | None] = {}
     waiting: list[Record | None] = [maker]
     for record in waiting:
@@ -178,22 +181,22 @@ def _hours(maker: Record | None) -> float | None:
 
 
 def _makers(record: Record) -> list[str]:
-    """Lists the inputs that made the model that a stage starts with."""
+    """Lists the inputs of a stage that made its start model."""
     is_merge = record.stage == "merge"
     return [name for name in record.inputs if name == START or (is_merge and name.startswith("models."))]
 
 
 FEWEST = 3
-"""Minimum number of models on a front with a knee."""
+"""Minimum number of models on a front for which a knee is computed."""
 Point = tuple[float, float]
-"""Two losses of a model. Lower is better."""
+"""Two losses of a model. Lower losses are better."""
 
 
 def pareto_front(points: Sequence[Point]) -> list[int]:
     """Returns the indices of the Pareto-optimal points, sorted by the first loss.
 
-    A point is Pareto-optimal if no other point is better in one loss without being worse in the other. Of equal points,
-    only the first is returned.
+    A point is Pareto-optimal if no other point is better in one loss without being worse in the other. If points are
+    equal, only the first of them is returned.
     """
     front: list[int] = []
     for place in sorted(range(len(points)), key=lambda place: (*points[place], place)):
@@ -203,12 +206,13 @@ def pareto_front(points: Sequence[Point]) -> list[int]:
 
 
 def knee(front: Sequence[Point]) -> int | None:
-    """Finds the point that is farthest below the line between the ends of a front; None if no point is below it.
+    """Returns the index of the point that is farthest below the line between the ends of a front.
 
-    Each loss is measured in units of its distance between the ends.
+    If no point is below the line, the result is None. Each loss is divided by its distance between the two ends of the
+    front.
 
     Args:
-        front: points sorted by the first loss, so that the second loss falls.
+        front: points of the front, sorted by the first loss. The second loss falls from point to point.
     """
     if len(front) < FEWEST:
         return None
@@ -219,7 +223,7 @@ def knee(front: Sequence[Point]) -> int | None:
 
 
 def law_findings(measured: MeasuredAlike) -> list[FindingBlock]:
-    """Fits the law to each group of trainings that differ only in length and replay share, and states the result."""
+    """Fits the mixture law to trainings that differ only in length and replay share, and makes a finding per group."""
     groups: dict[str, list[tuple[Mixed, TradeOff]]] = {}
     for model in measured.models:
         if model.mixed:
@@ -256,11 +260,11 @@ def _error(law: MixtureLaw) -> str:
 
 
 MARK = "\N{BLACK STAR}"
-"""Mark of the knee."""
+"""Mark of the model at the knee."""
 
 
 def _on_front(measured: MeasuredAlike) -> tuple[list[TradeOff], TradeOff | None]:
-    """Returns the models on the front, by domain loss, and the knee."""
+    """Returns the models on the front, sorted by loss on the domain, and the model at the knee or None."""
     front = [measured.models[place] for place in pareto_front([model.point for model in measured.models])]
     place = knee([model.point for model in front])
     return front, None if place is None else front[place]
@@ -294,7 +298,7 @@ def _finding(measured: MeasuredAlike) -> FindingBlock:
 
 
 def _change(loss: LossOn) -> str:
-    """Formats the change from the base with its interval, as ` (-0.42, -0.45 to -0.39)`."""
+    """Formats the change of a loss from the base with its interval, as ` (-0.42, -0.45 to -0.39)`."""
     if loss.change is None:
         return ""
     return f" ({nats(loss.change)}{_interval(loss, ', ')})"
@@ -305,7 +309,7 @@ def _interval(loss: LossOn, before: str = "") -> str:
 
 
 def tradeoff_section(found: Sequence[MeasuredAlike]) -> list[Block]:
-    """Makes the blocks of the section; none if no models were measured on both texts."""
+    """Makes the blocks of the section. The list is empty if no models were measured on both texts."""
     blocks: list[Block] = []
     for number, measured in enumerate(found):
         front, bend = _on_front(measured)
@@ -344,7 +348,7 @@ def _small(loss: LossOn) -> str:
 
 
 def _first_set(measured: MeasuredAlike) -> tuple[str, list[str]]:
-    """Returns the swept set that determines colours, and its members."""
+    """Returns the swept set that determines the colours, and the members of the set."""
     values = [model.values for model in measured.models if model.values]
     name = next(iter(values[0])) if values else ""
     return name, list(dict.fromkeys(each[name] for each in values if name in each))
@@ -374,7 +378,7 @@ def _drawing(measured: MeasuredAlike, front: Sequence[TradeOff], bend: TradeOff 
 
 
 def _lines(models: Sequence[TradeOff]) -> list[list[TradeOff]]:
-    """Returns a line per training: from the base over interpolated models to the trained model."""
+    """Returns one line per training: from the base through interpolated models to the trained model."""
     bases = [model for model in models if model.label == BASE]
     lines = []
     for end in models:

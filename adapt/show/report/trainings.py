@@ -1,4 +1,4 @@
-"""Tables of pre-training: text, length, change of losses, cost and gain."""
+"""Tables of pre-training: text, length, changes of losses, cost and gain."""
 
 from adapt.evaluate.measurements import NOT_MEASURED, LossChange
 from adapt.runner.record import Record
@@ -10,16 +10,16 @@ from adapt.stage.export_model import Adapted
 
 
 def exports_of(study: Study) -> list[Entry]:
-    """Lists the exports of a study, one per pre-training."""
+    """Lists the exports of a study. Each pre-training has one export."""
     return [entry for entry in study.entries if isinstance(entry.result, Adapted)]
 
 
 MOST_VERDICTS = 8
-"""Maximum number of trainings with a finding in the verdict. The table of trainings has all of them."""
+"""Maximum number of trainings that the verdict describes. The table of trainings lists all trainings."""
 
 
 def training_verdicts(study: Study) -> list[FindingBlock]:
-    """Says for each training whether the losses fell or rose."""
+    """Makes a finding per training that says whether the losses fell or rose."""
     return [_verdict(entry) for entry in exports_of(study)[:MOST_VERDICTS] if entry.result.losses]
 
 
@@ -31,7 +31,7 @@ def _verdict(entry: Entry) -> FindingBlock:
 
 
 def pretraining(study: Study) -> Table:
-    """Makes a table with a row per model: text, length, held-out losses, cost."""
+    """Makes a table with a row per trained model: text, length, held-out losses and cost."""
     losses = ["loss on its domain", "loss on general text", "bits per byte"]
     header = ["model", "text", "steps", "tokens", *losses, "device time"]
     rows: list[list[Cell | str]] = [
@@ -58,7 +58,7 @@ def pretraining(study: Study) -> Table:
 
 
 def _corpus(study: Study, record: Record) -> Cell:
-    """Names the training text: that of a task if there is one, otherwise that of the domain."""
+    """Returns a cell that names the training text: the task's text if there is a task, otherwise the domain's text."""
     text = upstream(record, "text") or upstream(record, "domain")
     if text is None:
         return Cell(NONE)
@@ -75,14 +75,14 @@ def _loss(of: LossChange | None) -> Cell:
 
 
 def _per_byte(of: LossChange | None) -> str:
-    """Formats the bits per byte of the domain's text before and after."""
+    """Formats the bits per byte of the domain's text before and after training."""
     if of is None or of.bits_per_byte_before is None or of.bits_per_byte_after is None:
         return NONE
     return f"{of.bits_per_byte_before:.3f} → {of.bits_per_byte_after:.3f}"
 
 
 def _large(value: float | None) -> str:
-    """Shortens a number: 1,234 becomes 1.2 K, and so on."""
+    """Formats a large number in short form, such as 1.2 K for 1,234."""
     if value is None:
         return NONE
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
@@ -92,7 +92,7 @@ def _large(value: float | None) -> str:
 
 
 def training_costs(results: Results, compared: Compared, trainings: Trainings) -> Table:
-    """Makes a table of the cost of each recipe for all tasks, and its mean gain."""
+    """Makes a table of each recipe's cost for all tasks, and the recipe's mean gain."""
     rows: list[list[Cell | str]] = []
     for recipe in results.recipes:
         price = trainings.of_recipe(results, recipe)
