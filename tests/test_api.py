@@ -134,15 +134,22 @@ def test_messages_go_to_the_logger_and_not_to_stderr(
     assert capsys.readouterr().err == "outside\n"
 
 
-def test_an_error_that_ends_a_command_ends_the_run_and_not_the_process() -> None:
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_an_error_that_ends_a_command_ends_the_run_and_not_the_process(is_ignored: bool) -> None:
+    """A shell that starts a script in the background lets it ignore SIGINT. The error must end its run too."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if is_ignored else signal.default_int_handler)
+
     def waits_until_ray_is_gone() -> None:
         with as_library():
             threading.Thread(target=end_now, args=(TrainingError("Ray was killed", "run it again"),)).start()
             while True:
                 time.sleep(0.01)
 
-    with pytest.raises(TrainingError, match="Ray was killed"):
-        waits_until_ray_is_gone()
+    try:
+        with pytest.raises(TrainingError, match="Ray was killed"):
+            waits_until_ray_is_gone()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_an_interrupt_leaves_the_signal_handlers_unchanged() -> None:

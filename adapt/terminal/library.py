@@ -1,5 +1,6 @@
 """Restores the state of a Python process that has used dontstop as a library."""
 
+import ctypes
 import logging
 import os
 import signal
@@ -66,7 +67,12 @@ def is_active() -> bool:
 def end_runs(error: Exception) -> None:
     """Ends the run of the main thread with an error. It may be called from any thread."""
     _error.append(error)
-    signal.raise_signal(signal.SIGINT)
+    if callable(signal.getsignal(signal.SIGINT)):
+        signal.raise_signal(signal.SIGINT)
+        return
+    # SIGINT is ignored, for example in a script that a shell started in the background. The signal would be lost.
+    main_thread = ctypes.c_ulong(threading.main_thread().ident or 0)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(main_thread, ctypes.py_object(KeyboardInterrupt))
 
 
 def in_notebook() -> bool:
