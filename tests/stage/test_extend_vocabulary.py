@@ -121,7 +121,7 @@ def test_impossible_settings_are_refused(config: Config, tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="compares the corpus with general text"):
         key(asking(config, candidates="divergence"))
     context = Context.of(asking(config, min_count=1000))
-    with pytest.raises(DataError, match="no word that comes 1000 times"):
+    with pytest.raises(DataError, match="no word that occurs at least 1000 times"):
         ensure(change_vocabulary(context), context.store)
 
 
