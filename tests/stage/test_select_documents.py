@@ -132,7 +132,7 @@ def test_a_model_scores_on_a_device_of_the_cluster(config: Config, ray_cluster: 
     assert len(texts) == 5
     assert all(0 < line["score"] < 1 for line in lines_of(done.path))
     assert done.result.pool == 40
-    with pytest.raises(DataError, match=r"of the 40 documents of the pool 3\d can be taken"):
+    with pytest.raises(DataError, match=r"only 3\d of the pool's 40 documents can be taken"):
         select(documents(band, 39))  # documents outside the band are never taken
 
 
