@@ -24,7 +24,7 @@ class EvaluationConfig:
     """Largest number of tokens of the held-out documents that are measured per corpus."""
     sequence_length: PositiveInt = 512
     """Longer documents are measured in pieces of this many tokens."""
-    mask_fraction: OpenFraction = how(0.15)
+    mask_fraction: OpenFraction = 0.15
     """Share of each document's tokens that are masked when the held-out loss of an encoder is measured: single tokens,
     80% replaced by the mask token, 10% by a random token. It does not depend on `objective`, so that losses of
     different runs can be compared. Not used with `objective.kind: causal`."""

@@ -33,11 +33,11 @@ class ModelConfig:
     with."""
     attention_dropout: Fraction | None = None
     """Dropout of the attention weights during training; null keeps the model's value. GPUs train faster with 0."""
-    head: Literal["require", "new"] = how("require")
+    head: Literal["require", "new"] = "require"
     """`new` gives an encoder without a masked-language-model head a new one: for models published for sentence
     embeddings. The head has random weights, and its last layer is the table of token embeddings. `require` refuses such
     models."""
-    head_warmup_steps: NonNegativeInt = how(0)
+    head_warmup_steps: NonNegativeInt = 0
     """With a new head: number of steps at the start of the first training in which only the head is trained."""
     trust_remote_code: bool = False
     """Run the Python code that comes with the checkpoint. Leave this off unless you trust its author."""

@@ -77,9 +77,11 @@ class Evaluate(Stage[Evaluated]):
     def what(self) -> Mapping[str, Any]:
         """Returns the model, and the settings that determine the measured sample and the masks."""
         config = self.config
+        sample = what(config.evaluation)
+        del sample["mask_fraction"]  # It is part of the objective below, so that older keys stay valid.
         return {
             "model": self.start.digest,
-            "evaluation": what(config.evaluation),
+            "evaluation": sample,
             "objective": measured_what(config),
             **({"domains": dict(self.domains)} if self.domains else {}),
         }
