@@ -206,7 +206,8 @@ def test_our_errors_end_the_training_and_others_are_retried(
     assert ray_train.launch(job) == {"step": 4}
     # after the first training, one start failed with a KeyError and one succeeded
     assert len(list(tmp_path.glob("start-0-*"))) == 3
-    assert "train: rank 1: KeyError: 'no such thing'; all ranks begin again" in capsys.readouterr().err
+    said = "train: rank 1: KeyError: 'no such thing'; all ranks resume from the last checkpoint"
+    assert said in capsys.readouterr().err
 
 
 def _eventually(condition: Callable[[], bool]) -> None:
@@ -244,7 +245,8 @@ def test_a_full_disk_ends_the_training(error: Exception) -> None:
 def test_other_errors_are_retried_by_ray_train_and_reported(tmp_path: Path, error: Exception) -> None:
     verdict(error, folder=tmp_path)
     (line,) = (tmp_path / NOTICE_FILE).read_text().splitlines()
-    assert json.loads(line)["said"].startswith(f"rank 0: {type(error).__name__}: {error}; all ranks begin again")
+    said = f"rank 0: {type(error).__name__}: {error}; all ranks resume from the last checkpoint"
+    assert json.loads(line)["said"].startswith(said)
     verdict(error, folder=tmp_path / "that cannot be written")
 
 
