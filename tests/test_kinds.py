@@ -157,3 +157,18 @@ def test_a_kind_without_options_takes_none() -> None:
     assert PARTS.read("built", {}) is None
     with pytest.raises(ConfigError, match="unknown key rate in built"):
         PARTS.read("built", {"rate": 1})
+
+
+def test_options_of_a_heavy_kind_are_found_without_loading_it() -> None:
+    """A kind whose module cannot be imported still has its options, and one without an entry has none."""
+    kinds: Kinds[Any] = Kinds("part", {**KNOWN, "plain": "no_such_module:Plain"}, options={"lazy": f"{__name__}:Lazy"})
+    assert kinds.options("lazy") is Lazy
+    assert kinds.read("lazy", {"strength": 2.0}) == Lazy(2.0)
+    assert kinds.options("plain") is None
+    with pytest.raises(ConfigError, match="unknown key strength in plain"):
+        kinds.read("plain", {"strength": 2.0})
+
+
+@dataclass(frozen=True)
+class Lazy:
+    strength: float = 1.0

@@ -29,8 +29,9 @@ def flat(config: Config) -> dict[str, Any]:
     Options are included only for the chosen kinds.
     """
     sections = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "select_options"}
-    if (options := sections.pop("method_options")) is not None:
-        sections[section_of(config.method.kind)] = options
+    for field_name, kind in (("method_options", config.method.kind), ("objective_options", config.objective.kind)):
+        if (options := sections.pop(field_name)) is not None:
+            sections[section_of(kind)] = options
     chosen = {f"{section}.{name}": value for section, of in config.select_options.items() for name, value in of.items()}
     return chosen | {
         name: value
@@ -78,6 +79,9 @@ class Config:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     method_options: Any = None
     """Options of the method that method.kind names, read from the section with the method's name; None means
+    defaults."""
+    objective_options: Any = None
+    """Options of the objective that objective.kind names, read from the section with the objective's name; None means
     defaults."""
     select_options: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Options of the selections and of the embedder named in section `select`, by section. Empty without a pool.

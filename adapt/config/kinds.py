@@ -21,11 +21,15 @@ class Kinds(dict[str, str], Generic[T]):
         field: dotted name of the configuration field, for messages.
         places: import paths of the built-in kinds. To add one, write its file and its test, and add a line here.
         base: import path of the class that a user's own kind must inherit from; empty if users cannot add kinds.
+        options: import paths of the options of built-in kinds whose modules load large libraries. None if the built-in
+            kinds have their options as the attribute `Options`.
     """
 
-    def __init__(self, field: str, places: Mapping[str, str], base: str = "") -> None:
+    def __init__(
+        self, field: str, places: Mapping[str, str], base: str = "", options: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(places)
-        self.field, self.base = field, base
+        self.field, self.base, self._options = field, base, options
 
     def place(self, name: str) -> str:
         """Returns the import path of a kind. A user's own kind is named by its import path.
@@ -63,10 +67,21 @@ class Kinds(dict[str, str], Generic[T]):
         Raises:
             ConfigError: for the reasons given at `load` and `read_options`.
         """
-        options = getattr(self.load(name), "Options", None)
+        options = self.options(name)
         if options is None and given:
             raise ConfigError(f"unknown key {next(iter(given))} in {name}", "remove it: there is nothing to set")
         return None if options is None else read_options(name, options, given)
+
+    def options(self, name: str) -> type[Any] | None:
+        """Returns the dataclass of a kind's options, or None if the kind has no options.
+
+        Raises:
+            ConfigError: for the reasons given at `load`.
+        """
+        if self._options is not None and name in self:
+            place = self._options.get(name)
+            return imported(self.field, place) if place else None
+        return getattr(self.load(name), "Options", None)
 
     def source(self, name: str) -> dict[str, str]:
         """Returns what a kind's source code adds to the keys of stages: nothing for built-in kinds."""

@@ -14,6 +14,7 @@ gets new masks in each epoch.
 """
 
 from abc import abstractmethod
+from typing import Any
 
 import numpy as np
 import torch
@@ -275,16 +276,19 @@ def uniform(seed: int, stream: int, epochs: torch.Tensor, rows: torch.Tensor, le
     return torch.from_numpy((bits >> np.uint64(11)) * 2.0**-53)
 
 
-def make(config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> Objective:
+def make(config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int, options: Any = None) -> Objective:
     """Creates the objective of a configuration.
 
     Args:
         config: configuration with the objective's kind and shares.
         tokenizer: the model's tokenizer.
         seed: seed of all draws.
+        options: the objective's own options (`adapt.objective.table.objective_options`).
 
     Raises:
         ConfigError: a user's own objective cannot be imported, or is not an objective.
     """
     kind = OBJECTIVES.load(config.kind)
-    return kind(config, tokenizer, seed) if issubclass(kind, Masking) else kind()
+    made = kind(config, tokenizer, seed) if issubclass(kind, Masking) else kind()
+    made.options = options
+    return made

@@ -115,6 +115,16 @@ class Corrupted:
 class Objective(ABC):
     """Base class of objectives: chooses the predictions and computes their loss."""
 
+    options: Any = None
+    """Options of the objective, from the section with its name; None if it has none."""
+
+    def prepare(self, model: torch.nn.Module) -> None:  # noqa: B027 (most objectives need no further modules)
+        """Attaches modules that only the training needs, before the engine wraps the model."""
+
+    def exported(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Returns the weights of the model without the modules that `prepare` attached."""
+        return state
+
     def columns(self) -> tuple[str, ...]:
         """Returns the columns besides the tokens that tokenization must write (word starts, entities)."""
         return ()

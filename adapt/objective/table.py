@@ -1,8 +1,8 @@
-"""The table of objectives, and their parts of the keys of stages. This module loads no torch."""
+"""The table of objectives, their options, and their parts of the keys of stages. This module loads no torch."""
 
 from typing import TYPE_CHECKING, Any
 
-from adapt.config import Config, ObjectiveConfig, what
+from adapt.config import Config, ObjectiveConfig, section_of, what
 from adapt.config.kinds import Kinds
 
 if TYPE_CHECKING:
@@ -18,8 +18,16 @@ OBJECTIVES: "Kinds[type[Objective]]" = Kinds(
         "causal": "adapt.objective.objective:CausalLanguageModelling",
     },
     base="adapt.objective.masking:Masking",
+    options={},
 )
-"""The objectives, keyed by their names in `objective.kind`. Their options are fields of section `objective`."""
+"""The objectives, keyed by their names in `objective.kind`. The options of masking are fields of section `objective`.
+Further options are in the section with the objective's name."""
+
+
+def objective_options(config: Config) -> Any:
+    """Returns the options of the configured objective: an instance of their dataclass, or None if it has no options."""
+    given = config.objective_options
+    return OBJECTIVES.read(config.objective.kind, {}) if given is None else given
 
 
 def check_objective(config: Config) -> None:
@@ -52,4 +60,6 @@ def measured_what(config: Config) -> dict[str, Any]:
 
 def objective_what(config: Config) -> dict[str, Any]:
     """Returns what the objective adds to the key of a stage. A user's own objective adds its source too."""
-    return {**what(config.objective), **OBJECTIVES.source(config.objective.kind)}
+    kind, options = config.objective.kind, objective_options(config)
+    own = {} if options is None else {section_of(kind): what(options)}
+    return {**what(config.objective), **own, **OBJECTIVES.source(kind)}

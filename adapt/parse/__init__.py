@@ -93,14 +93,15 @@ def _read(values: Mapping[str, Any], kinds: Named, see: str) -> dict[str, Any]:
 def _checked(read: Mapping[str, Any], kind: Kind, kinds: Named) -> Config:
     """Builds the whole configuration and checks it. A section without values gets its defaults."""
     config = Config(**{each.name: read[each.name] for each in fields(Config) if each.name in read})
-    method = section_of(config.method.kind)
+    method, objective = section_of(config.method.kind), section_of(config.objective.kind)
     selecting = named_in({"select": vars(config.select)}) if config.select.pool_paths else ()
-    used = {method, *(section_of(name) for _, name in selecting)}
+    used = {method, objective, *(section_of(name) for _, name in selecting)}
     sections = option_sections(kinds, frozenset(used))
     options = {name: read.get(name) or sections[name]() for name in sorted(used & {*sections})}
     config = replace(
         config,
         method_options=options.pop(method, None),
+        objective_options=options.pop(objective, None),
         select_options={name: dict(vars(chosen)) for name, chosen in options.items()},
     )
     refuse_contradictions(config, kind)

@@ -12,12 +12,13 @@ from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskCo
 from adapt.config.kinds import Kinds
 from adapt.embed.embedder import EMBEDDERS
 from adapt.method.table import METHODS
+from adapt.objective.table import OBJECTIVES
 from adapt.select.table import SELECTIONS
 from adapt.support.errors import ConfigError
 
-OPTIONS = frozenset({"method_options", "select_options"})
+OPTIONS = frozenset({"method_options", "objective_options", "select_options"})
 """The fields that hold the options of the chosen kinds. Users write sections named after the kinds instead."""
-TABLES: dict[str, Kinds[Any]] = {table.field: table for table in (METHODS, SELECTIONS, EMBEDDERS)}
+TABLES: dict[str, Kinds[Any]] = {table.field: table for table in (METHODS, OBJECTIVES, SELECTIONS, EMBEDDERS)}
 """The tables of kinds whose options are sections, keyed by the field that chooses a kind."""
 Named = frozenset[tuple[str, str]]
 """Chosen kinds, as pairs: the field that chooses the kind, and the name of the kind."""
@@ -64,11 +65,7 @@ def option_sections(kinds: Named = frozenset(), among: frozenset[str] | None = N
         taken.add(section_of(name))
         places[section_of(name)] = TABLES[field], name
     wanted = set(places) if among is None else {*among, *(section_of(name) for _, name in kinds)}
-    options = {
-        section: getattr(table.load(name), "Options", None)
-        for section, (table, name) in places.items()
-        if section in wanted
-    }
+    options = {section: table.options(name) for section, (table, name) in places.items() if section in wanted}
     return {section: kind for section, kind in options.items() if kind is not None and fields(kind)}
 
 

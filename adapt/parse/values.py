@@ -28,7 +28,8 @@ def check_config(config: Config, kind: Kind = DAPT) -> None:
     Raises:
         ConfigError: a value is wrong. The message names the field.
     """
-    names, defaults, hints = {"method_options": section_of(config.method.kind)}, vars(Config()), hints_of(Config)
+    kinds = {"method_options": config.method.kind, "objective_options": config.objective.kind}
+    names, defaults, hints = {name: section_of(kind) for name, kind in kinds.items()}, vars(Config()), hints_of(Config)
     for name, value in vars(config).items():
         if is_dataclass(value) and value != defaults[name]:
             check_dataclass(value, names.get(name, name))

@@ -25,6 +25,7 @@ from adapt.model.start import MODEL_FOLDER
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import Objective
+from adapt.objective.table import objective_options
 from adapt.ray.runtime import is_own_ray
 from adapt.runner.files import folder_aside, share_with_group, write_atomically
 from adapt.runner.record import load_record
@@ -86,7 +87,7 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
             workers, size = job.config.resources.workers, parts.resources["micro_batch"]
             with memory_errors(job.config.training, workers, size, lambda: progress.step):
                 parts.loop.run(batches, progress, report, checkpoints.save)
-        state = method.merge(engine.full_state())
+        state = method.merge(parts.loop.objective.exported(engine.full_state()))
         figures = {**parts.figures(progress), "cut_short": _cut_short(method, progress.step, job.steps)}
         if rank == 0:
             _export(job, state, parts.tokenizer, method)
@@ -119,8 +120,9 @@ class RankParts:
         tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
         setting = _setting(job, method, device, world, precision)
         assert setting.load
-        objective = make(config.objective, tokenizer, config.seed)
+        objective = make(config.objective, tokenizer, config.seed, objective_options(config))
         model: Any = method.prepare_model(setting.load(start.model), setting)
+        objective.prepare(model)
         freeze(model, training)
         model.train().to(device)
         apply_options(model, training, device)
