@@ -96,8 +96,8 @@ class MergeConfig:
     """Ids or folders of models with the base's architecture and vocabulary; in a chain file also names of stages, such
     as `dapt[cs]`. `average` also takes checkpoints of trainings (…/checkpoints/…/step-…)."""
     shares: list[float] | None = None
-    """Positions between the base (0) and the result of the merge (1); one merged model is written per share. null is
-    0.5 for `interpolate`, 0.4 for `task_arithmetic` and `dare`, and 1 for the others."""
+    """Positions on the line from the base (0) to the full merge (1); one model is written per position. For `residual`,
+    position 0 is the first model. null is 0.5 for `interpolate`, 0.4 for `task_arithmetic` and `dare`, else 1."""
     weights: list[float] | Literal["linear", "cosine", "sqrt"] | None = None
     """Weight of each model; null weights all equally. `task_arithmetic` and `dare` multiply each model's difference by
     its weight; `ties` and `average` also divide by the sum of the weights. For `average` over the checkpoints of a run,

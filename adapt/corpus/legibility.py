@@ -104,7 +104,7 @@ class Legibility:
             found.append(
                 f"the tokenizer does not know a part of {self.unknown_share:.1%} of the words (limit"
                 f" {MOST_UNKNOWN:.0%}), and the model learns nothing of these: begin with a model of this language and"
-                " script (model.path), or train a tokenizer and a model on it (jobs/vocabulary.py scratch)"
+                " script (model.path), or train a tokenizer and a model on it (dontstop vocabulary scratch)"
             )
         spells = []
         if self.spaced_words >= FEWEST_WORDS and (self.pieces_per_word or 0.0) > MOST_PIECES:
@@ -114,7 +114,7 @@ class Legibility:
         if spells:
             found.append(
                 f"the tokenizer splits words too finely, into {' and '.join(spells)}: add words to its vocabulary"
-                " (jobs/vocabulary.py extend), or begin with a model of this language (model.path)"
+                " (dontstop vocabulary extend), or begin with a model of this language (model.path)"
             )
         return found
 

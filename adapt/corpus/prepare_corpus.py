@@ -264,7 +264,7 @@ def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: M
         raise DataError(
             f"{counts['unknown_tokens'] / tokens:.0%} of the tokens are unknown to the tokenizer",
             "use a model whose tokenizer knows this language and script (model.path), or train a tokenizer and a model"
-            " on it (jobs/vocabulary.py scratch)",
+            " on it (dontstop vocabulary scratch)",
         )
 
 

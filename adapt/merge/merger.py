@@ -38,7 +38,8 @@ class Merging:
 
     kind: str
     shares: tuple[float, ...]
-    """Positions between the base (0) and the merged weights (1). One model is written per share."""
+    """Positions on the route from the base (0; for `residual`, the first model) to the full merge (1). One model is
+    written per share."""
     weights: tuple[float, ...]
     """One weight per model; empty if the merge method does not use weights."""
     density: float | None

@@ -62,7 +62,7 @@ def _shares(section: MergeConfig, kind: type[Merger]) -> tuple[float, ...]:
             raise ConfigError(f"merge.shares: {share} is not a finite number", "use numbers from 0 to 1")
         if not (0 <= share <= 1 or section.extrapolate):
             raise ConfigError(
-                f"merge.shares: {share:g} is not between 0 (the base) and 1",
+                f"merge.shares: {share:g} is not between 0 and 1 (the full merge)",
                 "correct it, or set merge.extrapolate to true to go beyond the models",
             )
     return shares

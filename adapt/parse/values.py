@@ -222,4 +222,4 @@ def _check_workers(resources: ResourcesConfig) -> None:
     fewest, most = fewest_of(resources.workers), most_of(resources.workers)
     if not 1 <= fewest <= most:
         fix = f"write it as [{most}, {fewest}]" if 1 <= most < fewest else "use [1, 4] or the like, or a single number"
-        raise ConfigError(f"resources.workers is [{fewest}, {most}], but must be [fewest, most], from 1 on", fix)
+        raise ConfigError(f"resources.workers is [{fewest}, {most}], but needs 1 <= fewest <= most", fix)

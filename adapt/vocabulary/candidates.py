@@ -103,15 +103,15 @@ def from_file(
 
     Raises:
         ConfigError: the file cannot be read.
-        DataError: a line is already a token, contains a special token, is more than one word, or has letters that the
-            tokenizer does not know.
+        DataError: the file has no words, or a line is already a token, contains a special token, is more than one
+            word, or has letters that the tokenizer does not know.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"vocabulary.candidates: {file} cannot be read: {error}",
-            "give saved, divergence, trained, or a file with a word a line",
+            "give saved, divergence, trained, or a file with one word per line",
         ) from error
     counts = {word.word: word.count for word in words}
     found: dict[str, CountedWord] = {}
@@ -120,7 +120,7 @@ def from_file(
             word = _asked_for(surface, f"{file}, line {number}: {surface!r}", reader, {*special})
             found.setdefault(word, CountedWord(word, surface, counts.get(word, 0), reader.pieces(word), False))
     if not found:
-        raise DataError(f"{file} has no words", "write a word a line")
+        raise DataError(f"{file} has no words", "write one word per line")
     return list(found.values())
 
 
@@ -130,7 +130,9 @@ def _asked_for(surface: str, place: str, reader: WordReader, special: set[str]) 
         raise DataError(f"{place} holds the special token {clash[0]}", "take it out of the file")
     parts = reader.words(surface)
     if len(parts) != 1 or len(surface.split()) != 1:
-        raise DataError(f"{place} is {len(parts)} words for this tokenizer: {' '.join(parts)}", "write a word a line")
+        raise DataError(
+            f"{place} is {len(parts)} words for this tokenizer: {' '.join(parts)}", "write one word per line"
+        )
     (word,) = parts
     if reader.knows(word):
         raise DataError(f"{place} is a token already", "take it out of the file")

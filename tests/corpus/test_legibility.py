@@ -58,12 +58,12 @@ def test_another_script_gives_unknown_words_or_many_byte_pieces(language: str) -
     (unknown,) = measured(texts, wordpiece(ENGLISH)).faults()
     assert "the tokenizer does not know a part of 100.0% of the words (limit 2%)" in unknown
     assert "model.path" in unknown
-    assert "jobs/vocabulary.py scratch" in unknown
+    assert "dontstop vocabulary scratch" in unknown
     found = measured(texts, byte_level(ENGLISH))
     assert found.unknown_share == 0
     (spelled,) = found.faults()
     assert "the tokenizer splits words too finely" in spelled
-    assert "jobs/vocabulary.py extend" in spelled
+    assert "dontstop vocabulary extend" in spelled
 
 
 @pytest.mark.parametrize("language", FOREIGN)

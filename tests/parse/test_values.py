@@ -46,7 +46,7 @@ def test_a_value_out_of_range_names_field_value_and_range(
 def test_workers_from_few_to_many(write: Callable[..., str], given: str, fix: str) -> None:
     for arguments in ([f"--resources.workers={given}"], ["--config", write(f"resources.workers: {given}\n")]):
         error = refused(PATHS, *arguments)
-        assert error.what == f"resources.workers is {given.replace(',', ', ')}, but must be [fewest, most], from 1 on"
+        assert error.what == f"resources.workers is {given.replace(',', ', ')}, but needs 1 <= fewest <= most"
         assert fix in error.fix
     for right, read in (("[1,3]", (1, 3)), ("[2, 2]", (2, 2)), ("3", 3)):
         assert parsed(PATHS, f"--resources.workers={right}").resources.workers == read
