@@ -243,9 +243,10 @@ def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: M
     check_few_bad(tally, corpus.max_bad_fraction)
     if tally.bad:
         log(f"skipped {sum(tally.bad.values())} of {tally.seen} records: {tally.unreadable}")
-    if text := dropped_documents(tally.kept, tally.dropped):
-        log(f"prepare: {text}")
     first = manifest.parts[0].path if manifest.parts else "no part"
+    if text := dropped_documents(tally.kept, tally.dropped):
+        others = len({part.path for part in manifest.parts}) - 1
+        log(f"prepare: {text} (in {first}{f' and {others} other files' if others > 0 else ''})")
     if (measured := tally.dropped.get(MEASURED)) and not counts["train_documents"]:
         raise DataError(
             f"{first}: nothing is left to train on, since {measured} of its documents are also measured"

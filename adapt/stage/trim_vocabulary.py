@@ -53,6 +53,7 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
     """Removes from a model and its tokenizer the tokens that some texts do not use."""
 
     kind = "trim"
+    version = 2  # keeps the bytes of BPE tokenizers with byte_fallback
     takes = ONE_CPU
 
     name: str

@@ -68,9 +68,13 @@ def trim_tokenizer(backend: Tokenizer, used: Iterable[int], special: Iterable[in
 
 
 def _is_basic(token: str, model: Mapping[str, Any]) -> bool:
-    """Whether a token is a byte or a single character (for Unigram and WordPiece, in ASCII), anywhere in a word."""
+    """Whether a token is a byte or a single character (for Unigram and WordPiece, in ASCII), anywhere in a word.
+
+    A byte is a character of a byte-level BPE, or a token such as `<0x0A>`, with which tokenizers like Llama's write
+    characters that are not in their vocabulary (`byte_fallback`).
+    """
     text = token.removeprefix(model.get("continuing_subword_prefix") or "##").removeprefix("▁")
-    return len(text) == 1 if model["type"] == "BPE" else (len(text) <= 1 and text.isascii()) or token.startswith("<0x")
+    return token.startswith("<0x") or (len(text) <= 1 and (model["type"] == "BPE" or text.isascii()))
 
 
 def _pair(merge: Any) -> tuple[str, str]:

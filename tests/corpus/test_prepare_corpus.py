@@ -99,6 +99,7 @@ def test_prepare_writes_documents_and_counts(
     }
     said = capsys.readouterr().err
     assert f"prepare: 4 of {len(TEXTS) + 5} documents dropped: " in said
+    assert f"(in {tmp_path}/a.jsonl)" in said
     assert f"skipped 3 of {len(TEXTS) + 8} records" in said  # the empty line is not a record
     assert f"2 malformed JSON (first: {tmp_path}/a.jsonl, record 304)" in said
 

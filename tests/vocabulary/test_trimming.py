@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from adapt.support.errors import ModelError
 from adapt.vocabulary.trimming import Trimmed, keep_rows, trim_tokenizer, with_new_ids
@@ -59,6 +59,18 @@ def test_an_unknown_token_stays_whatever_its_id(unknown: int) -> None:
     found = trim_tokenizer(backend, [2], [])
     assert found.kept == [unknown, 2]
     assert found.backend.encode("aa bb").ids == [1, 0]
+
+
+def test_a_bpe_tokenizer_keeps_the_bytes_with_which_it_writes_other_characters() -> None:
+    # As in Llama's tokenizer: a character that is not in the vocabulary is written as the bytes of its UTF-8 form.
+    tokens = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a"]
+    model = models.BPE({token: number for number, token in enumerate(tokens)}, [("▁", "a")], byte_fallback=True)
+    model.unk_token = "<unk>"
+    backend = Tokenizer(model)
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    found = trim_tokenizer(backend, [backend.token_to_id("a")], [0])
+    for text in ("é", "\n", " b"):
+        assert found.backend.encode(text).tokens == backend.encode(text).tokens
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "gpt2", "llama"])

@@ -23,7 +23,7 @@ from adapt.show.report.task_figures import cost_against_gain, difference_figures
 from adapt.show.report.task_runs import Results, Row, collect
 from adapt.show.report.task_tables import best_recipe, score_differences, score_tables, seeds
 from adapt.show.report.tradeoffs import FEWEST, MeasuredAlike, tradeoff_section, tradeoff_verdicts, tradeoffs
-from adapt.show.report.trainings import exports_of, pretraining, training_costs, training_verdicts
+from adapt.show.report.trainings import dropped_texts, exports_of, pretraining, training_costs, training_verdicts
 from adapt.stage.judge_selection import SelectionJudged
 
 COMPARED = ("export", "finetune", "sequence", "selection", "search", "confirm")
@@ -89,7 +89,7 @@ def _ran(study: Study, results: Results) -> list[Block]:
         header = ["task", "metric", "classes", "train examples", "dev", "test", "recipes", "fine-tuning runs"]
         blocks.append(Table(header, [_task(row) for row in results.rows], "Tasks"))
     if exports_of(study):
-        blocks.append(pretraining(study))
+        blocks += [pretraining(study), *dropped_texts(study)]
     if study.missing:
         items: list[list[Cell | str]] = [[name] for name in study.missing]
         blocks.append(Folded(f"Stages that were not run: {len(items)}", [Table(["stage"], items, words=True)]))

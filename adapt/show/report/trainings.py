@@ -2,7 +2,7 @@
 
 from adapt.evaluate.measurements import NOT_MEASURED, LossChange
 from adapt.runner.record import Record
-from adapt.show.blocks import NONE, Cell, FindingBlock, Table, worded_interval
+from adapt.show.blocks import NONE, Block, Cell, FindingBlock, Table, worded_interval
 from adapt.show.report.study import Entry, Study, upstream
 from adapt.show.report.task_comparison import Compared, Trainings, finetuning_hours, gain, hours, nats, span
 from adapt.show.report.task_runs import Results
@@ -64,6 +64,18 @@ def _corpus(study: Study, record: Record) -> Cell:
         return Cell(NONE)
     documents = text.metrics.get("train_documents")
     return Cell(study.name_of(text), small=f"{documents:,} documents" if documents else "")
+
+
+def dropped_texts(study: Study) -> list[Block]:
+    """Makes a table of the documents that were dropped from each training text, by reason."""
+    rows: dict[str, list[Cell | str]] = {}
+    for entry in exports_of(study):
+        if entry.result.dropped:
+            reasons = ", ".join(f"{reason} {count:,}" for reason, count in entry.result.dropped.items())
+            text = _corpus(study, entry.record)
+            rows[text.text] = [text, f"{sum(entry.result.dropped.values()):,}", reasons]
+    note = "Cleaning, deduplication and the evaluation texts drop documents before training."
+    return [Table(["text", "dropped", "by reason"], list(rows.values()), "Dropped documents", note)] if rows else []
 
 
 def _loss(of: LossChange | None) -> Cell:

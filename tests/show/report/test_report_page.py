@@ -143,6 +143,17 @@ def only_pretraining(root: Path) -> Study:
     return replace(study, entries=[entry for entry in study.entries if entry.record.stage == "export"])
 
 
+def dropped_documents(root: Path) -> Study:
+    study = fake_study(root, ("RoBERTa", "DAPT"), ("scierc",), seeds=1)
+    entries = [
+        replace(entry, result=replace(entry.result, dropped={"short": 1200, "near copy": 30}))
+        if entry.record.stage == "export"
+        else entry
+        for entry in study.entries
+    ]
+    return replace(study, entries=entries)
+
+
 def without_predictions(root: Path) -> Study:
     study = fake_study(root, ("RoBERTa", "DAPT"), ("scierc",), seeds=3)
     for file in root.rglob("predictions.jsonl"):
@@ -173,6 +184,7 @@ def folders_gone(root: Path) -> Study:
         (no_baseline, ["There is no finished run of the baseline", "Highest mean score"]),
         (only_the_baseline, ["Only the baseline, RoBERTa, has finished", "scierc"]),
         (only_pretraining, ["Held-out loss on its domain fell from 2.10 to 1.60 nats per token", "2.10 → 1.60"]),
+        (dropped_documents, ["Dropped documents", "1,230", "short 1,200, near copy 30"]),
         (without_predictions, ["test examples are not resampled", "p cannot fall below .10"]),
         (broken_curves, ["scierc: DAPT", "(one seed, so"]),
         (folders_gone, ["significance cannot be tested"]),
