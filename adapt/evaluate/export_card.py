@@ -232,6 +232,7 @@ OBJECTIVES = {
     "entity": "masked language modelling of entities and whole words",
     "span": "masked language modelling of spans",
     "causal": "causal language modelling",
+    "causal_detour": "next-token prediction with causal attention (arXiv 2605.12438)",
 }
 
 RESULTS_NOTE = (

@@ -20,9 +20,11 @@ from adapt.method.measurement import EPOCH, Summed, Summing, share_of_sums, text
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.dropout import use_quick_dropout
+from adapt.model.packing.isolation import see_only_earlier
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch
+from adapt.objective.table import sees_only_earlier
 from adapt.runner.files import file_aside
 from adapt.support.errors import DataError, ModelError, StageError, TrainingError
 
@@ -69,6 +71,8 @@ def model_on(device: torch.device, config: Config, pretrained: Pretrained) -> Pr
     """Loads a model in the same way as trainings do, and returns it in evaluation mode on a device."""
     causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
     model = load_model(pretrained.model, causal, pretrained.trust_remote_code, dropout)
+    if sees_only_earlier(config.objective):
+        see_only_earlier(model)
     if device.type == "cpu":
         use_quick_dropout(model)
     torch.nn.Module.to(model, device)

@@ -249,7 +249,8 @@ def not_a_decoder(name: str, folder: Path) -> ModelError:
     """Returns the error for a model that cannot predict next tokens."""
     return ModelError(
         f"{folder} holds a {name}, but causal language modelling needs a decoder",
-        "set objective.kind to mlm, or model.path to a decoder such as GPT-2 or Llama",
+        "set objective.kind to mlm (or to causal_detour, which makes an encoder causal for a phase), or model.path to a"
+        " decoder such as GPT-2 or Llama",
     )
 
 

@@ -71,21 +71,22 @@ def load_model(
     return model
 
 
-def check_loads(folder: Path, causal: bool | None, trust_remote_code: bool = False) -> None:
+def check_loads(folder: Path, causal: bool | None, trust_remote_code: bool = False, only_earlier: bool = False) -> None:
     """Refuses a model that `load_model` would refuse, as far as this can be checked without reading its weights.
 
     Args:
         folder: see `load_model`.
         causal: see `load_model`; None for the objective that the architecture was built for.
         trust_remote_code: see `load_model`.
+        only_earlier: whether to also check that the model's attention can be made causal.
 
     Raises:
-        ModelError: see `load_model`.
+        ModelError: see `load_model`, and `adapt.model.packing.isolation.see_only_earlier`.
     """
     config = load_config(folder, trust_remote_code)
     check_direction(config, is_decoder(config) if causal is None else causal, folder)
     if not additions_of(config) and not hasattr(config, "auto_map"):
-        try_architecture(config, model_class(config))
+        try_architecture(config, model_class(config), only_earlier)
 
 
 def model_class(config: PreTrainedConfig) -> Any:

@@ -1,7 +1,7 @@
 """The interface between training and objectives: an objective takes rows and returns corrupted rows and a summed loss.
 
 This module also has the objective of decoders, causal language modelling (Radford et al. 2018), which predicts each
-token from the tokens before it in its document.
+token from the tokens before it in its document, and the same objective for encoders.
 """
 
 from abc import ABC, abstractmethod
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from adapt.model.packing.isolation import see_only_earlier
 from adapt.model.packing.packed import CPU, Packed, sent
 from adapt.model.sparse_prediction import loss_at, losses_at
 
@@ -118,8 +119,12 @@ class Objective(ABC):
     options: Any = None
     """Options of the objective, from the section with its name; None if it has none."""
 
-    def prepare(self, model: torch.nn.Module) -> None:  # noqa: B027 (most objectives need no further modules)
-        """Attaches modules that only the training needs, before the engine wraps the model."""
+    def prepare(self, model: torch.nn.Module) -> None:  # noqa: B027 (most objectives change nothing)
+        """Attaches modules that only the training needs, or changes the attention, before the engine wraps the model.
+
+        Raises:
+            ModelError: the model cannot be used with this objective.
+        """
 
     def exported(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Returns the weights of the model without the modules that `prepare` attached."""
@@ -163,3 +168,16 @@ class CausalLanguageModelling(Objective):
         positions[:, -1] = False
         targets = batch.tokens.roll(-1, dims=1)[positions]
         return Corrupted(batch.tokens, batch.real, batch.starts, positions, targets)
+
+
+class CausalDetour(CausalLanguageModelling):
+    """Predicts each next token with an encoder, whose attention is causal during the training.
+
+    The masked-LM head predicts the next token at every position. This is the first phase of a causal detour, which a
+    phase of masked language modelling with the encoder's own attention must follow (Touchent and de la Clergerie, arXiv
+    2605.12438).
+    """
+
+    def prepare(self, model: Any) -> None:
+        """Makes the attention causal. The saved model has the encoder's own attention again."""
+        see_only_earlier(model)

@@ -16,6 +16,7 @@ OBJECTIVES: "Kinds[type[Objective]]" = Kinds(
         "entity": "adapt.objective.masking:EntityMasking",
         "span": "adapt.objective.masking:SpanMasking",
         "causal": "adapt.objective.objective:CausalLanguageModelling",
+        "causal_detour": "adapt.objective.objective:CausalDetour",
     },
     base="adapt.objective.masking:Masking",
     options={},
@@ -40,6 +41,16 @@ def check_objective(config: Config) -> None:
     """
     if config.objective.kind not in OBJECTIVES:
         OBJECTIVES.load(config.objective.kind)
+
+
+def predicted_fraction(objective: ObjectiveConfig) -> float:
+    """Returns the share of the tokens that are predicted, at which the language-model head runs."""
+    return 1.0 if objective.kind in ("causal", "causal_detour") else objective.mask_fraction
+
+
+def sees_only_earlier(objective: ObjectiveConfig) -> bool:
+    """Whether the objective makes the attention of an encoder causal during training."""
+    return objective.kind == "causal_detour"
 
 
 def measured_objective(config: Config) -> ObjectiveConfig:

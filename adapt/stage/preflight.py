@@ -98,7 +98,7 @@ def check_precision(config: Config) -> None:
         raise ConfigError("training.precision bf16: this machine's CPU has no bf16 arithmetic", "use fp32, or auto")
 
 
-def check_model(start: Start, causal: bool | None) -> None:
+def check_model(start: Start, causal: bool | None, only_earlier: bool = False) -> None:
     """Checks that a model can be loaded and packed, by the headers of its weights and by a trial.
 
     The trial builds the architecture without its weights. It is omitted for architectures whose layers are known here.
@@ -106,16 +106,19 @@ def check_model(start: Start, causal: bool | None) -> None:
     Args:
         start: the model. A model that gets a new head needs no head of its own.
         causal: whether the model must predict next tokens; None for the objective it was made for.
+        only_earlier: whether the objective makes the model's attention causal.
 
     Raises:
         ModelError: the model cannot be used; names what it lacks.
     """
     pretrained = start.pretrained
-    _check_model(pretrained.model, causal, pretrained.trust_remote_code, start.head is None)
+    _check_model(pretrained.model, causal, pretrained.trust_remote_code, start.head is None, only_earlier)
 
 
 @lru_cache  # all stages of a job check the same model
-def _check_model(model: Path, causal: bool | None, trust_remote_code: bool, needs_head: bool) -> None:
+def _check_model(
+    model: Path, causal: bool | None, trust_remote_code: bool, needs_head: bool, only_earlier: bool
+) -> None:
     check_weights(model)
     kind = str(read_json(model / CONFIG).get("model_type"))
     head = HEADS.get(kind, "")
@@ -124,7 +127,7 @@ def _check_model(model: Path, causal: bool | None, trust_remote_code: bool, need
     if kind not in PATTERNS:
         from adapt.model.load import check_loads
 
-        check_loads(model, causal, trust_remote_code)
+        check_loads(model, causal, trust_remote_code, only_earlier)
 
 
 def check_weights(model: Path) -> None:

@@ -17,7 +17,7 @@ from adapt.model.architecture import warn_of_instruct
 from adapt.model.size import ModelSize
 from adapt.model.start import MODEL_FOLDER, Start
 from adapt.model.trainable import check_trained, frozen_summary
-from adapt.objective.table import objective_what
+from adapt.objective.table import objective_what, sees_only_earlier
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Stage, Store
 from adapt.runner.files import write_atomically
@@ -261,7 +261,8 @@ class Train(Stage[Trained]):
     def refuse_early(self) -> None:
         """Checks the devices' precision, the model, and which parameters are trained."""
         check_precision(self.config)
-        check_model(self.start, self.config.objective.kind == "causal")
+        objective = self.config.objective
+        check_model(self.start, objective.kind == "causal", sees_only_earlier(objective))
         check_trained(self.config.training, self.start.pretrained.model)
 
     def disk(self, folder: Path) -> tuple[int, int]:

@@ -19,13 +19,14 @@ from adapt.corpus.token_windows import Columns
 from adapt.method.base import Method, Setting
 from adapt.method.table import method_of
 from adapt.model.load import load_model
+from adapt.model.packing.isolation import see_only_earlier
 from adapt.model.save_model import save_model
 from adapt.model.size import model_size
 from adapt.model.start import MODEL_FOLDER
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import Objective
-from adapt.objective.table import objective_options
+from adapt.objective.table import objective_options, sees_only_earlier
 from adapt.ray.runtime import is_own_ray
 from adapt.runner.files import folder_aside, share_with_group, write_atomically
 from adapt.runner.record import load_record
@@ -198,6 +199,14 @@ def _setting(job: TrainingRun, method: Method, device: torch.device, world: int,
     """Builds the method's setting. The length of the training is set only if the method depends on it."""
     config, start = job.config, job.pretrained
     causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
+
+    def load(folder: Path) -> Any:
+        """Loads a model for the method, such as a teacher, with the attention of the trained model."""
+        model = load_model(folder, causal, start.trust_remote_code, dropout)
+        if sees_only_earlier(config.objective):
+            see_only_earlier(model)
+        return model
+
     carried = start.model.parent / CARRIED
     return Setting(
         seed=config.seed,
@@ -214,7 +223,7 @@ def _setting(job: TrainingRun, method: Method, device: torch.device, world: int,
         zero_stage=config.resources.zero_stage,
         world=world,
         precision=precision,
-        load=lambda folder: load_model(folder, causal, start.trust_remote_code, dropout),
+        load=load,
     )
 
 

@@ -1,4 +1,7 @@
-"""Switches a model's attention, and checks that the model then keeps packed documents isolated from each other."""
+"""Switches a model's attention, and checks that the model then keeps packed documents isolated from each other.
+
+The attention of an encoder can also be made causal, for a phase of next-token prediction.
+"""
 
 import copy
 from typing import Any
@@ -37,7 +40,44 @@ def keep_documents_apart(model: PreTrainedModel) -> None:
         _keep_apart(model)
 
 
-def try_architecture(config: PreTrainedConfig, kind: Any) -> None:
+_CHANGED = 7
+"""Position of the token that is changed to test whether earlier tokens see it."""
+
+
+def see_only_earlier(model: PreTrainedModel) -> None:
+    """Makes the attention of an encoder causal: each token sees itself and the earlier tokens of its document.
+
+    Layers with local attention keep their window, of which the later half is cut off. The switch is not part of the
+    model's config, so saved weights are loaded as those of an ordinary encoder.
+
+    Args:
+        model: an encoder after `keep_documents_apart`, on any device. Its attention is changed in place.
+
+    Raises:
+        ModelError: outputs of the model still depend on later tokens, for example by convolutions, or because its
+            attention has no attribute `is_causal`.
+    """
+    for module in model.modules():
+        if getattr(module, "is_causal", None) is False:
+            module.is_causal = True  # type: ignore[assignment]  # `attention` reads this attribute in every call
+    was_training = model.training
+    model.eval()
+    middle = int(model.config.vocab_size) // 2
+    document = torch.arange(middle, middle + _CHANGED + 1, device=model.device)
+    other = document.clone()
+    other[_CHANGED] = middle - 1
+    earlier = torch.arange(_CHANGED, device=model.device)
+    with torch.no_grad():
+        one, two = (predict_at(model, Packed.single(tokens), earlier) for tokens in (document, other))
+    model.train(was_training)
+    if not torch.allclose(one, two, rtol=_TOLERANCE, atol=_TOLERANCE):
+        raise ModelError(
+            f"the attention of {type(model).__name__} cannot be made causal: its outputs depend on later tokens",
+            "choose an encoder like BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT, or objective.kind mlm",
+        )
+
+
+def try_architecture(config: PreTrainedConfig, kind: Any, only_earlier: bool = False) -> None:
     """Checks with a small random model whether an architecture supports packing. This takes one or two seconds.
 
     The check is skipped if no small model can be built. In this case, a fault is found when the model is loaded.
@@ -45,9 +85,10 @@ def try_architecture(config: PreTrainedConfig, kind: Any) -> None:
     Args:
         config: config of the model; it is not changed.
         kind: the class of the model, or one of transformers' auto classes.
+        only_earlier: whether to also check that its attention can be made causal.
 
     Raises:
-        ModelError: see `keep_documents_apart`.
+        ModelError: see `keep_documents_apart` and `see_only_earlier`.
     """
     with quiet():
         try:
@@ -57,6 +98,8 @@ def try_architecture(config: PreTrainedConfig, kind: Any) -> None:
         except Exception:  # the dimensions of some architectures depend on each other
             return
         keep_documents_apart(model)
+        if only_earlier:
+            see_only_earlier(model)
 
 
 def _small(config: PreTrainedConfig) -> PreTrainedConfig:

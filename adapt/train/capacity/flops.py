@@ -13,6 +13,7 @@ from adapt.config import Config, ObjectiveConfig
 from adapt.method.base import Added
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize
+from adapt.objective.table import predicted_fraction
 from adapt.support.errors import ConfigError
 
 
@@ -41,11 +42,6 @@ def workload(
     context, added = min(sequence_length, document_length or sequence_length), added or Added()
     passed = replace(added, trained=added.trained + added.per_document / context)
     return Workload(context + added.attended, predicted_fraction(objective), passed)
-
-
-def predicted_fraction(objective: ObjectiveConfig) -> float:
-    """Returns the share of the tokens that are predicted, at which the language-model head runs."""
-    return 1.0 if objective.kind == "causal" else objective.mask_fraction
 
 
 def forward_flops(size: ModelSize, work: Workload) -> float:

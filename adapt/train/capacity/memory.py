@@ -12,9 +12,9 @@ from adapt.method.base import AddedMemory, Method
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize
 from adapt.model.trainable import trained_share
+from adapt.objective.table import predicted_fraction
 from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import Device
-from adapt.train.capacity.flops import predicted_fraction
 from adapt.train.schedule import micro_batch
 
 GIB = 2**30

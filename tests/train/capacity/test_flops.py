@@ -24,12 +24,12 @@ from adapt.model.layers import Gates, ones
 from adapt.model.load import keep_documents_apart
 from adapt.model.size import ModelSize, model_size
 from adapt.objective.objective import CausalLanguageModelling, Corrupted
+from adapt.objective.table import predicted_fraction
 from adapt.support.errors import ConfigError
 from adapt.train.capacity.flops import (
     Workload,
     forward_flops,
     mean_length,
-    predicted_fraction,
     training_flops,
     with_flops_as_steps,
     workload,
@@ -203,7 +203,7 @@ def test_flops_of_a_small_model_in_closed_form() -> None:
 def test_the_workload_of_objectives_and_lengths() -> None:
     masked, causal = ObjectiveConfig(mask_fraction=0.3), ObjectiveConfig(kind="causal")
     assert predicted_fraction(masked) == 0.3
-    assert predicted_fraction(causal) == 1.0
+    assert predicted_fraction(causal) == predicted_fraction(ObjectiveConfig(kind="causal_detour")) == 1.0
     assert workload(masked, 512) == Workload(512, 0.3)
     assert workload(causal, 512, 90.0) == Workload(90.0, 1.0)
     assert workload(causal, 512, 9000.0) == Workload(512, 1.0)
