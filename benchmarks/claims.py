@@ -56,7 +56,7 @@ def direction(found: RecipeCompared) -> str:
 
 
 def harder_tasks(found: Study) -> Iterator[Line]:
-    """Computes the rank correlation of each task's score without adaptation with the gain from adaptation."""
+    """Yields, for DAPT and DAPT+TAPT, the rank correlation over tasks between score without adaptation and gain."""
     results = collect(found)
     compared = compare_all(results)
     for recipe in ("DAPT", "DAPT+TAPT"):

@@ -1,1 +1,1 @@
-"""Chain files: several stages in one file, the models that they start from, and the sets that they are swept over."""
+"""Reads and runs chain files, which define several stages, their start models, and the sets they are swept over."""

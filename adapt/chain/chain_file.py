@@ -68,11 +68,11 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
 
     Args:
         path: path of the file.
-        let: values that replace those of the file's `let`.
-        common: fields that replace those of the file's `common`.
+        let: values of variables, which replace those in the section `let` of the file.
+        common: fields of all stages, which replace those in the section `common` of the file.
 
     Raises:
-        ConfigError: the file cannot be read or does not have the form of a chain file; names the key.
+        ConfigError: the file cannot be read or does not have the form of a chain file. The message names the key.
     """
     content = read_yaml(path)
     for key in content:
@@ -186,7 +186,7 @@ class Command:
     verb: str
     file: str
     let: dict[str, str] = field(default_factory=dict)
-    """Values that replace those of the file's `let`, keyed by name."""
+    """Values of variables, which replace those in the file's section `let`, keyed by name."""
     common: dict[str, Any] = field(default_factory=dict)
     """Configuration fields that apply to all stages."""
     only: dict[str, list[str]] = field(default_factory=dict)

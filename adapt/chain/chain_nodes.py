@@ -28,7 +28,7 @@ def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str, d
 
     Args:
         value: value from a chain file.
-        source: the chain file, for its `let` and its sets.
+        source: the chain file, which contains the variables (section `let`) and the sets.
         chosen: the node's member of each set that is swept over.
         place: description of the value's position, for messages.
         depth: largest number of levels to which values of placeholders may contain placeholders.

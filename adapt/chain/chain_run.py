@@ -1,4 +1,4 @@
-"""A chain of stages as a Python object with the methods plan, run, status and report."""
+"""Plans, runs, follows and reports a chain of stages, by the methods of one Python object (`ChainRun`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ChainPlan(SelfShown):
     """Result of `ChainRun.plan`: what a chain would run, and its cost. `print(plan)` shows it."""
 
     states: Mapping[str, int]
-    """Number of goals in each state (finished, running, waiting)."""
+    """Number of goals (stages that were asked for) in each state: finished, running, waiting."""
     to_run: Mapping[str, int]
     """Number of stages to run, keyed by kind."""
     later: Sequence[str]
@@ -61,7 +61,7 @@ class Report(SelfShown):
 
 @dataclass(frozen=True)
 class ChainRun:
-    """A chain file with values for its `let`, common fields, and the members to run."""
+    """A chain file with values of its variables (`let`), fields for all stages, and the members of sets to run."""
 
     file: ChainFile
     only: Mapping[str, list[str]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class ChainRun:
 
         Args:
             file: path of the chain file.
-            let: values that replace those of the file's `let`.
+            let: values of variables, which replace those in the section `let` of the file.
             fields: configuration fields for all stages, by dotted name.
             only: members to run, by the name of their set.
 
@@ -151,7 +151,7 @@ def check_searches(chain: Chain) -> None:
     """Checks that the unfinished searches can run.
 
     Raises:
-        ConfigError: a search cannot run; names the reason.
+        ConfigError: a search cannot run. The message names the reason.
     """
     for search in chain.searches:
         check_search(search, chain.store)

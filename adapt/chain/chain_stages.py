@@ -37,7 +37,7 @@ def search_at(node: Node, context_of: Callable[[Config], Context], given: tuple[
       given: models and a selection of other nodes, which all trials read. An entry is None if it is not used.
 
     Raises:
-      AdaptError: the unchanged configuration cannot run, or no space is named.
+      AdaptError: the unchanged configuration cannot run, or no search space is named.
     """
     tune = node.config.tune
     if tune.job not in (None, node.job.name):
@@ -79,7 +79,7 @@ def confirm_at(node: Node, search: Search, found: Searched) -> Confirm:
 
 
 def as_best(node: Node, values: Mapping[str, Any]) -> Config:
-    """Returns the configuration of a search with its best values. Other nodes start from the model that it gives."""
+    """Returns the configuration of a search with its best values. Other nodes start from the model trained with it."""
     config = named_by_values(node.configured(values), values)
     return replace(config, name=f"{config.name}-best")
 

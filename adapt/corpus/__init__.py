@@ -4,7 +4,7 @@
 - `files/`: reads texts from local files, remote stores and datasets.
 - `entities`: entities of a text, read from the corpus or found by a tagger.
 - `cleaning/`: the blocks that drop or change documents.
-- `shingles`: represents texts as hashed runs of words, to compare them.
+- `shingles`: hashes the runs of words of texts, by which texts are compared.
 - `word_hashes`: hashes the words of many texts at once.
 - `decontamination`: drops documents that contain texts of evaluation sets.
 - `heldout`: decides which documents are held out and measured.
@@ -16,7 +16,7 @@
 - `encode_chunks`: tokenizes a chunk of texts and writes its shards.
 - `prepare_corpus`: stage `prepare`, over all parts of a manifest.
 - `sample_order`: maps sample j of a run to a row of a source.
-- `shard_batches`: the batches of each rank, read from shards.
+- `shard_batches`: reads the training batches of each rank from shards.
 - `token_windows`: shuffled batches from a stream of unknown length.
 - `streaming`: reads and tokenizes a corpus during training, without shards.
 - `cluster_calls`: calls a function in parallel on the cluster.

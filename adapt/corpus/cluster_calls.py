@@ -19,7 +19,7 @@ TRIES = 3
 
 
 class Cluster:
-    """Calls functions on tasks or GPU actors of the cluster. Nothing is started before the first call.
+    """Calls functions in tasks or GPU actors of the cluster. Nothing is started before the first call.
 
     Args:
         resources: settings of the cluster.
@@ -58,11 +58,11 @@ class Cluster:
             while waiting:
                 yield _yielded(waiting.popleft())
         finally:
-            for unread in waiting:  # calls are left after an error, or if the caller stopped early
+            for unread in waiting:  # unfinished calls remain after an error, or if the caller stopped early
                 ray.cancel(unread)
 
     def _on_devices(self, shared: Any) -> tuple[Callable[[Any], Any], int]:
-        """Returns a function that makes a call on an actor, and the number of actors.
+        """Returns a function that starts a call on an actor, and the number of actors.
 
         Actors take turns, because calls take about equally long.
         """
@@ -83,7 +83,7 @@ class Cluster:
 
 
 def _on_cores(shared: Any) -> tuple[Callable[[Any], Any], int]:
-    """Returns a function that makes a call as a task, and the number of tasks that run in parallel."""
+    """Returns a function that starts a call in a task, and the number of tasks that run in parallel."""
     task: Any = ray.remote(num_cpus=1, num_returns="streaming", max_retries=TRIES)(_call)
     return partial(task.remote, shared), max(1, int(ray.cluster_resources().get("CPU", 1)))
 

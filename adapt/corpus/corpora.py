@@ -33,11 +33,11 @@ from adapt.support.schema import marks_of
 from adapt.terminal.console import log
 
 FILES: dict[str, Any] = {"source": "files", "sources": [], "dataset": None, "streaming": False}
-"""Values of the fields of `corpus` that other corpora (such as general text) do not inherit, because these corpora are
-always read from paths."""
+"""Fields of `corpus` that other corpora (such as general text) do not inherit, with their values in those corpora,
+which are always read from paths."""
 MIXED_IN: dict[str, Any] = {**FILES, "deduplicate": "none"}
-"""Values of the fields of `corpus` that replayed text, pools and the target of a selection do not inherit. No
-duplicates are removed within these corpora."""
+"""Fields of `corpus` that replayed text, pools and targets of selections do not inherit, with their values in those
+corpora. No duplicates are removed within these corpora."""
 
 
 def general_corpus(config: Config) -> CorpusConfig:
@@ -66,7 +66,7 @@ def replayed_corpus(config: Config) -> CorpusConfig:
 
 
 def pooled_corpus(config: Config) -> CorpusConfig:
-    """Returns the corpus of the pool of TAPT, from which texts similar to those of the task are chosen.
+    """Returns the corpus that is the pool of TAPT. Texts similar to those of the task are chosen from it.
 
     The pool is read like replayed text.
     """
@@ -115,7 +115,7 @@ def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]
 
 @dataclass(frozen=True)
 class Form:
-    """Requirements of an objective on a prepared corpus, besides tokens. The defaults are those of token masking."""
+    """The columns and entities that an objective needs besides tokens. The defaults are those of token masking."""
 
     marks: tuple[str, ...] = ()
     """Names of the boolean columns that the objective needs, which have one value per token."""
@@ -146,7 +146,7 @@ _EVALUATION = ("decontaminate_ngram", "decontaminate_overlap")
 
 
 def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
-    """Returns the settings of reading and cleaning for stage keys.
+    """Returns the settings for reading and cleaning a corpus, which enter stage keys.
 
     An evaluation set is represented by the digest of its files and by its fields.
 
@@ -155,7 +155,7 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
         DataError: a file of an evaluation set is missing.
     """
     settings = {name: value for name, value in what(corpus).items() if name not in (*_LATER, *_EVALUATION, "cleaning")}
-    settings["id_field"] = None  # earlier versions had this field, and their corpora keep their keys
+    settings["id_field"] = None  # keeps the keys of corpora from earlier versions, which had this field
     settings["cleaning"] = catalogue.identity(corpus.cleaning)
     if corpus.decontaminate:
         fields = {
@@ -185,7 +185,7 @@ FEWEST_DOCUMENTS = 2
 
 
 def shared_with(general: Manifest, trained: Mapping[str, Sequence[Manifest]], heldout_fraction: float) -> str | None:
-    """Returns the first field that trains on a file of the general text; None if there is no such field.
+    """Returns the first field whose training text contains a file of the general text; None if there is no such field.
 
     Files are compared by content.
 
@@ -195,7 +195,7 @@ def shared_with(general: Manifest, trained: Mapping[str, Sequence[Manifest]], he
         heldout_fraction: share of the documents that is held out of texts that are trained on.
 
     Raises:
-        ConfigError: the general text equals the domain's, or a field trains on it and no document would be held out.
+        ConfigError: the general text is the text of the domain, or its shared files are trained on completely.
     """
     measured = _contents([general])
     field = next((field for field, sources in trained.items() if measured & _contents(sources)), None)
@@ -221,7 +221,7 @@ def check_heldout(heldout: int, trained: int | None, field: str, folder: Path) -
     Args:
         heldout: number of held-out documents.
         trained: number of documents to train on.
-        field: the field that trains on the same text.
+        field: name of the field whose training text is the same.
         folder: folder of the prepared text.
 
     Raises:

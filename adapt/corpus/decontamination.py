@@ -4,9 +4,9 @@ A text of n words or more (`corpus.decontaminate_ngram`, 13 as in GPT-3, Brown e
 by its runs of n words. A document is dropped if it contains at least the share `corpus.decontaminate_overlap` of the
 runs of one text, so a document with the whole text is always dropped. One changed word breaks up to n runs: at a share
 of 0.5, a copy of 100 words with three changes is still found, and a shared quotation does not count as a copy. A
-document is also dropped if that share of its own runs is in one text, because a corpus of sentences may contain a whole
-abstract. For texts of fewer than n words, a document is dropped if it contains all their words in a row. For texts of
-fewer than 8 words, it is dropped if it consists of exactly these words.
+document is also dropped if that share of its own runs is in one text, because a corpus of single sentences may contain
+an abstract piece by piece. For texts of fewer than n words, a document is dropped if it contains all their words in a
+row. For texts of fewer than 8 words, it is dropped if it consists of exactly these words.
 
 Evaluation sets are read like the files of tasks: texts, second texts and lists of words. A text that cannot be read
 would stay in the corpus, so `corpus.max_bad_fraction` applies to every file separately.

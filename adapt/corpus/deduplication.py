@@ -5,8 +5,8 @@ partition of the buckets (a range of hashes) yields pairs of duplicates. The con
 clusters, and the first document of each cluster in stream order is kept. The result does not depend on the numbers of
 workers and partitions, nor on the order in which tasks end.
 
-No document may be trained on if a copy of it is measured. So sources in `before`, which lose no documents, decide which
-documents of the other sources are left out (`kept_apart`).
+No document may be trained on if a copy of it is measured. Earlier sources (the argument `before`) lose no documents, so
+they decide which documents of the other sources are left out (`kept_apart`).
 """
 
 import json
@@ -153,14 +153,14 @@ def deduplicate(
     """Writes `duplicates-SOURCE.arrow` (item, ordinal, reason) for each source, and the report, into `folder`.
 
     Args:
-        sources: names, files and settings of the sources, in stream order. If `deduplicate` of a source is `none`, only
-            its documents with a copy on the other side in `before` are left out.
+        sources: names, files and settings of the sources, in stream order. A source with `deduplicate: none` loses only
+            documents with a copy on the other side in `before`.
         alike: settings that decide which documents are duplicates.
         folder: folder of the stage. Its content is deleted first.
         entity_field: field of the records that holds entities, as in stage `prepare`. It is needed here
             because records with malformed entities have no ordinal.
-        before: earlier sources, which lose no documents. Copies on the other side are measured copies of training
-            documents, and training copies of measured documents.
+        before: earlier sources, which lose no documents. The two sides are training and measured text: a training
+            document is left out if `before` measures a copy of it, and a measured one if `before` trains on a copy.
 
     Returns:
         Metrics: numbers of documents and duplicates, in total and by source, and the number of documents that were left
@@ -339,8 +339,7 @@ LARGEST = 20
 EXAMPLES = 3
 """Number of documents that the report quotes per cluster."""
 SIMILARITIES = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-"""Jaccard similarities for which the report gives the probability that two documents of this similarity are
-compared."""
+"""Jaccard similarities for which the report gives the probability that two such documents are compared."""
 
 
 def write_dedup_report(

@@ -141,7 +141,7 @@ def _ended(documents: Ragged, end: int) -> Ragged:
 
 @dataclass(frozen=True)
 class _Source:
-    """The place from which a process gets its tokenizer: the model's files, or Ray's object store."""
+    """Where a process loads its tokenizer from: the model's files, or Ray's object store."""
 
     pretrained: Pretrained
     shared: Any = field(compare=False)
@@ -165,7 +165,8 @@ def share_tokenizer(pretrained: Pretrained, marks: bool, find_out: bool) -> Any:
 @lru_cache(maxsize=1)
 def _shared(pretrained: Pretrained, marks: bool, find_out: bool, job: str) -> Any:
     """Returns the reference of the loaded tokenizer. It is cached for all stages of the same Ray job."""
-    return ray.remote(num_cpus=0)(_load).remote(pretrained, marks, find_out)  # tasks that wait may hold all cores
+    # reserves no core, because the tasks that wait for the tokenizer may hold all cores
+    return ray.remote(num_cpus=0)(_load).remote(pretrained, marks, find_out)
 
 
 class _Written(NamedTuple):
@@ -284,7 +285,7 @@ def entity_numbers(begins: np.ndarray, ends: np.ndarray, special: np.ndarray, en
     """
     firsts, lasts = np.array([*apart(entities), _BEYOND]).T
     number = np.searchsorted(lasts, begins, side="right")  # the first entity that ends after the token begins
-    ends = np.maximum(ends, begins + 1)  # RoBERTa's tokenizer gives a token of one blank an empty position
+    ends = np.maximum(ends, begins + 1)  # RoBERTa's tokenizer gives a token of one blank an empty range
     return np.where((firsts[number] < ends) & ~special, number, -1)
 
 

@@ -61,7 +61,7 @@ def parse_entities(value: Any, characters: int) -> list[Span] | None:
 def apart(entities: Iterable[Span]) -> list[Span]:
     """Sorts entities from left to right and removes overlaps.
 
-    Of overlapping entities, the first is kept. Of entities with the same start, the longest is kept.
+    The first of overlapping entities is kept, and the longest of entities with the same start.
     """
     kept: list[Span] = []
     for start, end in sorted(entities, key=lambda span: (span[0], -span[1])):

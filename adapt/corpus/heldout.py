@@ -45,7 +45,7 @@ def keys_of_normalised(texts: Sequence[bytes]) -> np.ndarray:
 def in_share(keys: np.ndarray, fraction: float) -> np.ndarray:
     """Returns which documents belong to the held-out share: bool [documents].
 
-    The decision depends only on the key, so copies of a document are on the same side.
+    The decision depends only on the key, so the copies of a document are either all held out or all trained on.
     """
     share: np.ndarray = keys < ceil(fraction * 2**64)  # compared as integers: float64 cannot represent all keys
     return share
@@ -126,9 +126,9 @@ class Measured:
         return [MEASURED if is_measured else None for is_measured in self._are_measured(keys_of(texts))]
 
     def count_in(self, trained: Sequence[Path]) -> int:
-        """Counts the measured documents that are also in the training text of some prepared corpora.
+        """Counts the measured documents that some prepared corpora also train on.
 
-        Reads the keys shard by shard.
+        The keys are read shard by shard.
         """
         by_shard = [np.zeros(0, np.uint64)]
         by_shard += [

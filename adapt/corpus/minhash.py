@@ -1,8 +1,9 @@
-"""MinHash signatures, their bands, and candidate pairs of duplicates, without comparing every pair.
+"""Finds candidate pairs of duplicates by bands of MinHash signatures, without comparing every pair of documents.
 
-The Jaccard similarity s of two documents is that of their sets of shingles (runs of words). Two signatures agree at a
-position with probability s (Broder 1997); rensa computes them as in Fast Similarity Sketching (Dahlgaard, Knudsen and
-Thorup 2017, arXiv 1704.04370). With b bands of r positions each, two documents share at least one band with probability
+The similarity s of two documents is the Jaccard similarity of their sets of shingles (runs of words). Two signatures
+agree at a position with probability s (Broder 1997). The package rensa computes signatures as in Fast Similarity
+Sketching (Dahlgaard, Knudsen and Thorup 2017, arXiv 1704.04370). With b bands of r positions each, two documents share
+at least one band with probability
 
     P(s) = 1 - (1 - s^r)^b
 
@@ -103,7 +104,7 @@ def estimated_jaccard(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 Key = Sequence[int] | np.ndarray
-"""Source, item and chunk, which identify a chunk of documents."""
+"""Source number, item number and chunk number, which identify a chunk of documents."""
 REACH = 16
 """Number of following documents in the same bucket that each document is compared with. Each document is also compared
 with the first document of the bucket."""
@@ -116,7 +117,7 @@ class ChunkParts:
 
     folder: Path
     keys: np.ndarray
-    """Source, item and chunk of each chunk: int64 [parts, 3], sorted."""
+    """Source number, item number and chunk number of each chunk: int64 [parts, 3], sorted."""
     starts: np.ndarray
     """Index of the first document of each chunk, followed by the number of all documents: int64 [parts + 1]."""
 
@@ -184,7 +185,7 @@ def write_chunk(
 
     Args:
         folder: folder to write into.
-        key: source, item and chunk.
+        key: key of the chunk.
         digests: 128-bit digests of the documents, uint64 [documents, 2].
         signed: signatures, uint32 [documents, permutations]; [documents, 0] if only equal texts are duplicates.
         buckets: buckets of each document, uint64 [documents, buckets per document].

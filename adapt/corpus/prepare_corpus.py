@@ -45,8 +45,8 @@ WAITING_BYTES = 256 * 2**20
 """Largest amount of text that is read and not tokenized yet [bytes]. The limit keeps memory from growing with the
 corpus."""
 WORTH_BYTES = 8_000_000
-"""Size of a corpus from which one task determines for all other tasks where the tokenizer allows texts to be cut
-[bytes]. In a smaller corpus, each task does this itself when it has seen enough text."""
+"""Smallest corpus for which one task determines, for all other tasks, where the tokenizer allows texts to be cut
+[bytes]. For a smaller corpus, each task determines this itself when it has seen enough text."""
 MAX_UNKNOWN_FRACTION = 0.2
 """Largest share of unknown tokens in a corpus. With a larger share, the stage fails."""
 
@@ -65,7 +65,7 @@ class Shared:
 def screen_of(
     corpus: CorpusConfig, folder: Path, duplicates: Path | None = None, measured: Sequence[Path] = ()
 ) -> Screen:
-    """Returns the screen of a source, with its evaluation sets and measured keys in Ray's object store.
+    """Returns the checks for the documents of a source. Ray's object store holds the data that the checks need.
 
     Args:
         corpus: configuration that names the evaluation sets and says whether dropped documents are written.
@@ -277,8 +277,8 @@ def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
     """Links the held-out shards of some sources into `folder`, in the order of the sources, and sums their counts.
 
     Returns:
-        The sums of those metrics of the sources that are whole numbers or counts by reason, and `legibility`: how the
-            tokenizer splits the words of all sources.
+        The sums of the metrics that are whole numbers or counts by reason, and `legibility`: how the tokenizer splits
+            the words of all sources.
     """
     with storage_errors(folder):
         for number, source in enumerate(sources):

@@ -1,4 +1,4 @@
-"""Maps sample j of a run to a row of a source. The row depends only on (seed, j) and takes constant time and memory.
+"""Maps sample j of a run to a row of a source, which depends only on (seed, j), in constant time and memory.
 
 Rows are permuted by (seed, epoch) without a table. Sources form groups. Within a group, every row comes once per epoch,
 either shuffled over all its sources or one source after another. After the last row of a group, its next epoch begins.
@@ -60,7 +60,7 @@ class Group:
         return np.array([0, *accumulate(self.rows)], np.int64)
 
     def locate(self, numbers: np.ndarray, seed: int) -> Places:
-        """Returns the source, epoch and row of the samples with the given numbers within the group.
+        """Returns the source, epoch and row of samples of the group, given their numbers within the group.
 
         The group must have at least one row if `numbers` is not empty.
         """
@@ -162,7 +162,7 @@ def largest_remainder(shares: Sequence[float], total: int) -> tuple[int, ...]:
     by_remainder = sorted(range(len(shares)), key=lambda i: (counts[i] - shares[i] * total, i))
     for rank in range(total - sum(counts)):
         counts[by_remainder[rank]] += 1
-    while sum(counts) > total:  # takes from the largest numbers what small ones got to reach 1
+    while sum(counts) > total:  # lowers the largest numbers, to make up for small ones that were raised to 1
         counts[counts.index(max(counts))] -= 1
     return tuple(counts)
 
@@ -181,7 +181,7 @@ _SEED_STRIDE = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True)
 class Mixture:
-    """The sources of a run, and the share of each group of sources in the samples of the run."""
+    """The sources of a run, in groups, and the share of each group in the samples of the run."""
 
     groups: tuple[Group, ...]
     slots: tuple[int, ...]
@@ -190,8 +190,8 @@ class Mixture:
     beside: int = 0
     """Number of groups at the end of `groups` that are text of past domains or general text."""
     changing: Slots | None = None
-    """Slots of each period if the share of general text changes along the run, else None. If it changes, `slots` has
-    the shares at the middle of the run."""
+    """Slots of each period if the share of general text changes along the run, else None. If the share changes, `slots`
+    has the shares at the middle of the run."""
     first_general: int | None = None
     """Smallest row number (see `numbers`) of general text; None if the run has no general text."""
 
@@ -259,7 +259,7 @@ class Mixture:
         return np.array([0, *accumulate(self.rows)][:-1], np.int64)
 
     def locate(self, samples: np.ndarray) -> Places:
-        """Returns the source, epoch and row of the samples of a run with the given numbers, int64 [samples]."""
+        """Returns the source, epoch and row of samples, given their numbers in the run, int64 [samples]."""
         groups, numbers = self._slots_of(samples)
         places = Places(*(np.empty_like(samples) for _ in Places._fields))
         for number, group in enumerate(self.groups):
@@ -328,13 +328,13 @@ class Mixture:
         return [int(number) for number in self._periods.before(period) + part]
 
     def _sample_of(self, group: int, number: int) -> int:
-        """Returns the number within the run of a group's sample with the given number within the group, from 0."""
+        """Returns the number in the run of the group's sample `number`. Both numbers begin at 0."""
         period, rank = divmod(number, self.slots[group])
         pattern, ranks = self._pattern(period)
         return period * self.period + int(np.flatnonzero((pattern == group) & (ranks == rank))[0])
 
     def _seed_of(self, number: int) -> int:
-        """Returns the seed of a group (-1 for the pattern of slots), so that groups of equal size differ in order."""
+        """Returns a seed for each group (-1 for the pattern of slots). Groups of equal size thus differ in order."""
         return self.seed + number * _SEED_STRIDE
 
 

@@ -59,7 +59,7 @@ class Tally:
 
     @property
     def unreadable(self) -> str:
-        """Text with the number of unreadable records by reason, and the file and number of the first one of each."""
+        """Text with the number of unreadable records by reason, and the file and number of each reason's first one."""
         return "; ".join(f"{count} {reason} (first: {self.first_bad[reason]})" for reason, count in self.bad.items())
 
     @property
@@ -154,7 +154,7 @@ class Sieve:
     the texts that would be trained on."""
     duplicates: Mapping[int, Drop] = field(default_factory=dict)
     """Reasons of stage `dedup` to drop documents, keyed by ordinal. The ordinal of a document is its number, from 0,
-    among the documents of the item that pass all blocks and evaluation sets."""
+    among the documents of the item that pass all blocks and the check for evaluation texts."""
     reject: Reject | None = None
     """Function that receives each dropped document; None if dropped documents are not written."""
 
@@ -240,7 +240,7 @@ def _verdicts(texts: list[str], blocks: tuple[Block, ...], tally: Tally, sieve: 
         for position, reason in zip(positions, reasons, strict=True):
             cleaned[position] = reason or cleaned[position]
 
-    if sieve.contaminated:  # before cleaning, HTML entities or boilerplate lines may hide an evaluation text
+    if sieve.contaminated:  # checks again, because HTML entities or boilerplate may have hidden an evaluation text
         changed = (position for position in _kept(cleaned) if cleaned[position] != texts[position])
         drop_matches(sieve.contaminated, list(changed))
     if sieve.measured:
@@ -325,7 +325,7 @@ def id_at(item: int, record: int) -> int:
 
 
 def place_of(number: int) -> tuple[int, int]:
-    """Returns the number of the item and the number of the record in the item for an id, both from 0."""
+    """Returns the item number and the record number of an id, both from 0. Records are numbered within the item."""
     return divmod(number, ITEM_IDS)
 
 
@@ -366,7 +366,7 @@ REJECTS = "rejects"
 
 
 class Held(Protocol):
-    """A holder of a check of texts. The check is in this process or in Ray's object store."""
+    """Gives access to a check of texts, which is in this process or in Ray's object store."""
 
     def fetch(self) -> EvaluationIndex | Measured:
         """Returns the check. Its method `many` returns, for each text, the reason to drop it or None."""
@@ -374,7 +374,7 @@ class Held(Protocol):
 
 @dataclass(frozen=True)
 class Local:
-    """A holder of a check that is used in the process that built it."""
+    """Gives access to a check in the process that built the check."""
 
     check: EvaluationIndex | Measured
 
@@ -388,12 +388,12 @@ class Screen:
     """The checks that the documents of a source must pass besides the blocks of `corpus.cleaning`."""
 
     contaminated: Held | None = None
-    """Holder of the check for texts of evaluation sets; None if there is no evaluation set."""
+    """Access to the check for texts of evaluation sets; None if there is no evaluation set."""
     duplicates: Path | None = None
     """File of stage `dedup` for this source: an Arrow table of `item`, `ordinal` and `reason`, sorted. None if
     duplicates are kept."""
     measured: Held | None = None
-    """Holder of the check for texts that are measured; None if no text is measured."""
+    """Access to the check for texts that are measured; None if no text is measured."""
     rejects: Path | None = None
     """Folder for dropped documents, which are written as jsonl.gz with `reason`, `source`, `record` and `text`. None if
     dropped documents are not written."""

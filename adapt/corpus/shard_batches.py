@@ -1,4 +1,4 @@
-"""Reads the training batches of a rank from token shards, with Ray Data or in one process, in the same order."""
+"""Reads the training batches of a rank from token shards, with Ray Data or in one process. Both give the same order."""
 
 import itertools
 from collections.abc import Iterator

@@ -132,10 +132,10 @@ def normalised_texts(texts: Sequence[str]) -> list[bytes]:
 
 
 def _prepared(texts: Sequence[str]) -> list[str | None]:
-    """Normalises texts except for their ASCII characters: control characters, capitals and spaces.
+    """Normalises the characters of texts that are not ASCII. `normalised_texts` normalises ASCII characters later.
 
     Returns:
-        The text, or None if it has rare characters and needs `normalised`, for each text.
+        For each text, the text, or None if it has rare characters, so that it needs `normalised`.
     """
     prepared = [text if text.isascii() and "\0" not in text else None for text in texts]
     wide = [number for number, text in enumerate(texts) if not text.isascii()]

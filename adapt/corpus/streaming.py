@@ -49,7 +49,7 @@ from adapt.terminal.console import log
 
 @dataclass
 class ItemIndex:
-    """The number of tokens of each item that was read, in the order of reading, and the file with these numbers.
+    """The number of tokens of each item, in the order in which items were read, and the file with these numbers.
 
     The numbers depend on the corpus and not on the state of a run. So the index may be ahead of the checkpoint from
     which a run resumes. If the index is behind the checkpoint, more items are read again.
@@ -294,11 +294,11 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
     sample, chunks = Counter[str](), 0
     with reading("prepare") as line:
         for position, number in enumerate(permute(np.arange(len(items)), len(items), ORDER_SEED, 0).tolist()):
-            share = min(DOCUMENTS, -(-DOCUMENTS * (position + 1) // places))  # includes what earlier items lacked
+            share = min(DOCUMENTS, -(-DOCUMENTS * (position + 1) // places))  # makes up for what earlier items lacked
             left = share - counts["heldout_documents"]
             for chunk in online.read(batch_of(items[number])):
                 seen, read = seen + len(chunk.column("texts")[0]), read + text_bytes(chunk)
-                if chunks < PLACES:  # words are counted in all text, as none may be held out
+                if chunks < PLACES:  # counts words in all documents, because maybe none is held out
                     sample.update(encode.sample(chunk.to_pylist()[0]["texts"]))
                     chunks += 1
                 picked = _picked(chunk, position, fraction, left)
@@ -326,11 +326,11 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
 
 
 def _picked(chunk: pa.Table, position: int, fraction: float, most: int) -> pa.Table:
-    """Returns a chunk of the first held-out documents of a chunk.
+    """Returns a new chunk with the first held-out documents of a chunk.
 
     Args:
         chunk: chunk of texts, as `Read` yields it.
-        position: number that the new chunk has as its item.
+        position: item number of the new chunk.
         fraction: held-out share of the corpus.
         most: largest number of documents of the new chunk.
     """
@@ -361,7 +361,7 @@ class Server:
         self._error: Exception | None = None
 
     def share(self, step: int, rank: int) -> Columns | None:
-        """Returns a rank's part of a step's batch; None after the end of the corpus. All ranks receive an error."""
+        """Returns a rank's part of a step's batch; None after the end of the corpus. Errors are raised in all ranks."""
         while self._next <= step:
             self._held[self._next] = self._make(), self._world
             self._next += 1

@@ -1,4 +1,4 @@
-"""Token shards: Arrow files of tokenized documents, read back as one long stream that is cut into rows.
+"""Stores tokenized documents in Arrow files (token shards), and reads them as one long stream that is cut into rows.
 
 In memory, a shard consists of a flat array of token ids and an array of document offsets. So all shards of a corpus, in
 order, are one token stream, and training row i is the i-th piece of `sequence_length` tokens of this stream. Only the

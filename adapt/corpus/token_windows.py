@@ -46,7 +46,7 @@ class Cut:
     def batches(self, pieces: Iterable[Columns], step: int) -> Iterator[Columns]:
         """Yields the global batches from a step on.
 
-        The last batch of the stream is filled up with rows of the last window, which have epoch 1 or more. So no text
+        The last batch is filled up with repeated rows of the last window, which have epoch 1 or more, so that no text
         is lost.
 
         Args:

@@ -3,8 +3,8 @@
 - `embedder`: the base class, and the list of embedders.
 - `tfidf`, `static`, `transformer`, `vampire`: one embedder each, in order of cost.
 - `vae`: the topic model of `vampire` and its training.
-- `text_chunks`: texts with their ids, in chunks that cluster tasks read.
+- `text_chunks`: reads texts with their ids, in chunks, in tasks of the cluster.
 - `learn`: trains an embedder on a sample of texts, on the cluster.
 - `cluster_embedding`: embeds texts on the cluster.
-- `vector_files`: vectors as Parquet files, and an index built from them.
+- `vector_files`: stores vectors in Parquet files, and builds an index from them.
 """

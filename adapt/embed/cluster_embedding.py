@@ -60,7 +60,7 @@ class EmbedChunks:
     def _embed(self, row: dict[str, Any], file: Path) -> dict[str, int]:
         if not row["texts"]:
             return {"documents": 0, "dimension": 0, "seen": 0, "unknown": 0}
-        if not self._is_loaded:  # if all chunks are written already, no model is loaded
+        if not self._is_loaded:  # loaded only here, so that no model is loaded if all chunks are written already
             self._embedder.load(self._learnt)
             self._is_loaded = True
         embedded = self._embedder.embed(row["texts"])

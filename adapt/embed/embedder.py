@@ -1,6 +1,6 @@
 """Embedders compute a vector per text, so that texts can be compared by the cosine of their vectors.
 
-`Embedder` is the base class. EMBEDDERS maps the name of each kind to its class.
+`Embedder` is the base class. EMBEDDERS maps the name of each embedder to its class.
 """
 
 from abc import ABC, abstractmethod
@@ -53,7 +53,7 @@ class Embedder(ABC):
         return {**what(self.options), **({"seed": self.seed} if self.learns else {})}
 
     def check(self) -> None:  # noqa: B027 (most embedders have nothing to check)
-        """Checks, before anything is computed, that the embedder can work here.
+        """Checks, before anything is computed, that the embedder can work on this machine.
 
         Raises:
             ConfigError: a required package is missing.

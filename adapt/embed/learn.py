@@ -30,8 +30,8 @@ from adapt.train.training_run import METRICS_FILE, NOTICE_FILE
 from adapt.train.worker_process import use_threads
 
 BYTES_A_TEXT = 16_000
-"""Number of bytes that are read from a source per text of the sample. They suffice if texts are no longer on
-average."""
+"""Assumed upper limit of the mean length of a text [bytes]. If texts are longer, the sample of a large source has fewer
+texts than requested."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TakeSome:
 
 
 def sampled_texts(source: TextSource, most: int, folder: Path) -> list[str]:
-    """Returns a sample of at most `most` texts of a source, in its order.
+    """Returns a sample of at most `most` texts of a source, in the order of the source.
 
     Raises:
         DataError: for the reasons given at `TextSource.check`.

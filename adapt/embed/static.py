@@ -1,10 +1,10 @@
-"""Embedder `static`: weighted means of the input embeddings of a text's tokens. No layer of the model is run.
+"""Embedder `static`: averages the input embeddings of a text's tokens, with weights. No layer of the model is run.
 
 The vectors are smooth inverse frequency embeddings (SIF; Arora et al. 2017, "A Simple but Tough-to-Beat Baseline for
 Sentence Embeddings"): a token that makes up a share p of all tokens has the weight a / (a + p), and the first principal
 component of all vectors is removed from each. Unlike in the paper, a long text is cut into windows, and its vector is
-the mean of their vectors. The mean over many tokens would be close to the mean of all texts, so that only short texts
-would be near short texts.
+the mean of their vectors. Without windows, the vector of a long text would be close to the mean of all texts, so that
+only short texts would be near short texts.
 
 The model may be a transformers model, or embeddings of model2vec (`distilled`), which have their own weights.
 """
@@ -30,8 +30,8 @@ COMMON_FILE = "static.safetensors"
 WINDOW = 32
 """Largest number of tokens of a window, as in the embedder `transformer`."""
 LEAST_SECOND = 1e-6
-"""The first component is removed only if the second has at least this share of its variance. Otherwise nothing would
-remain."""
+"""The first component is removed only if the second component has at least this share of the first one's variance.
+Otherwise, nothing would remain of the vectors."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Texts with their ids, in chunks that cluster tasks read in parallel.
+"""Reads texts with their ids, in chunks, in parallel tasks of the cluster.
 
 Documents of a pool have the ids of `adapt.corpus.screening`, which selections use too.
 """

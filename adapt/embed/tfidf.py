@@ -1,4 +1,4 @@
-"""Embedder `tfidf`: word counts weighted by rarity, reduced to fewer dimensions (latent semantic analysis).
+"""Embedder `tfidf`: weights word counts by rarity, and reduces them to fewer dimensions (latent semantic analysis).
 
 `Bags` counts words of a vocabulary in texts; `vampire` uses it too.
 """

@@ -1,4 +1,4 @@
-"""Embedder `transformer`: the mean of a model's hidden states over the tokens of a text.
+"""Embedder `transformer`: averages a model's hidden states over the tokens of a text.
 
 `TextTokens` tokenizes for all embedders that read a model.
 """

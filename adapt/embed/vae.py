@@ -1,4 +1,4 @@
-"""VAMPIRE's topic model (Gururangan et al., ACL 2019), a variational autoencoder of bags of words, and its training.
+"""Defines and trains VAMPIRE's topic model (Gururangan et al., ACL 2019), a variational autoencoder of bags of words.
 
 The encoder maps a bag of words x through two layers, h0 = relu(A0 x) and h1 = relu(A1 h0), to the mean and log variance
 of a normal distribution. The softmax of a draw z from it gives the share of each topic, theta. The logits of the words
@@ -298,7 +298,7 @@ class TopicTraining:
 
 
 def step_seed(seed: int, epoch: int, number: int) -> int:
-    """Returns the seed of a step; no two steps have the same one."""
+    """Returns the seed of a training step. No two steps have the same seed."""
     return int(np.random.SeedSequence((seed % 2**63, epoch, number)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 

@@ -1,4 +1,4 @@
-"""Embedder `vampire`: the topic vectors by which kNN-TAPT compares documents (Don't Stop Pretraining, section 5.1)."""
+"""Embedder `vampire`: topic vectors, by which kNN-TAPT compares documents (Don't Stop Pretraining, section 5.1)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Stores vectors as Parquet files, one per chunk of texts, with columns `id` (int64) and `vector`, and builds an index.
 
-Vectors have length 1, because they are compared by cosine, in float16 or float32. The index is built on the cluster, in
-one task per part, so that no process holds all vectors.
+Vectors have length 1, because they are compared by cosine. They are stored as float16 or float32. The index is built on
+the cluster, in one task per part, so that no process holds all vectors.
 """
 
 import zlib
@@ -23,7 +23,7 @@ from adapt.support.errors import StorageError
 
 ID, VECTOR = "id", "vector"
 _CHECKSUM = "crc32"
-"""Key of the checksum of ids and vectors in a file's metadata. Runs that resume an interrupted run compare it."""
+"""Key of the checksum of ids and vectors in a file's metadata. A resumed run checks finished files by it."""
 
 
 def chunk_file(item: int, chunk: int) -> str:
@@ -51,7 +51,7 @@ def write_vectors(file: Path, ids: np.ndarray, vectors: np.ndarray, counts: Mapp
 def known_counts(file: Path) -> dict[str, int] | None:
     """Returns the counts that `write_vectors` stored with a chunk.
 
-    None if the chunk is not written yet or has changed.
+    Returns None if the file of the chunk does not exist yet or has changed.
     """
     if not file.exists():
         return None

@@ -1,7 +1,7 @@
 """Searches many vectors for nearest neighbours by cosine, exactly or approximately. Vectors lie in parts of fixed size.
 
 The index only proposes candidates, by a scan of all vectors, inverted lists or a graph. The distances of candidates are
-then computed exactly from the vectors themselves. Of two vectors at the same distance, the smaller id comes first.
+then computed exactly from the vectors themselves. If two vectors have the same distance, the smaller id comes first.
 
 - `parts`: memory-mapped files with the vectors and ids of a part, and exact distances.
 - `exact_search`: exact search in one part, on the CPU or a GPU, and merging the results of several parts.

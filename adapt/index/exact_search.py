@@ -1,8 +1,8 @@
 """Finds the exact nearest neighbours in a part, and merges the neighbours from several parts.
 
-Of equally near vectors, the one with the smaller id comes first. A scan in float32 first finds more candidates than
-needed, and their distances are then computed exactly. The error of float32 is bounded, so these distances show whether
-a vector outside the candidates could still be nearer. If so, the scan is repeated with more candidates.
+Equally near vectors are ordered by id. A scan in float32 first finds more candidates than needed, and their distances
+are then computed exactly. The error of float32 is bounded, so these distances show whether a vector outside the
+candidates could still be nearer. If so, the scan is repeated with more candidates.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def nobody(queries: int, count: int) -> Nearest:
 
 
 def nearest_first(distances: np.ndarray, ids: np.ndarray, count: int) -> Nearest:
-    """Returns the `count` nearest of some results [queries, any number].
+    """Returns the `count` nearest results of each query, from results in any order [queries, any number].
 
     Missing results have distance inf and id -1.
     """
@@ -94,7 +94,7 @@ def ranked(part: VectorPart, queries: np.ndarray, positions: np.ndarray, count: 
 
 
 def _error(dimension: int) -> float:
-    """Returns the largest error of a dot product of unit vectors in float32, for any order of summation."""
+    """Returns the largest error of a dot product of unit vectors in float32. It holds for any order of summation."""
     return 2.0 * dimension * 2.0**-24
 
 

@@ -1,4 +1,4 @@
-"""Builds the files of an index: `index.json` with its facts, and the structures that find candidates in its parts."""
+"""Builds the files of an index: `index.json`, which describes it, and structures that find candidates in its parts."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ CENTRE_FILE = "centre.npy"
 """Name of the file with the mean of all vectors of length 1. The mean was subtracted from the vectors before
 indexing."""
 MEMORY_BYTES = 8 * 2**30
-"""Default memory for an index, on the machine that holds all of it [bytes]."""
+"""Default memory for an index, on a machine that holds the whole index [bytes]."""
 T = TypeVar("T")
 Spread = Callable[[Callable[[int], T], Sequence[int]], list[T]]
 """Function that calls another function with each of some numbers, here or on workers, and returns the results in
@@ -35,7 +35,7 @@ order."""
 
 @dataclass(frozen=True)
 class IndexFacts:
-    """The facts of an index. They are written last, so a folder without the facts has no finished index."""
+    """The description of an index in `index.json`. The file is written last, so an index without it is unfinished."""
 
     embedder: str
     """Identity of the embedder. Only vectors with the same identity can be compared."""
@@ -56,12 +56,12 @@ class IndexFacts:
         return IndexPlan(self.kind, self.lists)
 
     def save(self, folder: Path) -> None:
-        """Writes the facts to `index.json` in a folder."""
+        """Writes the description to `index.json` in a folder."""
         write_atomically(folder / INDEX_FILE, json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> "IndexFacts":
-        """Reads the facts that `save` wrote.
+        """Reads the description that `save` wrote.
 
         Raises:
             DataError: there is no finished index.

@@ -82,9 +82,8 @@ class VectorIndex:
           width: width of the search (see this module). It is ignored if all vectors are compared.
 
         Returns:
-          Distances (1 - cosine, float64, from 0 to 2) in rising order, and ids (int64), both [q, k]. Of equal
-          distances, the smaller id comes first. If the searched lists hold fewer than k vectors, the results end with
-          inf and -1.
+          Distances (1 - cosine, float64, from 0 to 2) in rising order, and ids (int64), both [q, k]. Equal distances
+          are ordered by id. If the searched lists hold fewer than k vectors, the results end with inf and -1.
 
         Raises:
           DataError: the queries have another dimension or are not finite, or there are fewer than k vectors.
@@ -115,7 +114,7 @@ class VectorIndex:
 
 
 def rows_by_id(folder: Path, ids: np.ndarray) -> np.ndarray:
-    """Returns the vectors with some ids, of length 1, float16 [n, d].
+    """Returns the vectors with the given ids. They have length 1, float16 [n, d].
 
     Args:
       folder: folder of the index.
@@ -131,7 +130,10 @@ def rows_by_id(folder: Path, ids: np.ndarray) -> np.ndarray:
 
 
 def compares_all(facts: IndexFacts, only: np.ndarray | None) -> bool:
-    """Returns whether a search compares all vectors: with a flat index, or if it is limited to few vectors."""
+    """Returns whether a search computes the distance to every vector that it may return.
+
+    This holds for a flat index, and for a search that is limited to at most FLAT_VECTORS vectors.
+    """
     return facts.kind == "flat" or (only is not None and len(only) <= FLAT_VECTORS)
 
 
@@ -234,7 +236,7 @@ class Searchable(Protocol):
 
     @property
     def facts(self) -> IndexFacts:
-        """The facts of the index."""
+        """The description of the index in `index.json`."""
 
     @property
     def is_exact(self) -> bool:
@@ -258,7 +260,7 @@ class Width:
 
 
 def recall_of(found: Nearest, truth: Nearest) -> float:
-    """Returns the share of true neighbours found.
+    """Returns the share of the true neighbours that a search found.
 
     A vector that is as near as the farthest true neighbour counts as a true neighbour.
     """

@@ -68,7 +68,7 @@ class Merger(ABC):
     def __init__(self, merging: Merging) -> None:
         self.merging = merging
 
-    def look(self, tensors: Pass) -> None:  # noqa: B027 (most ways need not)
+    def look(self, tensors: Pass) -> None:  # noqa: B027 (most merge methods need no statistics)
         """Collects statistics of all weights before the first tensor is merged. By default, this method does nothing.
 
         Args:
@@ -109,7 +109,7 @@ def decay_weights(decay: str, models: int) -> tuple[float, ...]:
 
     Args:
         decay: a name in `DECAYS`.
-        models: number of averaged checkpoints. They are at equal distances, the oldest first.
+        models: number of averaged checkpoints, which are the same number of steps apart, the oldest first.
     """
     left = [DECAYS[decay](index / models) for index in range(models)] + [0.0]
     return tuple(now - then for now, then in pairwise(left))

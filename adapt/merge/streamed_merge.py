@@ -39,7 +39,7 @@ def merge_models(
     trust_remote_code: bool = False,
     tokens: NewTokens | None = None,
 ) -> int:
-    """Writes the weights of the merged models, with the base's names and order of files and tensors.
+    """Writes the weights of the merged models. Files and tensors have the names and the order of the base's.
 
     Integers and booleans are copied from the base. Parts that only the base has and that no language model needs, such
     as a pooler, are copied too.
@@ -82,7 +82,7 @@ def merge_models(
 
 @dataclass(frozen=True)
 class _Sources:
-    """The weights of the base and of the models, with the names of the base's tensors in each model."""
+    """The weights of the base and the models, and the names that each model uses for the base's tensors."""
 
     base: StoredWeights
     models: Sequence[Weights]
@@ -91,7 +91,7 @@ class _Sources:
     folders: Sequence[str]
     """Folders of base and models, the base first, for messages."""
     checked: set[str] = field(default_factory=set)
-    """Names of tensors that were already checked to be finite. Some kinds of merging read tensors twice."""
+    """Names of tensors that were already checked to be finite. Some merge methods read tensors twice."""
 
     def read(self, name: str) -> tuple[Tensor, list[Tensor]]:
         """Returns a tensor of the base and the matching tensor of each model, in fp32.

@@ -32,7 +32,7 @@ def merging_of(config: Config, models: int) -> Merging:
         models: number of models that are merged.
 
     Raises:
-        ConfigError: a field does not fit the kind or the number of models, or is out of its range.
+        ConfigError: a field does not fit the merge method or the number of models, or is out of its range.
     """
     section, kind = config.merge, MERGERS.load(config.merge.kind)
     fewest, most = kind.models

@@ -94,8 +94,8 @@ class Dare(Merger):
 def kept(address: str, like: Tensor, density: float) -> Tensor:
     """Draws for each element whether it is used, with probability `density`.
 
-    The result depends only on the address and the index of the element. The function uses the raw output of Philox,
-    which is the same in all versions of numpy.
+    The result depends only on `address` (seed, model and tensor) and the index of the element. The function uses the
+    raw output of Philox, which is the same in all versions of numpy.
     """
     import torch
 

@@ -30,7 +30,7 @@ WHOLE = {"BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"}
 
 
 class Weights(Protocol):
-    """Access by name to the tensors of a model, in a file or in memory."""
+    """Gives access to the tensors of a model by name. The tensors are in a file or in memory."""
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:

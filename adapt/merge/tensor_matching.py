@@ -1,7 +1,7 @@
 """Matches the tensors of checkpoints whose names or numbers of rows differ.
 
 Checkpoints of one architecture may differ in the names of tensors (`LayerNorm.gamma` or `LayerNorm.weight`), in the
-prefix of names (`bert.`), in which of several tied tensors they store, and in parts that no language model has (a
+prefix of names (`bert.`), in the name under which tied tensors are stored, and in parts that no language model has (a
 pooler). The model class of transformers is instantiated without weights to find out which names are equivalent.
 
 Some models may have embedding rows of tokens that the base lacks. Before merging, a missing row of a model is taken

@@ -1,4 +1,4 @@
-"""TIES merging (Yadav et al., arXiv 2306.01708): trims small differences, elects signs, averages those that agree."""
+"""TIES merging (Yadav et al., arXiv 2306.01708): drops small differences, elects signs, and averages what agrees."""
 
 from __future__ import annotations
 

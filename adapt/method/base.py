@@ -157,11 +157,11 @@ class Method:
         return {}
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the extra work of the method in a training pass.
+        """Returns the extra work of the method per training pass, for estimates of FLOPs and memory.
 
         Args:
-            is_known: whether stages of the method ran before the training.
-            passes: number of micro-batches per step.
+            is_known: whether the method has stages before this training.
+            passes: number of micro-batches per step. With several, some methods compute part of a pass twice.
         """
         return Added()
 

@@ -29,7 +29,8 @@ DEFAULTS = {"bert": 0.1, "roberta": 0.1, "distilbert": 0.1, "electra": 0.1, "gpt
 TABLE = re.compile(r"(embeddings|embed_tokens|embed_positions|embed_in|wte|wpe)\.weight$")
 IN_LAYER = re.compile(r"\.(\d+)\.")
 EXPERTS = "domain_experts"
-"""Name of the submodule of a linear layer with the layer's copies for domains. A token passes through one copy."""
+"""Name of the submodule in which a linear layer keeps a copy of itself for each domain. A token passes through one
+copy at most."""
 OF_METHODS = re.compile(rf"\.({EXPERTS}|adapters|plugins|unit_masks)\.")
 """Pattern of the names of added parts whose matrices `layer_parameters` does not count.
 

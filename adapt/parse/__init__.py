@@ -76,7 +76,7 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
 def _with_defaults(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     """Adds the job's defaults to the given values.
 
-    A length of the training among the given values replaces the default number of steps.
+    The default number of steps is left out if the given values set the length of the training in another way.
     """
     training = given.get("training")
     has_length = isinstance(training, Mapping) and any(map(training.get, ("epochs", "max_tokens", "max_flops")))

@@ -30,10 +30,10 @@ def refuse_blanks(given: Mapping[str, Any], named: Named, place: Place, root: ya
 
     Args:
         given: sections with their fields.
-        named: chosen kinds, whose options are sections, too.
+        named: names of the chosen method, objective, selections and embedder, whose options are also sections.
         place: formats the location of a value.
         root: the YAML document that `given` was read from, or None. It distinguishes an empty value from `null`.
-            Options of kinds that are items of a list may be null but not empty, because their types are unknown here.
+            Values of unknown type, such as options in a list of selections, may be null but not empty.
 
     Raises:
         ConfigError: a value is null or contains a shell variable. The message names the field and the location.
@@ -114,8 +114,7 @@ def _is_empty(root: yaml.Node | None, keys: Keys) -> bool:
 def _variable(keys: Keys, value: str) -> str | None:
     """Returns the shell variable in a text, or None.
 
-    A text that is the name of an existing file counts as no variable. Neither do names of data fields, which may
-    contain a $.
+    The names of existing files and of data fields may contain a $, so such texts contain no variable.
     """
     if str(keys[-1]).endswith("_field"):
         return None

@@ -131,7 +131,7 @@ def _so_far(given: Mapping[str, Any], field: str, kind: Kind) -> list[Any]:
 
 
 def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) -> None:
-    """Logs which value is used if an option is given twice. Lists are refused, because the user may want all values.
+    """Logs which value is used if an option is given twice. Two lists are refused: the user may want all values.
 
     Args:
         name: name of the option, without dashes.
@@ -155,7 +155,7 @@ def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) 
 
 
 def _named_among(arguments: Sequence[str], kind: Kind) -> Named:
-    """Returns the kinds that a command line and its files choose.
+    """Returns the method, objective, selections and embedder that a command line and its files choose.
 
     Errors are ignored, because `read_given` raises them.
     """

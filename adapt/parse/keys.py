@@ -17,11 +17,13 @@ from adapt.select.table import SELECTIONS
 from adapt.support.errors import ConfigError
 
 OPTIONS = frozenset({"method_options", "objective_options", "select_options"})
-"""The fields that hold the options of the chosen kinds. Users write sections named after the kinds instead."""
+"""The fields that hold the options of the chosen method, objective and selection. Users write a section named after
+the method, objective or selection instead."""
 TABLES: dict[str, Kinds[Any]] = {table.field: table for table in (METHODS, OBJECTIVES, SELECTIONS, EMBEDDERS)}
-"""The tables of kinds whose options are sections, keyed by the field that chooses a kind."""
+"""The tables of kinds (methods, objectives, selections, embedders), keyed by the field that chooses a kind. The options
+of a kind are a section with its name."""
 Named = frozenset[tuple[str, str]]
-"""Chosen kinds, as pairs: the field that chooses the kind, and the name of the kind."""
+"""Chosen kinds, such as the method `lora`, as pairs: the field that chooses the kind, and the name of the kind."""
 _MOVED = {
     "select.options": "write `dsir: {ngram: 2}`, or --dsir.ngram 2: the section is named like the selection",
     "select.embedder_options": "write `static: {path: …}`, or --static.path …: the section is named like the embedder",
@@ -39,16 +41,16 @@ _FIRST = {"corpus": "paths", "method": "kind", "model": "path", "objective": "ki
 SHOWN = 20
 """Maximum number of names that a message lists."""
 _NESTED = {"decontaminate": EvaluationSet}
-"""Fields of such sections that hold a list of sections, each with the class of these sections."""
+"""Fields that hold a list of sections inside a section of such a list, each with the class of the inner sections."""
 
 
 @cache
 def option_sections(kinds: Named = frozenset(), among: frozenset[str] | None = None) -> dict[str, type[Any]]:
-    """Returns the classes of the options of kinds, both built-in and user-defined, keyed by the name of their section.
+    """Returns the option class of each kind, built-in or user-defined, keyed by the name of the options' section.
 
     Args:
         kinds: the chosen kinds, which are always loaded.
-        among: names of the sections to return, because jobs without work should not load all kinds. None means all.
+        among: names of the sections to return, to avoid loading the classes of all kinds. None means all.
 
     Raises:
         ConfigError: a kind does not exist, cannot be loaded, or is user-defined and has the section name of another
@@ -182,7 +184,8 @@ def _refuse_entries(entries: Any, kind: type, name: str) -> None:
 def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
     """Returns the error for an unknown key, with the nearest known keys."""
     near = _shortened(name, known)
-    if not near and "." not in name:  # sections of different kinds have fields with equal names
+    if not near and "." not in name:
+        # suggests no options of kinds, because many kinds have fields with the same name (l2sp.alpha, derpp.alpha)
         near = [key for key in flat(Config()) if key.endswith(f".{name}") and key in known]
     if not near:
         by_field = {key.rsplit(".", 1)[-1]: key for key in known}

@@ -1,4 +1,4 @@
-"""The texts that `--help` and `--print_config` print."""
+"""Writes the texts that `--help` and `--print_config` print."""
 
 import ast
 import inspect

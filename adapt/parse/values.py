@@ -148,7 +148,7 @@ def _check_tasks(config: Config, kind: Kind) -> None:
 
 
 def _check_mixture(config: Config) -> None:
-    """Refuses shares of the mixture for sources that are trained on one after another."""
+    """Refuses weights and a temperature for sources that are trained on one after another."""
     if config.mixture.order != "sequential":
         return
     weighted = any(source.weight is not None for source in config.corpus.sources)
@@ -161,7 +161,7 @@ def _check_mixture(config: Config) -> None:
 
 
 def _check_streaming(config: Config) -> None:
-    """Refuses to stream a corpus unless the settings are given that a text of unknown size needs."""
+    """Refuses to stream a corpus if the length of the run is unknown, or if there are epochs or several sources."""
     training = config.training
     if not config.corpus.streaming:
         return

@@ -1,4 +1,4 @@
-"""Content digests of files: SHA-256 of many files in parallel, with a cache.
+"""Computes content digests of files: SHA-256 of many files in parallel, with a cache.
 
 With the cache, a second call costs one `stat` per file. The cache recognizes an unchanged file by its size, times and
 inode. Hashing releases Python's global lock, so one thread per core is used.

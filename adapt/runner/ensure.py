@@ -1,4 +1,4 @@
-"""The runner, which skips finished stages and runs the others, inputs first."""
+"""Runs stages with their inputs first, and skips finished stages."""
 
 import os
 import platform
@@ -100,7 +100,7 @@ def run(stage: Stage[Any], done: Done, store: Store) -> Record:
     """
     folder = store.folder_of(stage)
     with locked(folder):
-        # the run that this process waited for has finished the stage
+        # another process may have finished the stage while this process waited for the lock
         if record := store.find(stage.kind, stage.name, stage.key):
             return record
         with logged(folder):

@@ -1,7 +1,4 @@
-"""Writes files atomically, so that a kill at any moment leaves either the old or the new file.
-
-Explains write errors.
-"""
+"""Writes files atomically, so that a kill at any moment leaves the old or the new file. Explains write errors."""
 
 import errno
 import os
@@ -101,7 +98,7 @@ def file_mode(folder: Path) -> int:
 
 
 def share_with_group(root: Path) -> None:
-    """Makes new files of this process and its children writable for the group if the storage root is.
+    """Makes new files of this process and its children writable for the group if the group may write to the root.
 
     The process's umask is changed, because files that other libraries write follow it.
     """

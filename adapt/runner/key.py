@@ -1,4 +1,4 @@
-"""A stage's key: the hash of everything that determines its result, and of nothing else.
+"""Computes a stage's key: the hash of everything that determines the stage's result, and of nothing else.
 
 Versions of packages are part of the key only if they affect the result. Most versions do not: all versions of torch,
 transformers and numpy compute the same up to rounding, and other packages read and write the same formats in all

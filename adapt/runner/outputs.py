@@ -1,4 +1,4 @@
-"""The output files of a stage. They are flushed to disk before its record is written, and checked before use.
+"""Flushes the output files of a stage to disk before its record is written, and checks them before use.
 
 Only the record says that a stage is finished. Therefore, all files must be on disk before the record, even if tasks on
 other nodes wrote them, and even if a machine crashes in between. Sizes are checked before a stage that reads the files
@@ -101,7 +101,7 @@ def check_content(record: Record) -> None:
     Raises:
         StageError: files have other content. The message names the first few files.
     """
-    with _checking:  # stages that start at the same time often read the same files
+    with _checking:  # one check at a time, because stages that start together often read the same files
         stamps = {name: _stamp(record.path / name) for name in record.digests}
         left = {name: stamp for name, stamp in stamps.items() if _checked.get(str(record.path / name)) != stamp}
         size = sum(record.outputs.get(name, 0) for name in left)
@@ -115,7 +115,7 @@ def _stamp(file: Path) -> str:
     try:
         return stamp_of(file.stat())
     except OSError:
-        return "missing"  # the comparison of contents will report the missing file
+        return "missing"  # a stamp that no file has, so that the comparison of contents reports the missing file
 
 
 def _refuse(record: Record, faults: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Stages as values. A stage has a configuration, inputs, a run method and a result."""
+"""The base class of stages. A stage has a configuration, inputs, a run method and a result."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping

@@ -39,8 +39,8 @@ class Store:
     def folder(self, stage: str, name: str, key: str) -> Path:
         """Returns the existing folder of a stage, or else the folder that the stage will get.
 
-        The existing folder may have an earlier name. If there are several folders, for example an incomplete copy, one
-        in which the stage is finished is returned.
+        The existing folder may have an earlier name. If there are several folders, for example an incomplete copy, a
+        folder in which the stage is finished is preferred.
         """
         existing = sorted((self.root / stage).glob(f"*-{key[:DIGITS]}"))
         # os.path.exists is False if this user may not enter the folder

@@ -1,21 +1,21 @@
-"""Selection of the documents of a large pool that are worth training on for a task.
+"""Selects the documents of a large pool that are worth training on for a task.
 
 Every selection gives each document of a pool a score, and the documents with the highest scores are taken until a
 budget is full. The taken documents are in TEXTS_FILE, one line per document with its `text`, its `id` (the number of
 its record among all records of the pool, from 0), its `score`, and its origin: `part`, the number of the file in the
-pool's manifest, from 0, and `record`, the number of the record in that file, from 1. The later steps are the same for
-all selections.
+pool's manifest, from 0, and `record`, the number of the record in that file, from 1. The steps after the scoring are
+the same for all selections.
 
 - `selection`: the base class of selections, and random selection.
 - `table`: the selections by name, and lists of them.
-- `pool`: the documents to choose from, and what is removed first.
-- `highest`: the documents with the highest scores, in one pass.
+- `pool`: the documents to choose from, and checks that remove some of them first.
+- `highest`: finds the documents with the highest scores, in one pass.
 - `choose`: narrows the pool and fills the budget with the best documents.
-- `markup`: markup of the target that the pool lacks.
-- `grams`, `gram_regression`: texts as hashed n-grams, and regression on them.
+- `markup`: removes markup of the target that the pool lacks.
+- `grams`, `gram_regression`: represent texts as hashed n-grams, and fit regressions on them.
 - `dsir`, `ngram_classifier`, `perplexity`: selections by n-grams and by loss.
-- `document_losses`: losses of a language model on documents.
-- `vector_search`: search for documents near given vectors.
+- `document_losses`: computes losses of a language model on documents.
+- `vector_search`: searches for documents near given vectors.
 - `knn`, `tsds`, `semdedup`: selections by vectors.
 - `selection_metrics`: compares a selection with random documents.
 """

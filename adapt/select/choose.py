@@ -76,8 +76,8 @@ SPARE = 1.2
 HELD = 2_000_000
 """Smallest amount of text held in memory [characters]. With it, small selections seldom need to read the pool again."""
 CHARACTERS = 6
-"""Assumed upper limit of the mean token length [characters]. If tokens are longer, the pool is read again with more
-room."""
+"""Assumed upper limit of the mean token length [characters]. If tokens are longer, the pool is read again, and more
+texts are held."""
 CountTokens = Callable[[Sequence[str]], list[int]]
 
 
@@ -93,7 +93,7 @@ class Budget:
     """Number of documents per target text. None if `documents` was not computed from it."""
 
     def room(self, times: float) -> Room:
-        """Returns room for a multiple of the budget."""
+        """Returns limits for the texts held in memory, which suffice for a multiple of the budget."""
         if self.documents is not None:
             return Room(documents=ceil(times * self.documents))
         return Room(characters=ceil(times * CHARACTERS * (self.tokens or 0)))
@@ -186,7 +186,7 @@ def choose(
 
 
 def _with_spare(room: Room) -> Room:
-    """Returns the room with a limit of at least HELD characters."""
+    """Returns the limits for held texts, raised to at least HELD characters."""
     return replace(room, characters=max(room.characters or 0, HELD))
 
 
@@ -221,7 +221,7 @@ def _fill(held: Sequence[Ranked], budget: Budget, distinct: Distinct, count: Cou
 
 
 def _looked_at(ranked: Sequence[Ranked], distinct: Distinct, count: CountTokens) -> Iterator[tuple[Ranked, bool, int]]:
-    """Yields each candidate, whether it copies no earlier candidate, and its number of tokens."""
+    """Yields each candidate, whether it is new (no copy of an earlier candidate), and its number of tokens."""
     for some in chunks(ranked, attrgetter("characters")):
         texts = [str(entry.held) for entry in some]
         yield from zip(some, distinct.are_new(texts), count(texts), strict=True)

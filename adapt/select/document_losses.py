@@ -1,4 +1,4 @@
-"""Losses of a language model on raw documents, for selection `perplexity` and for comparing samples.
+"""Computes losses of a language model on raw documents, for selection `perplexity` and for comparing samples.
 
 This module loads torch.
 """
@@ -21,7 +21,7 @@ from adapt.select.pool import Document
 from adapt.support.splitmix import mix
 
 MEASURED_TOKENS = 20_000
-"""Number of tokens per sample on which a model's loss is measured, accurate to one document."""
+"""Number of tokens per sample on which a model's loss is measured, rounded up to whole documents."""
 
 
 class DocumentLosses:
@@ -74,7 +74,7 @@ def mask_numbers(ids: Sequence[int]) -> list[int]:
 def sample_losses(config: Config, pretrained: Pretrained, samples: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """Measures a model's held-out loss on the first texts of each sample, on the CPUs of this process.
 
-    Returns nats per predicted token, by the sample's name.
+    The result is in nats per predicted token, keyed by the name of the sample.
 
     Args:
         config: configuration with the sections `evaluation` and `objective`.

@@ -1,4 +1,4 @@
-"""DSIR: importance weights of hashed n-grams (Xie et al. 2023, arXiv 2302.03169, equations 1 and 2).
+"""Selection `dsir`: scores documents by importance weights of n-grams (Xie et al. 2023, arXiv 2302.03169, eq. 1 and 2).
 
     log w(x) = sum over the grams j of x of (log p_j - log q_j)
 

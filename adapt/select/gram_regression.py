@@ -1,4 +1,4 @@
-"""Texts as sparse rows of hashed n-grams, and logistic regression on such rows.
+"""Represents texts as sparse rows of hashed n-grams, and fits logistic regressions to such rows.
 
 Selection `classifier` and the metrics of selections use both. This module loads scipy and scikit-learn.
 """
@@ -19,7 +19,7 @@ MOST_STEPS, TOLERANCE = 1000, 1e-5
 
 
 def gram_rows(found: Grams, buckets: int) -> csr_array:
-    """Returns bucket counts of each text, divided by the text's norm, float64 [texts, buckets].
+    """Returns the bucket counts of each text, divided by their Euclidean norm, float64 [texts, buckets].
 
     A text without grams gives a row of zeros.
     """
@@ -80,13 +80,13 @@ def fit_sides(
     buckets: int,
     strength: float,
 ) -> tuple[np.ndarray, float]:
-    """Fits a regression that separates two sides, with equal weight for all texts of a side.
+    """Fits a regression that separates positive from negative texts. All texts of a side have the same weight.
 
-    Returns its weights [buckets] and bias.
+    Returns the weights [buckets] and the bias of the regression.
 
     Args:
-        positive: lists of positive texts, each with the grams that count in them; None for all grams.
-        negative: texts of the other side.
+        positive: lists of positive texts, each with the grams that are counted in it; None for all grams.
+        negative: the negative texts.
         longest: length of the longest grams [words].
         buckets: number of buckets.
         strength: inverse of the L2 penalty.
@@ -100,8 +100,8 @@ def fit_sides(
 def regression(features: Any, positive: int, strength: float, weights: np.ndarray) -> tuple[np.ndarray, float]:
     """Fits a logistic regression with scikit-learn, with equal weight for both classes.
 
-    Returns its weights [buckets] and bias. Buckets without rows are omitted from the fit, because the penalty would
-    keep their weights at 0.
+    Returns the weights [buckets] and the bias. Buckets that occur in no row are omitted from the fit, because the
+    penalty would keep their weights at 0.
 
     Args:
         features: sparse [rows, buckets], the positive rows first.
@@ -113,7 +113,7 @@ def regression(features: Any, positive: int, strength: float, weights: np.ndarra
     is_positive = np.arange(features.shape[0]) < positive
     classes = np.where(is_positive, weights[is_positive].sum(), weights[~is_positive].sum())
     model = LogisticRegression(C=strength, max_iter=MOST_STEPS, tol=TOLERANCE)
-    with threadpool_limits(1):  # more threads mostly wait for each other
+    with threadpool_limits(1):  # one thread, because more threads mostly wait for each other
         fitted = model.fit(features[:, seen], is_positive, weights * weights.sum() / (2 * classes))
     found = np.zeros(features.shape[1])
     found[seen] = fitted.coef_[0]

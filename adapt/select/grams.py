@@ -3,8 +3,8 @@
 A gram is a run of 1 to `longest` words of a text, in lower case and without punctuation. The range of hashes is divided
 into equal parts, the buckets. Texts are hashed in batches.
 
-Many grams share a bucket, so an occupied bucket does not show that a certain gram occurs. `KnownGrams` finds by their
-full hashes which n-grams of a target occur in a pool; the others can then be ignored.
+Many grams share a bucket, so an occupied bucket does not show that a certain gram occurs. `KnownGrams` compares full
+hashes to find which n-grams of a target occur in a pool. The other n-grams can then be ignored.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -56,7 +56,7 @@ class KnownGrams:
         found[places[self.hashes[places] == maybe]] = True
 
     def only(self, found: np.ndarray) -> "KnownGrams":
-        """Returns the grams that `found` marks, bool [known]."""
+        """Returns only those grams for which `found`, bool [known], is True."""
         return KnownGrams(self.hashes[found])
 
     def have(self, hashes: np.ndarray) -> np.ndarray:
@@ -256,15 +256,15 @@ def gram_counts(texts: Iterable[str], longest: int, buckets: int) -> np.ndarray:
 
 
 def gram_shares(texts: Iterable[str], longest: int, buckets: int, known: KnownGrams | None = None) -> np.ndarray:
-    """Returns the weight of each bucket, up to rounding, int64 [buckets].
+    """Returns the total weight of the grams in each bucket, over all texts, int64 [buckets].
 
-    Every text has the total weight UNIT.
+    The grams of each text weigh the same, and together UNIT, up to rounding.
 
     Args:
       texts: the texts.
       longest: length of the longest grams [words].
       buckets: number of buckets.
-      known: grams to keep. Other grams do not count for the length of a text either. None keeps all grams.
+      known: grams to keep. Other grams are ignored as if the text did not contain them. None keeps all grams.
     """
     shares = np.zeros(buckets, np.int64)
     for some in chunks(texts, len):
@@ -273,9 +273,9 @@ def gram_shares(texts: Iterable[str], longest: int, buckets: int, known: KnownGr
 
 
 def equal_shares(found: Grams, buckets: int) -> np.ndarray:
-    """Returns the weight of each bucket from the grams of texts, int64 [buckets].
+    """Returns the total weight of some grams in each bucket, int64 [buckets].
 
-    Every text has the total weight UNIT.
+    The grams of each text weigh the same, and together UNIT, up to rounding.
     """
     weights = UNIT // np.maximum(found.sizes(), 1)
     counted: np.ndarray = np.bincount(found.buckets, weights[found.owners], buckets).astype(np.int64)

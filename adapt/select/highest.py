@@ -1,8 +1,8 @@
 """Finds the documents with the highest scores in one pass over a pool of unknown size. Only these are held in memory.
 
-A process discards a document if better documents of the same item already fill the room, or if the document is worse
-than the worst one that was held when the item was started. The result does not depend on which process reads which
-item, and few documents of a large pool are sent between processes.
+A process discards a document if better documents of the same item already reach the limits on held texts (`Room`), or
+if the document is worse than the worst one that was held when the item was started. The result does not depend on which
+process reads which item, and few documents of a large pool are sent between processes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,12 +36,12 @@ class Ranked(NamedTuple):
 
 @dataclass
 class Best:
-    """The best documents so far, as many as fill a room."""
+    """The best documents so far. Only as many as needed to reach the limits of `room` are held."""
 
     room: Room
     floor: Ranked | None = None
-    """Worst of the documents elsewhere that already fill the room. Worse documents are not added. None if there are too
-    few."""
+    """Worst document that is held elsewhere, where the limits are already reached. Worse documents are not added. None
+    if the limits are not reached there."""
     held: list[Ranked] = field(default_factory=list)
     """Held documents as a heap, with the worst document first."""
     characters: int = 0
@@ -62,11 +62,11 @@ class Best:
         return worst.score if (worst := self.worst) else NEVER
 
     def hint(self) -> Ranked | None:
-        """Returns `worst` without the document itself, as a hint for other processes."""
+        """Returns the rank of `worst`, without its text, as a hint for other processes."""
         return self.worst and self.worst._replace(held=None)
 
     def add(self, entry: Ranked) -> None:
-        """Adds a document, and discards the worst ones that exceed the room."""
+        """Adds a document, and discards the worst documents beyond the limits."""
         if (worst := self.worst) and entry < worst:
             return
         heappush(self.held, entry)
@@ -89,13 +89,13 @@ def best(
     room: Room,
     kept: "Callable[[Document], Any]" = str,
 ) -> Best:
-    """Finds the documents that a selection prefers. The selection must have learned what it needs.
+    """Finds the documents with the highest scores. `Selection.learn` must have been called before.
 
     Args:
         selection: computes the scores.
         pool: the documents to choose from.
         target: texts that the selected documents should resemble.
-        room: number of documents that are held.
+        room: limits on the held documents.
         kept: returns the part of a document that is held; the function must be picklable.
 
     Raises:
@@ -161,7 +161,7 @@ def scored(
     """Yields each permitted document with its score.
 
     Raises:
-        DataError: a score is not a number, or the number of scores differs from that of documents.
+        DataError: a score is not a number, or there are more or fewer scores than documents.
     """
     texts, read = tee(documents)
     scores: Iterator[Any] = selection.scores(read, target)

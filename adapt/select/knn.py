@@ -1,12 +1,12 @@
-"""Selection `knn`: the nearest documents of each target text (kNN-TAPT; Don't Stop Pretraining, section 5.3).
+"""Selection `knn`: takes the nearest documents of each target text (kNN-TAPT; Don't Stop Pretraining, section 5.3).
 
-With `select.per_example: k`, the selection is the union of the k nearest documents, by cosine, of all target texts. It
-is smaller if texts share neighbours. A document's score is its highest similarity to a text whose neighbour it is.
+With `select.per_example: k`, the k nearest documents (by cosine) of each target text are selected. Fewer documents are
+selected if texts share neighbours. A document's score is its highest similarity to a text whose neighbour it is.
 
-With another budget, or before another selection, k is the smallest number whose union fills the budget. Then documents
-that are the nearest of some text come first, then the second nearest, and so on; within a rank they are ordered by
-similarity, so that every text has its share. The score is similarity - 2 x (rank - 1), with the best rank of the
-document. Similarities are from -1 to 1, so ranks do not mix, and searching more neighbours than needed changes nothing.
+With another budget, or before another selection, k is the smallest number that fills the budget. Documents that are the
+nearest of some text come first, then the second nearest, and so on; within a rank they are ordered by similarity, so
+that every text has its share. The score is similarity - 2 x (rank - 1), with the best rank of the document.
+Similarities are from -1 to 1, so ranks do not mix, and searching more neighbours than needed changes nothing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -65,7 +65,7 @@ class NearestNeighbours(Selection):
         return "more" if self.k < near.documents else "all"
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
-        """Yields each document's similarity. If the budget is not per target text, twice its rank is subtracted."""
+        """Yields each document's similarity. Twice its rank (from 0) is subtracted unless the budget is per text."""
         ids, ranks, similar = self._union
         return scores_by_id(pool, ids, similar - 2.0 * ranks if self._by_rank else similar, NEVER)
 

@@ -1,4 +1,4 @@
-"""Markup of a target that a pool lacks: signs around entities, tags, placeholders.
+"""Finds and removes markup of a target that a pool lacks: signs around entities, tags, placeholders.
 
 A task's text may mark what the label is about, such as `<< gefitinib >>` or `@GENE$`. Documents of a pool have no such
 signs. A comparison of unmodified texts, such as by the mean of token embeddings, would find documents that resemble the

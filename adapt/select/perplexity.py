@@ -1,4 +1,4 @@
-"""Selection `perplexity`: by a language model's loss, or by the difference of two models' losses.
+"""Selection `perplexity`: chooses documents by a language model's loss, or by the difference of two models' losses.
 
 Without a `reference`, documents are drawn at random from those whose loss per token lies in a band between two
 quantiles of the pool's losses (Marion et al. 2023, arXiv 2309.04564). The band excludes documents that the model knows
@@ -8,10 +8,10 @@ With a `reference` (Moore and Lewis 2010, P10-2041), the score is
 
   L_reference(x) - L_model(x)    [nats per predicted token]
 
-where the model was adapted to the target and the reference was not. Documents that became more likely by the adaptation
-come first. Both models predict the same tokens in the same contexts. The mean over a few predictions is mostly chance,
-and short documents would have the highest means. Therefore, the differences of a document with fewer than FEWEST
-predictions are averaged as if the missing ones were 0.
+where the model was adapted to the target and the reference was not. Documents whose likelihood the adaptation raised
+most come first. Both models predict the same tokens in the same contexts. The mean over a few predictions is mostly
+chance, so short documents would have the highest means. To avoid this, the differences of a document with fewer than
+FEWEST predictions are averaged as if the missing ones were 0.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""The pool of documents to choose from, and the removal of documents before any is scored.
+"""Reads the pool of documents to choose from, and removes some documents before any is scored.
 
 Documents with evaluation text or measured (held-out) text are removed. Measured text is recognised twice: by a hash of
 each document, as everywhere, and by its runs of words, like evaluation text, so that near copies and large parts of it
@@ -187,7 +187,7 @@ class Pool:
 
 
 class Sight(NamedTuple):
-    """Progress and a result of visiting an item."""
+    """A report on the visit of an item: how much was read, and a result."""
 
     piece: Piece
     seen: Any
@@ -269,7 +269,7 @@ class MeasuredText:
 
 @dataclass(frozen=True)
 class Guards:
-    """Checks that the documents of a pool must pass."""
+    """The checks that each document of a pool must pass."""
 
     sieve: Sieve
     evaluation_texts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -277,12 +277,12 @@ class Guards:
 
 
 def guards(corpus: CorpusConfig, folders: Sequence[Path], texts: Sequence[MeasuredText]) -> Guards:
-    """Returns the checks for a pool.
+    """Returns the checks that the documents of a pool must pass.
 
     Args:
         corpus: configuration with the evaluation sets.
         folders: prepared corpora whose measured documents are removed.
-        texts: prepared corpora whose near copies of measured documents are removed too.
+        texts: prepared corpora. Near copies of their measured documents are removed too.
 
     Raises:
         DataError: a file of an evaluation set or a shard cannot be read.

@@ -1,4 +1,4 @@
-"""The base class of selections: they score the documents of a pool, and the highest scores are taken.
+"""The base class of selections. A selection scores the documents of a pool, and the highest scores are taken.
 
 `Random` is the baseline that every other selection has to beat (RAND-TAPT, Don't Stop Pretraining section 5.3).
 """
@@ -39,7 +39,7 @@ score. `enough`: the requested documents, even if they do not fill the budget.""
 
 @dataclass(frozen=True)
 class Room:
-    """Limits on the best texts that are held. Enough texts are held to reach both limits. None means no limit."""
+    """Limits on the best texts that are held in memory: enough texts to reach both limits. None means no limit."""
 
     documents: int | None = None
     characters: int | None = None
@@ -88,7 +88,7 @@ class DocumentPool(Protocol):
         """Yields all documents in order, in this process."""
 
     def each(self, function: "Callable[[Iterator[Document]], T]", on_device: bool = False) -> "Iterator[T]":
-        """Calls a function with the documents of each item, in parallel on the cluster, and yields results in order.
+        """Calls a function with the documents of each item, in parallel on the cluster. Yields the results in order.
 
         Args:
             function: called in the processes that read. It and its results must be picklable.
@@ -184,14 +184,14 @@ class Selection(ABC):
         """
 
     def look_for(self, room: Room, per_text: int | None) -> Offer:
-        """Prepares a pass of scoring, before which it is called. Selections that search for documents do so here.
+        """Prepares the next pass of scoring. Selections that search for documents search here.
 
         Args:
           room: limits on the number of documents with the highest scores that will be held.
           per_text: number of documents per target text. None if the budget is set in another way.
 
         Raises:
-          DataError: the pool has fewer documents.
+          DataError: the pool has too few documents.
         """
         return "all"
 

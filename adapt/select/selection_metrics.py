@@ -3,8 +3,8 @@
 - KL divergence of the target's hashed n-grams from the selection's. KL reduction: how much closer the selected
 documents are to the target than random documents are. DSIR (arXiv 2302.03169, section 5) found that it predicts
 downstream scores.
-- AUC of a new classifier that separates the selection from the target; 0.5 means that it cannot. It sees windows of a
-  few words, because otherwise it would separate long documents from short texts.
+- AUC of a new classifier that separates the selection from the target; 0.5 means that it cannot tell them apart. It
+  sees windows of a few words, because otherwise it would separate long documents from short texts.
 - Shared words, as between domains (Don't Stop Pretraining, section 3.1).
 - Distinct n-grams: the share of distinct word pairs, in samples of the same number of words.
 - Mean pairwise distance, and a map of texts in two dimensions. The vector of a text is the TF-IDF of its words, reduced
@@ -103,7 +103,9 @@ def kl_divergence(target: Sequence[str], texts: Sequence[str]) -> float:
 
 
 def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> float | None:
-    """Returns the AUC of a logistic regression of texts against the target, in two folds; None if a side is too small.
+    """Returns the AUC of a logistic regression that separates texts from the target, or None for too few texts.
+
+    The regression is fitted to one half of the texts and tested on the other, both ways.
 
     Args:
         target: texts of the target.

@@ -82,7 +82,7 @@ class WithoutCopies(Selection):
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
         """Yields random numbers for the remaining documents.
 
-        If no other selection follows, some of these documents are thus taken at random.
+        If no other selection follows, the budget is therefore filled with random remaining documents.
         """
         return each_by_id(pool, self._drawn)
 
@@ -161,7 +161,7 @@ def centres_of(sample: np.ndarray, clusters: int, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Assign:
-    """Finds the nearest centre of each vector of a part. Of equally near centres, the first one is taken."""
+    """Finds the nearest centre of each vector of a part: the first one if several are equally near."""
 
     folder: Path
     centres: np.ndarray

@@ -1,4 +1,4 @@
-"""The table of selections by their names in `select.kind`, and lists of selections."""
+"""Finds selections by their names in `select.kind`, and reads lists of selections."""
 
 from __future__ import annotations
 

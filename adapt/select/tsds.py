@@ -1,11 +1,12 @@
-"""Selection `tsds`: documents in proportion to their mass in an optimal transport plan (arXiv 2410.11303, KNN-KDE).
+"""Selection `tsds`: draws documents by their mass in an optimal transport plan (KNN-KDE, arXiv 2410.11303).
 
-Distances are between vectors of length 1, sqrt(2 - 2 cos). The density of a document is that of the pool around it,
+Distances are between vectors of length 1, sqrt(2 - 2 cos). The density at a document counts the pool's documents near
+it, including itself:
 
     rho = sum max(0, 1 - distance^2 / sigma^2)
 
-over its nearest documents including itself, so it is 1 without near copies. Documents are drawn without replacement in
-proportion to their mass (Gumbel top-k). For M texts and documents at distances d_ij, the plan g minimizes
+It is 1 if the document has no near copies. Documents are drawn without replacement in proportion to their mass (Gumbel
+top-k). For M texts and documents at distances d_ij, the plan g minimizes
 
     alpha / C sum_ij g_ij d_ij + (1 - alpha) M max_ij rho_j |g_ij - u_j|    where sum_j g_ij = 1 / M
 
@@ -14,14 +15,15 @@ term spreads it in proportion to 1 / rho, so that near copies, whose density rho
 them would get on its own.
 
 If the maximum is 1 / (M level), the cheapest plan fills the nearest documents of each text up to their limit, 1 / (M
-level rho_j), and gives the rest to the next document. If the level rises, each text pays
+level rho_j), and gives the rest to the next document. When the level rises, the mean distance to which a text gives its
+mass grows at the rate S / level^2 with
 
-    sum_k (d_next - d_k) / rho_k    over the full documents k
+    S = sum_k (d_next - d_k) / rho_k    over the full documents k
 
-more, per text and level^2, and the second term falls by 1 / level^2. So the best level is the first at which the mean
-of that sum reaches C (1 - alpha) / alpha. (The second term stops falling once the level passes half of sum_j 1 / rho_j,
-far beyond the neighbours that are searched.) A budget of more documents than have mass raises the level, as a smaller
-alpha would.
+and the second term falls at the rate (1 - alpha) / level^2. So the best level is the first at which the mean of S over
+all texts reaches C (1 - alpha) / alpha. (The second term stops falling once the level passes half of sum_j 1 / rho_j,
+far beyond the neighbours that are searched.) If the budget is larger than the number of documents with mass, the level
+is raised, as a smaller alpha would do.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -101,7 +103,7 @@ class Surroundings:
 
 
 def best_level(around: Surroundings, alpha: float, scale: float) -> float:
-    """Returns the level of the plan that minimizes the objective, as far as the found documents reach.
+    """Returns the level that minimizes the objective, at most the highest level of the found documents.
 
     Args:
       around: nearest documents of each text.
@@ -134,7 +136,7 @@ def level_of_support(around: Surroundings, ids: np.ndarray, count: int) -> float
 
 
 def _at(table: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Returns one number of each row, at the row's entry in `columns`."""
+    """Returns the number of each row in the column that `columns` gives for the row."""
     found: np.ndarray = np.take_along_axis(table, columns[:, None], axis=1)[:, 0]
     return found
 
@@ -149,7 +151,7 @@ def _first(count: int, holds: Callable[[int], bool]) -> int:
 
 
 NOISE = 5
-"""Random stream of the draw."""
+"""Random stream of the Gumbel noise."""
 FIRST_NEIGHBOURS = 64
 """Number of neighbours that are searched first. More are searched if these do not suffice, which does not change the
 result."""
@@ -261,7 +263,7 @@ class TransportMass(Selection):
             found = np.concatenate([distances for distances, _ in self._near.search(rows[open_], count)])
             kernels = np.clip(1.0 - 2.0 * found / self.options.sigma**2, 0.0, 1.0)
             densities[open_] = np.maximum(kernels.sum(1), 1.0)  # a document without known words is not even near itself
-            # the densities of the other documents are complete
+            # searches on for documents whose farthest neighbour still counts; all other densities are complete
             open_ = open_[kernels[:, -1] > 0] if count < most else open_[:0]
             count = min(4 * count, most)
         return densities

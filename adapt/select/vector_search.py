@@ -1,4 +1,4 @@
-"""Search for documents near given vectors, and scores by document id. Selections by vectors share this code."""
+"""Searches for documents near given vectors, and looks up scores by document id, for all selections by vectors."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -26,7 +26,7 @@ DOCUMENTS_AT_ONCE = 4096
 
 
 class Nearby:
-    """Searches the permitted documents for the nearest ones of given vectors.
+    """Finds the permitted documents that are nearest to given vectors.
 
     Args:
         given: contains the vectors and the permitted documents.
@@ -48,10 +48,7 @@ class Nearby:
 
     @property
     def recall(self) -> float:
-        """Lowest share of the true neighbours that any search found, measured on a sample.
-
-        1 before the first search.
-        """
+        """Lowest share of true neighbours that a search found, measured on a sample; 1 before the first search."""
         return min((width.recall for width in self._widths.values()), default=1.0)
 
     def search(self, rows: np.ndarray, k: int) -> Iterator[Nearest]:
@@ -73,7 +70,7 @@ class Nearby:
 
 
 def wanted_documents(room: Room) -> int:
-    """Returns the number of documents that must be searched for to fill a room."""
+    """Returns the number of documents that a search must find to reach the limits on held texts."""
     return room.documents if room.documents is not None else ceil((room.characters or 0) / CHARACTERS)
 
 
@@ -150,7 +147,7 @@ def scores_by_id(pool: "Iterable[Document]", ids: np.ndarray, scores: np.ndarray
 
 
 def are_among(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Returns whether each wanted id is among the sorted `ids`, bool [n]."""
+    """Returns, for each id in `wanted`, whether it is among the sorted `ids`: bool [n]."""
     places = np.minimum(np.searchsorted(ids, wanted), max(len(ids) - 1, 0))
     found: np.ndarray = ids[places] == wanted if len(ids) else np.zeros(len(wanted), bool)
     return found

@@ -1,4 +1,4 @@
-"""How results are shown: results become plain blocks, and a renderer for each medium shows the blocks.
+"""Shows results: each result becomes plain blocks, and a renderer for each medium shows the blocks.
 
 - `blocks`: sections of plain blocks, and the text of their cells.
 - `terminal`: renders tables on stderr and sentences as log lines, or both as plain text.

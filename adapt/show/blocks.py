@@ -218,7 +218,7 @@ def darkness(values: Sequence[float]) -> list[float]:
 
 
 def square(names: Sequence[str], matrix: Sequence[Sequence[float]], title: str, note: str, is_share: bool) -> Table:
-    """Makes a heatmap of a square matrix. High shares are dark. Of other figures, low ones are dark.
+    """Makes a heatmap of a square matrix. High shares are dark; for figures other than shares, low values are dark.
 
     Args:
         names: names of the rows and columns.

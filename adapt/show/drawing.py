@@ -1,4 +1,4 @@
-"""SVG drawings that take their colours from the page, so that a drawing is readable in light and in dark mode."""
+"""Makes SVG drawings that take their colours from the page, so that they are readable in light and in dark mode."""
 
 import io
 import json
@@ -19,7 +19,7 @@ SERIES = 8
 LONGEST = 22
 """Maximum number of characters of a name in a drawing."""
 INK, LINE = "#010203", "#020304"
-"""Placeholder colours of ink and lines, which `svg` replaces by variables of the style sheet."""
+"""Placeholder colours of text and lines, which `svg` replaces by variables of the style sheet."""
 STYLE: Any = {
     "svg.fonttype": "none",  # keeps text as text, so that it can be read aloud, searched and copied
     "text.parse_math": False,  # shows a dollar sign in a name as a dollar sign

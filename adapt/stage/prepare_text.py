@@ -67,7 +67,10 @@ class Prepare(Stage[Prepared]):
     """Another field that uses the same text. Some of the text must then remain for measurement."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns how the source is read and tokenized. The listing identifies the content of its files."""
+        """Returns the settings for reading and tokenizing the source, which enter the stage's key.
+
+        The content of the files enters the key through the input stage `files.listing`, which lists and digests them.
+        """
         return {
             "corpus": self.files.what(),
             **({"streaming": True} if self.files.corpus.streaming else {}),

@@ -2,6 +2,6 @@
 
 - `labelled_examples`: reads and checks labelled examples.
 - `labels`: raises errors or returns warnings for labels that were probably misread.
-- `dataset`: the files of a prepared task.
+- `dataset`: writes and reads the files of a prepared task.
 - `prepare_task`: tokenizes a task, searches it for leaks, and writes it.
 """

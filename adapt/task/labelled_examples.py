@@ -23,7 +23,7 @@ NO_LABEL = Bad("no label")
 _TEXT_SETTINGS = ("text_field", "pair_field")
 _SETTINGS = (*_TEXT_SETTINGS, "label_field", "id_field")
 _REASONS = {TOO_LONG: Bad("longer than 32 MiB")}
-"""Texts that replace some of the reader's reasons for leaving out a record."""
+"""Reasons for leaving out a record, each keyed by the reason of the file reader that it replaces in messages."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def read_file(
     Args:
         task: the task's configuration, which names the fields.
         file: path or URL of the file.
-        start: number of the file's first record in its split. If the task has no field of ids, the id of an example is
-            its number.
+        start: number of the file's first record in its split. If the task has no field of ids, an example's number in
+            its split is its id.
         labelled: whether labels and ids are read. If False, examples have no labels, and their ids are their numbers.
 
     Yields:
@@ -325,8 +325,8 @@ def classes_of(kind: str, splits: Mapping[str, list[Example]]) -> list[str]:
 def texts_of(task: TaskConfig, split: str) -> list[str]:
     """Returns the texts of a split in order, without repeats. The second text of a pair is a separate text.
 
-    A second text that is contained in the first is left out. Labels are not read, because the text of an example
-    without a label can be trained on too, or must be excluded from training too.
+    A second text that is contained in the first is left out. Labels are not read, because texts without a label are
+    used too: they can be trained on, or must be excluded from training.
 
     Raises:
         ConfigError, DataError, StorageError: see `split_files` and `read_file`.

@@ -66,9 +66,9 @@ def encode(
     The tokenizer joins pairs. Segments are its `token_type_ids`, or 0 if the model has none. A text without tokens gets
     one token, the end of text (else padding, else id 0), because a model needs at least one.
 
-    For `tokens`, the words are tokenized as one text with spaces between them, as in pre-training. If the words were
-    tokenized one by one, the leading space would be missing, which byte-level tokenizers make a part of a word. The
-    label of a word belongs to the first token that ends inside the word.
+    For `tokens`, the words are tokenized as one text with spaces between them, as in pre-training. Words that are
+    tokenized one by one would lack the leading space that byte-level tokenizers include in a word. The label of a word
+    belongs to the first token that ends inside the word.
 
     Args:
         examples: examples of a split.

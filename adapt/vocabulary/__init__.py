@@ -2,7 +2,7 @@
 
 - `corpus_texts`: reads the text in which words are counted.
 - `word_reader`: splits text into the words of a tokenizer, and words into pieces.
-- `analysis`: measures how words are split, and how much more tokens would save.
+- `analysis`: measures how words are split, and how many pieces new tokens would save.
 - `candidates`: finds words that may become tokens.
 - `rebuild`: builds a tokenizer with more tokens.
 - `embedding_rows`: adds rows to a model, with initial values.

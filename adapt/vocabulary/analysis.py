@@ -1,4 +1,4 @@
-"""Measures how a tokenizer splits the words of a domain into pieces, and how many pieces more tokens would save."""
+"""Measures how a tokenizer splits the words of a domain into pieces, and how many pieces new tokens would save."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -183,8 +183,8 @@ def broken_words(words: Sequence[CountedWord], min_count: int) -> list[CountedWo
 def elbow(saved: Sequence[int]) -> int:
     """Returns the number of tokens after which a further token saves less than the mean of all tokens.
 
-    There the curve of total savings is farthest above the straight line between its ends (Kneedle, Satopaa et al.
-    2011).
+    At this number, the curve of total savings is farthest above the straight line between its ends (Kneedle, Satopaa et
+    al. 2011).
 
     Args:
         saved: number of pieces that each token saves, the highest first.

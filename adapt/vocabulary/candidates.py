@@ -19,7 +19,7 @@ LETTERS = 60
 
 
 def by_saved(words: Sequence[CountedWord], reader: WordReader, min_count: int) -> list[CountedWord]:
-    """Returns whole words, ordered by the number of pieces that they would save."""
+    """Returns whole words, ordered by the number of pieces that they would save as tokens."""
     return [word for word in broken_words(words, min_count) if _is_plain(word) and not word.unknown]
 
 
@@ -28,9 +28,9 @@ def by_divergence(
 ) -> list[CountedWord]:
     """Returns beginnings of words with at least two pieces, ordered by their divergence from general text.
 
-    Let the sequence s be the sequence t followed by one more piece. Its probability in a corpus is P(s) = C(s) / C(t),
-    where C counts occurrences at the beginning of words.
-    Its score is P_D log(P_D / P_S), where D is the domain and S general text, with add-one smoothing in S.
+    Let the sequence s be the sequence t followed by one more piece. The probability of s in a corpus is P(s) = C(s) /
+    C(t), where C counts occurrences at the beginning of words. The score of s is P_D log(P_D / P_S), where D is the
+    domain and S general text, with add-one smoothing in S.
 
     Args:
         words: the counted words of the domain.
@@ -143,7 +143,7 @@ def _asked_for(surface: str, place: str, reader: WordReader, special: set[str]) 
 
 
 def _is_plain(word: CountedWord) -> bool:
-    """Whether this is an ordinary word: letters or digits at both ends, a letter, and no parts of characters."""
+    """Returns whether a word begins and ends with a letter or digit, has a letter, and has no incomplete character."""
     surface = word.surface
     if not 0 < len(surface) <= LETTERS or not (surface[0].isalnum() and surface[-1].isalnum()):
         return False

@@ -1,4 +1,4 @@
-"""Reads a sample of a corpus's training text in one process, in equal parts from all items of the corpus."""
+"""Reads a sample of a corpus's training text in one process. All items of the corpus contribute equal parts."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -81,7 +81,7 @@ def measured_in(manifest: Manifest, corpus: CorpusConfig) -> Measured:
 def _item_texts(
     number: int, item: str, corpus: CorpusConfig, tally: Tally, screen: Screen
 ) -> Iterator[tuple[str, bool]]:
-    """Yields the documents of an item that pass the screen, each with whether it is held out."""
+    """Yields each document of an item that passes the checks of `screen`, and whether it is held out."""
     with screen.of(number) as sieve:
         texts = (text for _, text in item_texts(number, item, corpus, tally, sieve))
         while some := list(islice(texts, TOGETHER)):

@@ -28,7 +28,7 @@ from adapt.vocabulary.vocabulary_results import Extended
 from adapt.vocabulary.word_reader import CountedWord, WordReader
 
 CHECKED = 1000
-"""Number of tokens, those with the highest ids, that are checked after a tokenizer was written."""
+"""Number of tokens that are checked after a tokenizer was written. The tokens with the highest ids are checked."""
 ROUNDS = 3
 """Largest number of times that the tokenizer is built. Each time, tokens that no word used are left out."""
 
@@ -55,7 +55,7 @@ class Reached:
     chosen: list[CountedWord]
     """The candidates that became tokens."""
     unreached: list[CountedWord]
-    """The candidates that occur in no word when it is tokenized."""
+    """The candidates that no word contains after tokenization."""
 
 
 def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequence[CountedWord]) -> Reached:

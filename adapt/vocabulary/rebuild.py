@@ -1,4 +1,4 @@
-"""Rebuilds a tokenizer with more tokens inside its model, such that old ids are unchanged.
+"""Rebuilds a tokenizer with new tokens in its model (WordPiece, BPE or Unigram). Old tokens keep their ids.
 
 Tokens that are only added to a tokenizer would be cut out of a text before the model splits it, even inside words.
 Tokenizing would also take longer with each added token. Instead, BPE gets merges that lead from the old pieces of a
@@ -29,7 +29,7 @@ class Rebuilt:
     steps: frozenset[str]
     """New tokens that are only intermediate results of merges."""
     left_out: list[str]
-    """Words that did not become tokens, because with them other texts would be split differently."""
+    """Words that did not become tokens, because as tokens they would change how other texts are split."""
 
 
 def rebuild(backend: Tokenizer, pieces: Mapping[str, Sequence[str]]) -> Rebuilt:
@@ -85,7 +85,7 @@ def _wordpiece(
 def _bpe(model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]) -> tuple[list[str], list[str]]:
     """Appends new merges, and returns the new tokens, intermediate ones last, and the words that are left out."""
     merges, left_out = new_merges(pieces.values(), old)
-    in_lists = not model["merges"] or isinstance(model["merges"][0], list)  # otherwise strings with a space
+    in_lists = not model["merges"] or isinstance(model["merges"][0], list)  # otherwise, merges are strings with a space
     model["merges"] += [list(merge) if in_lists else " ".join(merge) for merge in merges]
     made = [left + right for left, right in merges]
     return [

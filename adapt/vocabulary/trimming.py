@@ -57,7 +57,7 @@ def trim_tokenizer(backend: Tokenizer, used: Iterable[int], special: Iterable[in
         )
     keep = {*used, *special, *(int(token["id"]) for token in whole["added_tokens"])}
     keep |= {number for token, number in ids.items() if _is_basic(token, model)}
-    if (unknown := WordReader(backend).unknown) is not None:  # its id may be 0
+    if (unknown := WordReader(backend).unknown) is not None:  # compared with None, because the id may be 0
         keep.add(unknown)
     if model["type"] == "BPE":
         keep |= _needed_by_merges(model, ids, keep)
@@ -68,7 +68,7 @@ def trim_tokenizer(backend: Tokenizer, used: Iterable[int], special: Iterable[in
 
 
 def _is_basic(token: str, model: Mapping[str, Any]) -> bool:
-    """Whether a token is a byte or a single character (for Unigram and WordPiece, in ASCII), anywhere in a word.
+    """Returns whether a token is a byte or a single character (an ASCII character in Unigram and WordPiece).
 
     A byte is a character of a byte-level BPE, or a token such as `<0x0A>`, with which tokenizers like Llama's write
     characters that are not in their vocabulary (`byte_fallback`).

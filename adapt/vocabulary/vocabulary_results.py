@@ -1,4 +1,4 @@
-"""Results of the vocabulary stages: split words, savings of more tokens, and a picture of tokens per word."""
+"""Results of the vocabulary stages: split words, savings by new tokens, and a picture of tokens per word."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class BrokenWord:
 
 @dataclass(frozen=True)
 class Extension:
-    """The savings of adding a number of tokens."""
+    """The savings if a certain number of tokens is added to the vocabulary."""
 
     tokens: int
     """Number of words that become tokens. The words that save most pieces are added first."""
@@ -191,7 +191,7 @@ WORD_NOTE = (
 
 
 def compute_saved(saved: float | None, added: int | None = None) -> list[str]:
-    """Returns a sentence on the saved compute of training on the same text; nothing if it is not known."""
+    """Returns a sentence on the compute saved in training on the same text; an empty list if this is not known."""
     if saved is None:
         return []
     parameters = f"The model has {added:,} parameters more. " if added is not None else ""

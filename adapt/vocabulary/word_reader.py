@@ -19,8 +19,8 @@ from adapt.model.tokenize.library_calls import plain_of
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 """Name of a piece that is a single byte, in tokenizers that fall back to bytes."""
 WORTH_CHUNKS = 300_000
-"""Smallest number of distinct chunks for which `by_piece` is used. It first tests where chunks may be cut, and then
-splits each distinct part once, which is slower for fewer chunks."""
+"""Smallest number of distinct chunks for which `by_piece` is used. `by_piece` first tests where chunks may be cut, and
+then splits each distinct part once, which is slower for fewer chunks."""
 NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 """Character that a decoder returns for an incomplete character, such as some bytes of it."""
 
@@ -67,7 +67,7 @@ class WordReader:
         self.lead = max(("", " "), key=lambda lead: self._fits(lead) * len("".join(self.words(lead + "b"))))
 
     def _fits(self, lead: str) -> bool:
-        """Whether a word after this prefix is split in the same way as after a space in a text."""
+        """Returns whether a word after this prefix is split in the same way as after a space in a text."""
         return "".join(self.split("a b")).endswith("".join(self.split(lead + "b")))
 
     def words(self, chunk: str) -> list[str]:
@@ -92,7 +92,7 @@ class WordReader:
         return self.backend.get_vocab_size()
 
     def knows(self, piece: str) -> bool:
-        """Whether a piece is a token of the tokenizer."""
+        """Returns whether a piece is a token of the tokenizer."""
         return self.backend.token_to_id(piece) is not None
 
     def parts(self, piece: str) -> tuple[int, ...]:
@@ -196,7 +196,7 @@ def by_piece(chunks: Mapping[str, int], reader: WordReader) -> Counter[str] | No
         reader: the word reader of the tokenizer.
 
     Returns:
-        None if the tokenizer does not allow to cut chunks into parts.
+        The number of occurrences of each word; None if the tokenizer does not allow to cut chunks into parts.
     """
     texts = probes(reader.backend)
     rules = allowed_rules(reader.backend, texts)

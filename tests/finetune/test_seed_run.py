@@ -204,7 +204,8 @@ def test_a_run_that_runs_out_of_memory_names_the_field(monkeypatch: pytest.Monke
 def test_the_seeds_share_a_gpu(ray_cluster: None, monkeypatch: pytest.MonkeyPatch, seeds: int) -> None:
     monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 1.0})
     share = gpus_per_seed(FinetuneConfig(seeds=list(range(seeds))))
-    assert share * GPU_PARTS == pytest.approx(round(share * GPU_PARTS))  # Ray counts GPUs in these parts
+    # the share is a whole number of parts, because Ray divides a GPU into GPU_PARTS parts
+    assert share * GPU_PARTS == pytest.approx(round(share * GPU_PARTS))
     assert 0.99 < round(share * GPU_PARTS) * seeds / GPU_PARTS <= 1
 
 

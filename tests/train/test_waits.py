@@ -196,7 +196,7 @@ def test_mixed_devices_are_detected() -> None:
 
 
 def test_waits_of_deepspeed_are_distinguished_from_ours() -> None:
-    """The innermost file on the stack decides whose wait it is."""
+    """A wait is attributed to DeepSpeed or to our code, whichever is innermost on the stack."""
     there = torch.arange(3.0)
     names = {"there": there}
     inner = compile("def read(): return there.sum().item()", "/site-packages/deepspeed/zero.py", "exec")

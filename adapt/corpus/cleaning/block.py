@@ -15,8 +15,8 @@ class Drop(str):
 class Block:
     """A cleaning rule that keeps, changes or drops a document. The fields of a block are its options.
 
-    `block(text, changes)` returns the text, changed or not, or a `Drop`, and adds its number of changes to `changes`.
-    The result must depend only on the text and the block's options.
+    The call `block(text, changes)` returns the text, changed or not, or a `Drop`, and adds the number of its changes to
+    the dict `changes`. The result must depend only on the text and the block's options.
     """
 
     name: ClassVar[str]
@@ -41,7 +41,7 @@ class Edit:
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:
-    """Applies edits to a text. Entities of the text are moved accordingly. Entities that an edit touches are removed.
+    """Applies edits to a text, and moves its entities accordingly. Entities that an edit touches are removed.
 
     Args:
         text: a text, which may be `Tagged` with entities.
@@ -64,6 +64,6 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
 
 
 def count_change(changes: dict[str, int], what: str, number: int = 1) -> None:
-    """Adds `number` to the count of a kind of change, unless it is 0."""
+    """Adds `number` to the count of the changes named `what`, unless `number` is 0."""
     if number:
         changes[what] = changes.get(what, 0) + number

@@ -29,7 +29,7 @@ BLOCKS: Kinds[type[Block]] = Kinds(
 
 
 def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
-    """Returns the blocks of a configuration, in its order.
+    """Returns the cleaning blocks that a configuration lists, in the listed order.
 
     Args:
         cleaning: an entry for each block: its name, or {name: {option: value}}. A user's own block is named

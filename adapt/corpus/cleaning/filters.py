@@ -1,6 +1,6 @@
 """Cleaning blocks that drop documents: `length`, `letters`, `symbols`, `language` and `repetition`.
 
-The catalogue reads the ranges of options from the annotations, so annotations must be strings in this module.
+The catalogue reads the types and ranges of a block's options from the annotations of its fields.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class Repetition(Block):
 
 
 def duplicate_shares(parts: Sequence[str]) -> tuple[float, float]:
-    """Returns the share of duplicates among the parts, and the share of their characters. Blank parts do not count."""
+    """Returns the share of parts that are duplicates, and the share of characters in them. Blank parts are ignored."""
     stripped = [part.strip() for part in parts if part.strip()]
     number, characters = len(stripped), sum(map(len, stripped))
     if not number:
@@ -234,9 +234,9 @@ def duplicate_shares(parts: Sequence[str]) -> tuple[float, float]:
 
 
 TOP_NGRAMS = {2: 0.20, 3: 0.18, 4: 0.16}
-"""Largest share of a text's characters in its most frequent run of words, by length of the run [words]."""
+"""Largest allowed share of a text's characters in all occurrences of one run, keyed by the run's length [words]."""
 DUPLICATE_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-"""Largest share of a text's characters in runs that occurred before in the text, by length of the runs [words]."""
+"""Largest allowed share of a text's characters in repeated runs, keyed by the length of the runs [words]."""
 
 
 def repeats_words(words: Sequence[str]) -> bool:
@@ -249,7 +249,7 @@ def repeats_words(words: Sequence[str]) -> bool:
 
 
 def top_share(hashes: np.ndarray, lengths: np.ndarray, n: int) -> float:
-    """Returns the share of a text's characters in all occurrences of one run, for the run with the largest share.
+    """Returns the largest share of a text's characters that all occurrences of a single run contain.
 
     Args:
         hashes: hashes of the words, uint64 [words].

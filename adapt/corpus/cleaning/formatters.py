@@ -1,6 +1,6 @@
 """Cleaning blocks that change documents: `fix_unicode`, `boilerplate` and `pii`.
 
-The catalogue reads the ranges of options from the annotations, so annotations must be strings in this module.
+The catalogue reads the types and ranges of a block's options from the annotations of its fields.
 """
 
 from __future__ import annotations
@@ -160,9 +160,9 @@ def _always(_: str) -> bool:
 
 @cache  # compiled at the first use, so that jobs without this block do not spend time on it
 def _kinds() -> list[tuple[str, str, re.Pattern[str], Callable[[str], bool]]]:
-    """Returns the kinds of data to mask, the most certain first.
+    """Returns the kinds of data to mask, beginning with the most reliably recognised one.
 
-    Each has a name, the option that enables it, its pattern, and a further condition on matches.
+    Each kind has a name, the option that enables it, its pattern, and a further condition on matches.
     """
     return [
         (

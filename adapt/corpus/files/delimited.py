@@ -2,8 +2,9 @@
 
 A quote that begins a cell and is closed some lines below, or never, turns the rows between into one cell. So a cell may
 span lines only if the whole file follows one rule: a cell that contains a quote is enclosed in quotes, the quotes
-inside are doubled, and the closing quote ends the cell. Files that break this rule, and files whose cells over several
-lines could also be rows, are refused.
+inside are doubled, and the closing quote ends the cell. A csv file that breaks this rule and has a cell over several
+lines is refused, and so is a file whose cells over several lines could also be rows. In a tsv file that breaks the
+rule, quotes are ordinary characters.
 """
 
 import csv
@@ -208,7 +209,7 @@ def rows(lines: Iterable[bytes | Bad], kind: str, limit: int, are_enclosing: boo
         lines: lines of the file, from its beginning.
         kind: `csv` or `tsv`.
         limit: largest size of a row [bytes].
-        are_enclosing: whether quotes enclose cells (see `adapt.corpus.files.delimited.are_enclosing`) or are letters.
+        are_enclosing: whether quotes enclose cells, or are ordinary characters (see the function `are_enclosing`).
     """
     mark = DELIMITERS[kind]
     raw = raw_rows(lines, mark.encode(), limit, are_checked=True) if are_enclosing else _line_rows(lines, limit)
@@ -226,7 +227,7 @@ def rows(lines: Iterable[bytes | Bad], kind: str, limit: int, are_enclosing: boo
 
 
 def _line_rows(lines: Iterable[bytes | Bad], limit: int) -> Iterator[bytes | RawRow]:
-    """Yields the rows of a file whose quotes are letters: each line is a row."""
+    """Yields the rows of a file whose quotes are ordinary characters, so that each line is a row."""
     for number, line in enumerate(lines, start=1):
         if isinstance(line, Bad) or len(line) > limit:
             yield RawRow(number, is_too_long=True)
@@ -271,12 +272,12 @@ _MOST_CANDIDATES, _MOST_LINES, _LONGEST = 100, 20, 64
 """Limits: number of cells over several lines that are examined, number of lines of such a cell, and length of a
 compared value [bytes]."""
 _FEW = 0.01
-"""Largest share of the cells over several lines that may look like rows by chance. With a larger share, the file is
-refused."""
+"""If at most this share of the cells over several lines looks like rows, this counts as chance. With a larger share,
+the file is refused."""
 
 
 def are_enclosing(lines: Iterable[bytes | Bad], mark: bytes, limit: int, path: str, by_default: bool) -> bool:
-    """Reads a whole file, and returns True if its quotes enclose cells and False if they are letters.
+    """Reads a whole file, and returns whether its quotes enclose cells. Otherwise quotes are ordinary characters.
 
     Args:
         lines: lines of the file, from its beginning.
@@ -286,7 +287,7 @@ def are_enclosing(lines: Iterable[bytes | Bad], mark: bytes, limit: int, path: s
         by_default: the result if the content of the file allows both: True for csv, False for tsv.
 
     Raises:
-        DataError: a cell over several lines may be several rows whose quotes are letters. The message names the line.
+        DataError: a cell over several lines may really be several rows. The message names the line.
     """
     survey = _Survey(mark)
     for row in raw_rows(lines, mark, limit):
@@ -331,13 +332,13 @@ class _Survey:
         self.inconsistent = ""
         """Line and reason of the first row whose quotes do not enclose cells."""
         self.first_tall: RawRow | None = None
-        """First row of several lines."""
+        """First row that spans several lines."""
         self.shows_enclosing = False
         """Whether a row is only valid if quotes enclose cells."""
         self._mark = mark
         self._columns = 0
         self._tall = 0
-        """Number of rows of several lines."""
+        """Number of rows that span several lines."""
         self._rows = 0
         """Number of rows whose values were collected."""
         self._are_all_enclosed = True
@@ -347,8 +348,8 @@ class _Survey:
         self._are_numbers: list[bool] = []
         """Whether all values of each column are numbers."""
         self._like_rows: list[tuple[RawRow, list[list[bytes]]]] = []
-        """Rows of several lines of which most lines would be valid rows by themselves, each with the cells of its
-        lines."""
+        """Rows that span several lines, most of which would be valid rows by themselves. Each row is stored with the
+        cells of its lines."""
         self._count_like_rows = 0
 
     def add(self, row: bytes | RawRow) -> None:

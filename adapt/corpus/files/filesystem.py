@@ -263,7 +263,7 @@ def retried(action: Callable[[], T], where: str) -> T:
 def is_missing(error: OSError) -> bool:
     """Returns whether an error means that a file does not exist.
 
-    For web servers, fsspec raises FileNotFoundError on other errors too.
+    For web servers, fsspec raises FileNotFoundError on other errors too, so the HTTP status must be 404.
     """
     return isinstance(error, FileNotFoundError) and (error.__cause__ is None or _status(error.__cause__) == 404)
 

@@ -59,7 +59,7 @@ class Bad(str):
 
 
 def format_of(path: str | Path) -> tuple[Format, str | None]:
-    """Returns the format and the compression that a file's name says.
+    """Returns the format and the compression that the name of a file indicates.
 
     Raises:
         DataError: the name ends in no known suffix.
@@ -75,7 +75,7 @@ def format_of(path: str | Path) -> tuple[Format, str | None]:
 
 
 def is_divisible(path: str | Path) -> bool:
-    """Returns whether ranges of a file can be read separately, which is so for uncompressed lines and for tables.
+    """Returns whether ranges of a file can be read separately, as in tables and in uncompressed files of lines.
 
     Csv files are not divisible, because a newline may be inside a value, so the start of a record is only known after
     reading everything before it.
@@ -303,7 +303,7 @@ def _name_twice(line: bytes) -> str | None:
 
     def take(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         counts = Counter(name for name, _ in pairs)
-        twice[:] = [name for name, count in counts.items() if count > 1]  # the outermost object is parsed last
+        twice[:] = [name for name, count in counts.items() if count > 1]  # the last call is for the outermost object
         return dict(pairs)
 
     with suppress(ValueError, RecursionError):

@@ -49,7 +49,7 @@ class Lines:
         return line
 
     def _pass_over(self) -> None:
-        """Skips the rest of the line, of which 1 MiB is read at a time."""
+        """Skips the rest of the line, reading 1 MiB at a time."""
         while piece := self._stream.readline(1 << 20):
             self.position += len(piece)
             if piece.endswith(b"\n"):
@@ -57,7 +57,7 @@ class Lines:
 
 
 def lines(stream: BufferedReader, start: int, stop: int | None, limit: int) -> Iterator[bytes | Bad]:
-    """Yields the lines that begin in the range [start, stop) of a stream [bytes]. If `stop` is None, it is the end."""
+    """Yields the lines that begin in bytes [start, stop) of a stream. The range has no end if `stop` is None."""
     reader = Lines(stream, start, limit)
     while (stop is None or reader.position < stop) and (line := next(reader, None)) is not None:
         yield line
@@ -100,7 +100,7 @@ def _whole(paragraph: bytearray | Bad) -> bytes | Bad:
 NOT_AN_OBJECT = Bad("not a JSON object")
 _DECODER = json.JSONDecoder()
 _ENDS = ("\n", "\r\n", "")
-"""Texts after the JSON value of a line with which the line is parsed in the fast way."""
+"""Strings that may follow the JSON value of a line. Lines with another ending are parsed again by `json.loads`."""
 
 
 def object_of(line: bytes | Bad) -> Mapping[str, Any] | Bad:

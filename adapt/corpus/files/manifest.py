@@ -45,7 +45,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The parts of a corpus in stream order."""
+    """The parts of a corpus, in the order in which they are read."""
 
     parts: list[Part]
 

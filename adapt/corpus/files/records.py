@@ -1,4 +1,4 @@
-"""Reads the records of a corpus file in any format, and checks that the file has the fields a configuration names.
+"""Reads the records of a corpus file in any format, and checks that the file has the configured fields.
 
 Parquet and Arrow files (IPC files and IPC streams) are read in batches of rows. A file is divided into ranges by its
 row groups or record batches: number i of n belongs to the range that contains byte floor(i size / n), so every division
@@ -43,7 +43,7 @@ class Reading:
 
 
 def read_records(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
-    """Yields the texts of a file or of a range of it, in order, and a `Bad` reason for each record without text.
+    """Yields the text of each record in a file or in a range of it, or a `Bad` reason if the record has no text.
 
     Args:
         path: path or URL of the file.
@@ -114,7 +114,7 @@ def _some_readable(records: Iterator[T], path: str | Path, is_whole: bool = True
         is_whole: whether `records` are all records of the file.
 
     Raises:
-        DataError: there are records, and none can be read, so the file is not of the format that its name says.
+        DataError: there are records, but none can be read, so the file is not of the format that its name indicates.
     """
     count, first = 0, ""
     for record in records:

@@ -67,7 +67,7 @@ class Slice:
 
 
 def items_of(manifest: Manifest, corpus: CorpusConfig) -> list[str]:
-    """Divides a corpus into items, each of which one task reads, in stream order.
+    """Divides a corpus into items, in stream order. Each item is read by one task.
 
     An item is a range of a file, a shard of a dataset, or some modules of a package. Items depend only on the manifest,
     not on the workers.

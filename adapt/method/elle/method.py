@@ -142,7 +142,7 @@ class Elle(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields losses on the domain's rows, or in replaying steps on the same number of rows of an earlier domain."""
+        """Yields the losses on rows of the domain, or, if the step replays, on as many rows of an earlier domain."""
         if not (self._past and self._replays(step)):
             yield from super().losses(model, parts, objective, step, predictions)
         else:

@@ -91,13 +91,15 @@ def least_directions(weight: Tensor, moment: Tensor, rank: int) -> tuple[Tensor,
 
 
 def note_directions(model: Any, names: Sequence[str], file: Path, rank: int, transposed: bool) -> None:
-    """Stores at each linear layer the directions from which peft initializes an addition.
+    """Stores in each named linear layer the directions from which peft initializes its low-rank adapter (CorDA).
+
+    They are the directions of the weight that matter least for the measured text.
 
     Args:
-        model: a model without additions.
+        model: a model without adapters.
         names: names of the layers.
         file: file with the means of `second_moments`.
-        rank: rank of the additions.
+        rank: rank of the adapters.
         transposed: whether weights are [inputs, outputs].
 
     Raises:

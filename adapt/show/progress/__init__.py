@@ -1,1 +1,1 @@
-"""The progress of chains and searches: finished, running and waiting stages (and why they wait), reports, and costs."""
+"""Shows the progress of chains and searches: finished, running and waiting stages (and why they wait), and costs."""

@@ -1,4 +1,4 @@
-"""The state of running chains and searches as plain values, with the tables, drawings and sentences that show it."""
+"""Holds the state of running chains and searches as plain values, and shows it in tables, drawings and sentences."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The goals of a chain: the state of each goal, why a goal waits, the cost, and the logs of its stages."""
+"""Shows the goals of a chain (stages that were asked for): their states, why they wait, their cost and their logs."""
 
 import json
 import sys
@@ -218,8 +218,7 @@ def show_logs(goals: Sequence[ShownGoal], store: Store, wanted: str | None) -> i
     lines.sort(key=lambda line: str(line.get("time", "")))
     for line in lines:
         plain = f"{str(line.get('time', ''))[:19]}  {line.get('stage', '')}  {line.get('message', '')}"
-        # for example after `
-        #  head` has ended
+        # stops when nobody reads the output any more, for example after `| head` has ended
         if is_unread():
             break
         sys.stderr.write(f"{json.dumps(line) if logs_json() else plain}\n")

@@ -1,4 +1,4 @@
-"""The graph of a study's stages, as nodes and as a drawing.
+"""Builds and draws the graph of a study's stages.
 
 Stages of one kind that are used by the same stages share a node.
 """

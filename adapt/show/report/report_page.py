@@ -1,4 +1,4 @@
-"""The report of a study as HTML and Markdown. The verdict is the first section."""
+"""Writes the report of a study as HTML and Markdown. The verdict is the first section."""
 
 from collections.abc import Sequence
 from dataclasses import replace

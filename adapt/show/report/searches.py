@@ -25,7 +25,7 @@ FRONT = "*"
 
 
 def search_verdicts(searches: Sequence[FoundSearch]) -> list[FindingBlock]:
-    """Describes the gain of each search: on dev when the best trial was chosen, and with fresh seeds if it has any."""
+    """Describes the gain of each search: on dev when the best trial was chosen, and, if measured, with fresh seeds."""
     return [FindingBlock(f"Best values of {found.label}", _gained(found), _tone(found)) for found in searches]
 
 

@@ -80,7 +80,7 @@ def _name_steps(axes: Axes, names: Sequence[str]) -> None:
 
 
 LOSSES = "loss_average", "general_change"
-"""Figures on the axes of the front: average loss on the domains, and change of the loss on general text."""
+"""Figures on the axes of the drawing: average loss on the domains, and change of the loss on general text."""
 SIDES = {-1: "right", 0: "center", 1: "left"}, {-1: "top", 0: "center", 1: "bottom"}
 """Text alignment of a name at each side of its point: horizontal (left or right) and vertical (below or above)."""
 PLACES = [
@@ -90,8 +90,8 @@ PLACES = [
 ]
 """Possible positions of a name around its point: distance [points], horizontal side and vertical side."""
 FAR = 3
-"""Maximum distance of a drawn point from the quartiles, in interquartile ranges. Points farther away are listed
-below."""
+"""Maximum distance of a drawn point from the quartiles, in interquartile ranges. Points farther away are only listed
+below the drawing."""
 
 
 @dataclass(frozen=True)

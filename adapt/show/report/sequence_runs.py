@@ -1,4 +1,4 @@
-"""The sequences of a study by method, the figures of sequences, and the comparison of each method with the baseline."""
+"""Groups the sequences of a study by method, and compares the figures of each method with those of the baseline."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -15,7 +15,7 @@ from adapt.statistics.outcomes import Tested
 class RecipeCompared:
     """A comparison of a recipe with the baseline.
 
-    Its p is corrected for the number of recipes compared on the same task.
+    The p value is corrected for the number of recipes that are compared on the same task.
     """
 
     comparison: Comparison
@@ -41,7 +41,7 @@ class Compared:
     """All comparisons of a study."""
 
     tasks: dict[tuple[str, str], RecipeCompared]
-    """The comparison of each recipe in each row, keyed by the names of row and recipe."""
+    """The comparison of each recipe in each row (task and swept values), keyed by the names of row and recipe."""
     average: dict[str, RecipeCompared]
     """Average comparison of each recipe over the rows that both the recipe and the baseline have.
 
@@ -80,7 +80,7 @@ def _of_row(row: Row, results: Results, without_leaks: bool) -> dict[str, Recipe
 def _sides(recipe: RunGroup, baseline: RunGroup, without_leaks: bool) -> tuple[Tested, Tested]:
     """Returns the results of recipe and baseline.
 
-    Predictions are left out if they are predictions for different examples.
+    Predictions are left out if the two sides' predictions are for different examples.
     """
     sides = recipe.tested(without_leaks), baseline.tested(without_leaks)
     if recipe.predictions.ids == baseline.predictions.ids:

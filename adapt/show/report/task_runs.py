@@ -196,7 +196,7 @@ def _transductive(study: Study, rows: list[Row]) -> frozenset[str]:
 def _knows(group: RunGroup) -> bool:
     """Returns whether a training's record says that it read dev and test.
 
-    The export may be missing, so it is not read.
+    The record of the export is not read, because it may be missing.
     """
     training = upstream(group.entries[0].record, "start.training")
     return bool(training and training.metrics.get("transductive"))

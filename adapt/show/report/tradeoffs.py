@@ -1,4 +1,4 @@
-"""Gain on a domain against forgetting of general text: measured models, their Pareto front, and the mixture law."""
+"""Compares gain on a domain with forgetting of general text: measured models, Pareto front, and mixture law."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

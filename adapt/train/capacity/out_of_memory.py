@@ -1,7 +1,7 @@
-"""Errors of trainings that run out of memory on a device or its machine, with a change that needs less memory.
+"""Converts out-of-memory errors of a training to errors that say how to use less memory.
 
-A worker that Ray's memory monitor has killed cannot report its micro-batch. Each training therefore writes the number
-of sequences per pass to a file before it trains, and before each trial pass.
+A worker that Ray's memory monitor has killed cannot report its number of sequences per pass. So workers write this
+number to a file before they train, and before each trial pass. `memory_kills` reads the file.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Decides on the number of workers of a training.
 
-The decision depends on the room in the cluster and on how long the room has been available.
+The decision depends on how many workers the cluster has room for, and on how long this number has been the same.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ class Patience:
     """Waiting times before the number of workers changes."""
 
     settle_s: float = 5.0
-    """Time for which the room must stay the same before a training starts with fewer workers than the maximum [s]."""
+    """Time for which the possible number of workers must stay the same before fewer than the maximum start [s]."""
     look_s: float = 5.0
     """Time between two checks for more room while training [s]."""
     looks: int = 4
@@ -20,7 +20,7 @@ class Patience:
 
 
 class Sizing:
-    """Decides on the number of workers from the room at successive times.
+    """Chooses the number of workers from repeated checks of how many workers the cluster has room for.
 
     Args:
         worlds: possible numbers of workers, in ascending order.
