@@ -25,7 +25,7 @@ class ChainPlan(SelfShown):
     """Result of `ChainRun.plan`: what a chain would run, and its cost. `print(plan)` shows it."""
 
     states: Mapping[str, int]
-    """Number of goals (stages that were asked for) in each state: finished, running, waiting."""
+    """Number of goals (the stages that the chain is run for) in each state: finished, running, waiting."""
     to_run: Mapping[str, int]
     """Number of stages to run, keyed by kind."""
     later: Sequence[str]

@@ -223,7 +223,7 @@ def _offer(node: Node, context: Context, final: Stage[Any], offered: Offered) ->
 
 def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
     """Returns the model that a node starts from or compares."""
-    if label not in starts:  # separately learned domains and several shares leave no single model
+    if label not in starts:  # separate domains or several shares give the node no single model
         raise ConfigError(
             f"{node.label} asks for the model of {label}, which leaves several: its sequence.mode is separate, or"
             " merge.shares has several",

@@ -64,7 +64,7 @@ class HeldShare(NamedTuple):
 
 
 def share_holding(folders: Iterable[Path], documents: int) -> HeldShare | None:
-    """Returns the smallest share, rounded up to two digits, that holds out at least a number of documents.
+    """Returns the smallest share, rounded up to two digits, that holds out at least `documents` documents.
 
     Args:
         folders: folders of prepared corpora.
@@ -81,7 +81,7 @@ def share_holding(folders: Iterable[Path], documents: int) -> HeldShare | None:
 
 
 def share_of_keys(keys: np.ndarray, documents: int) -> HeldShare | None:
-    """Returns the smallest share, rounded up to two digits, that holds out at least a number of the given documents.
+    """Returns the smallest share, rounded up to two digits, that holds out at least `documents` of the given keys.
 
     Args:
         keys: keys of all documents, as returned by `keys_of`.

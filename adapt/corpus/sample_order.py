@@ -111,7 +111,7 @@ MOST_PHASES = 1000
 
 @dataclass(frozen=True)
 class Slots:
-    """The number of slots per period of each group, in each phase of a run."""
+    """For each phase of a run, the number of slots that each group has per period."""
 
     phases: tuple[tuple[int, ...], ...]
     """Number of slots per period, [phases, groups]. The last phase has no end."""
@@ -334,7 +334,7 @@ class Mixture:
         return period * self.period + int(np.flatnonzero((pattern == group) & (ranks == rank))[0])
 
     def _seed_of(self, number: int) -> int:
-        """Returns a seed for each group (-1 for the pattern of slots). Groups of equal size thus differ in order."""
+        """Returns a seed per group (-1 for the pattern of slots), so that groups of equal size differ in order."""
         return self.seed + number * _SEED_STRIDE
 
 

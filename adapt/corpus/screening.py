@@ -101,7 +101,7 @@ def check_few_bad(tally: Tally, most: float, records: str = "records") -> None:
 
 
 def check_some_left(tally: Tally, files: Sequence[str]) -> None:
-    """Checks that at least one document of some files was kept.
+    """Checks that at least one document was kept.
 
     Args:
         tally: counts of all records that were read.
@@ -123,7 +123,7 @@ def check_some_left(tally: Tally, files: Sequence[str]) -> None:
 
 _SURROGATES = range(0xD800, 0xE000)  # halves of UTF-16 pairs, which UTF-8 cannot encode
 _CONTROL = dict.fromkeys({*range(32), 127, *_SURROGATES} - {*map(ord, "\t\n\v\f\r")})
-_BREAKS = dict.fromkeys(map(ord, "\v\f"), "\n")  # removing them would join the words around them
+_BREAKS = dict.fromkeys(map(ord, "\v\f"), "\n")  # replaced, because removing them would join the words around them
 _ASCII_CONTROL = bytes(code for code in _CONTROL if code < 128)
 _ASCII_BREAKS = bytes.maketrans(b"\v\f", b"\n\n")
 _SOME_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
@@ -275,7 +275,7 @@ def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
                 'let the block return the text, changed or not, or Drop("reason") to leave the document out',
             )
     if changes:
-        text = _plain(text)  # blocks may leave spaces at the ends
+        text = _plain(text)  # again, because blocks may leave spaces at the ends
     if not text:
         return Drop("empty")
     for what, number in changes.items():

@@ -74,7 +74,7 @@ class ItemIndex:
         return cls(file, tokens)
 
     def begin(self, position: int) -> int:
-        """Returns the offset in the stream at which the item at a position in the order of reading begins [tokens]."""
+        """Returns the offset in the stream at which the item at `position` of the reading order begins [tokens]."""
         return sum(self.tokens[:position])
 
     def item_at(self, token: int, items: int) -> int:
@@ -119,7 +119,7 @@ def _tokens(text: str) -> Iterator[int]:
         match = re.fullmatch(r"(\d+) (\d+)( [0-9a-f]{8})?\n", line, re.ASCII)
         if not match or int(match[1]) != position:
             return
-        if match[3] and line != _line(position, int(match[2])):  # earlier versions wrote no checksum
+        if match[3] and line != _line(position, int(match[2])):  # lines of earlier versions have no checksum
             return
         yield int(match[2])
 

@@ -36,7 +36,7 @@ class EmbedChunks:
 
     Args:
         embedder: the embedder, not loaded yet.
-        learnt: folder of what the embedder has learned; None if it does not learn.
+        learnt: folder that `Embedder.learn` wrote; None if the embedder does not learn.
         folder: folder for the vectors.
         stored: number type of the stored vectors.
         threads: number of CPU threads.
@@ -100,7 +100,7 @@ def embed_texts(
     Args:
         source: the texts.
         embedder: the embedder, not loaded yet.
-        learnt: folder of what the embedder has learned; None if it does not learn.
+        learnt: folder that `Embedder.learn` wrote; None if the embedder does not learn.
         folder: folder for the vectors; it may contain vectors of an interrupted run.
         resources: determines the number of GPUs per actor.
         stored: number type of the stored vectors.
@@ -169,7 +169,7 @@ def look_first(
     Args:
         source: the texts.
         embedder: the embedder, not loaded yet.
-        learnt: folder of what the embedder has learned; None if it does not learn.
+        learnt: folder that `Embedder.learn` wrote; None if the embedder does not learn.
         folder: folder of the stage.
         resources: determines the number of GPUs of the task.
 

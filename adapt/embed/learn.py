@@ -110,6 +110,6 @@ def learn_in_task(embedder: Embedder, texts: list[str], folder: Path) -> dict[st
     """Trains the embedder in a task of the cluster, with all cores of its machine."""
     hide_unreserved_gpus()
     os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # Ray limits a task with one CPU to one thread
-    if "torch" in sys.modules:  # another task has loaded it in this process
+    if "torch" in sys.modules:  # an earlier task has loaded torch in this process
         use_threads()
     return embedder.learn(texts, folder)

@@ -172,7 +172,7 @@ class TokenMeans:
     def _windows(
         self, tokens: Sequence[np.ndarray], weights: np.ndarray, at_once: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields some windows at a time.
+        """Yields the windows of all texts, a limited number at a time.
 
         Yields:
           The index of each window's text in rising order, and the windows' vectors of length 1, float64 [n, d].
@@ -216,7 +216,7 @@ def is_distilled(folder: Path) -> bool:
     try:
         with safe_open(folder / WEIGHTS, "np") as tensors:
             return EMBEDDINGS in set(tensors.keys())
-    except SafetensorError:  # reported when the model is loaded
+    except SafetensorError:  # this error is reported when the model is loaded
         return False
 
 
@@ -250,7 +250,7 @@ class DistilledMeans:
 
         try:
             self._model = StaticModel.from_pretrained(folder, normalize=False, max_length=None)
-        except Exception as error:  # raised by several libraries
+        except Exception as error:  # any error, because model2vec uses several libraries
             raise ModelError(f"{folder} cannot be read by model2vec: {error}", "copy or distil it again") from error
 
     def __call__(self, texts: Sequence[str], at_once: int) -> EmbeddedTexts:

@@ -97,7 +97,7 @@ class TextTokens:
     """
 
     def __init__(self, pretrained: Pretrained) -> None:
-        os.environ["RAYON_NUM_THREADS"] = "1"  # tasks already run in parallel
+        os.environ["RAYON_NUM_THREADS"] = "1"  # one thread, because tasks already run in parallel
         from adapt.model.tokenize.text_tokenizer import QuickTokenizer, text_tokenizer
 
         tokenizer = text_tokenizer(pretrained)

@@ -61,7 +61,7 @@ class Vampire(Embedder):
 
         bags, counts = Bags.learnt(texts, self.options.words, min(self.options.least_documents, len(texts)))
         bags.save(folder)
-        counts = counts[np.diff(counts.indptr) > 0]  # texts without known words carry no information
+        counts = counts[np.diff(counts.indptr) > 0]  # drops texts without known words, which carry no information
         return {"words": len(bags.words), **train_topics(counts, self.options, self.seed, folder)}
 
     def load(self, folder: Path | None) -> None:

@@ -58,7 +58,7 @@ def known_counts(file: Path) -> dict[str, int] | None:
     try:
         metadata = pq.read_schema(file).metadata or {}
         known = {name.decode(): int(value) for name, value in metadata.items() if not name.startswith(b"ARROW")}
-        checksum = known.pop(_CHECKSUM, None)  # earlier versions wrote no checksum
+        checksum = known.pop(_CHECKSUM, None)  # files of earlier versions have no checksum
         if checksum is not None and checksum != _checksum(*read_vectors(file)):
             return None
     except (OSError, pa.ArrowException) as error:

@@ -209,7 +209,7 @@ def _untrained(plan: IndexPlan, dimension: int) -> Any:
         index = faiss.IndexIVFPQ(centres, dimension, plan.lists, code_bytes(dimension), 8, product)
         index.pq.cp.min_points_per_centroid = 1
     index.own_fields = True
-    centres.this.disown()  # otherwise both Python objects would free it
+    centres.this.disown()  # owned by the index only, because otherwise both Python objects would free it
     index.cp.min_points_per_centroid = 1  # otherwise faiss warns on stderr
     index.cp.max_points_per_centroid = TRAINED_ON
     index.cp.spherical = True

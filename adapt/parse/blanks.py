@@ -43,7 +43,7 @@ def refuse_blanks(given: Mapping[str, Any], named: Named, place: Place, root: ya
         for keys, kind, value in _leaves(content, kinds.get(section, Any), (section,)):
             name = field_name(keys)
             is_text = isinstance(keys[-1], int) or str(keys[-1]).endswith("_field")
-            is_blank = value == "" and is_text and kind is not Any  # An empty path would mean the current folder.
+            is_blank = value == "" and is_text and kind is not Any  # an empty path would mean the current folder
             if value is None:
                 is_blank = _is_empty(root, keys) if kind is Any else not takes_null(kind)
             if is_blank:
@@ -114,7 +114,7 @@ def _is_empty(root: yaml.Node | None, keys: Keys) -> bool:
 def _variable(keys: Keys, value: str) -> str | None:
     """Returns the shell variable in a text, or None.
 
-    The names of existing files and of data fields may contain a $, so such texts contain no variable.
+    The names of existing files and of data fields may contain a $, so they are not searched for variables.
     """
     if str(keys[-1]).endswith("_field"):
         return None

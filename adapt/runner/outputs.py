@@ -50,7 +50,7 @@ def settle(folder: Path) -> dict[str, int]:
             known = os.fstat(descriptor)  # up to date, also on file systems that cache attributes
             readable = known.st_mode | file.parent.stat().st_mode & 0o044
             if readable != known.st_mode:  # safetensors creates files that only the owner may read
-                with suppress(PermissionError):  # a worker of another user wrote the file
+                with suppress(PermissionError):  # fails if a worker of another user wrote the file
                     os.fchmod(descriptor, stat.S_IMODE(readable))
             sizes[str(file.relative_to(folder))] = known.st_size
         finally:
@@ -132,7 +132,7 @@ def _fault(folder: Path, name: str, size: int) -> str | None:
     try:
         if os.stat(file).st_size == size:
             return None
-        with file.open("rb") as opened:  # network file systems refresh cached attributes when a file is opened
+        with file.open("rb") as opened:  # opened, because this refreshes attributes that network file systems cache
             actual = os.fstat(opened.fileno()).st_size
     except FileNotFoundError:
         return f"{name} is missing"

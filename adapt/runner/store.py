@@ -43,7 +43,7 @@ class Store:
         folder in which the stage is finished is preferred.
         """
         existing = sorted((self.root / stage).glob(f"*-{key[:DIGITS]}"))
-        # os.path.exists is False if this user may not enter the folder
+        # uses os.path.exists, which returns False if this user may not enter the folder
         finished = (folder for folder in existing if os.path.exists(folder / RECORD_FILE))
         return next(finished, existing[0] if existing else self.root / stage / f"{name}-{key[:DIGITS]}")
 

@@ -1,9 +1,9 @@
 """Chooses documents from a pool: each selection narrows the pool, and the last one fills the budget.
 
 Near copies are taken only once. Each text is compared with the texts taken before it, by the rules of stage `dedup`:
-they are copies if their normalised texts are equal, or if the estimated Jaccard similarity of their shingles, found by
-bands of MinHash signatures, reaches the threshold. Texts are taken in order of score, so the best of several copies is
-kept.
+two texts are copies if they are equal after normalisation, or if the estimated Jaccard similarity of their shingles,
+found by bands of MinHash signatures, reaches the threshold. Texts are taken in order of score, so the best of several
+copies is kept.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ class Distinct:
     """Remembers the taken texts and recognises copies of them.
 
     Args:
-        alike: rules for what counts as a copy.
+        alike: rules that decide which texts are copies.
     """
 
     def __init__(self, alike: Alike) -> None:
@@ -157,7 +157,7 @@ def choose(
         given: the pool, the target, and the other inputs of selections.
         budget: size of the selection.
         keep: factor of the budget.
-        alike: rules for what counts as a near copy.
+        alike: rules that decide which texts are copies.
         count: returns the number of tokens of each text.
 
     Raises:

@@ -24,7 +24,7 @@ _FILTER_BITS = 22
 
 @dataclass(frozen=True)
 class KnownGrams:
-    """The distinct grams of some texts, to be looked up in other texts."""
+    """The distinct grams of some texts, which can be searched in other texts."""
 
     hashes: np.ndarray
     """Hashes of the grams in rising order, uint64."""
@@ -152,7 +152,7 @@ class Grams(NamedTuple):
           each text in these arrays.
         """
         together = (self.owners * buckets + self.buckets).astype(np.min_scalar_type(max(self.texts, 1) * buckets))
-        together.sort()  # sorting is faster for smaller types
+        together.sort()  # fast, because the type is as small as possible
         starts = _starts(together)
         different = together[starts]
         ends = np.searchsorted(different, np.arange(1, self.texts + 1, dtype=np.int64) * buckets)

@@ -28,7 +28,7 @@ class Ranked(NamedTuple):
 
     score: float
     before: int
-    """Negative id of the document, so that of documents with equal scores the first one is better."""
+    """Negative id of the document, so that the first of several documents with equal scores counts as the best."""
     characters: int
     held: Any
     """The document, or the part of it that is kept in memory."""

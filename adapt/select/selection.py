@@ -33,8 +33,8 @@ class NoOptions:
 
 VectorsOf = Literal["pool", "target"]
 Offer = Literal["all", "more", "enough"]
-"""Which documents have scores. `all`: all permitted documents. `more`: with more room, further documents would get a
-score. `enough`: the requested documents, even if they do not fill the budget."""
+"""Which documents have scores. `all`: all permitted documents. `more`: with higher limits, further documents would get
+a score. `enough`: the requested documents, even if they do not fill the budget."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Vectors:
 
 
 class Inspection(Protocol[Seen]):
-    """Inspects the documents of an item, in any process."""
+    """Interface of functions that inspect the documents of an item. Any process may call them."""
 
     def __call__(self, documents: "Iterator[Document]", hint: Any) -> "Iterator[Seen | None]":
         """Yields results, and None now and then so that progress can be reported.

@@ -122,7 +122,7 @@ def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> floa
     weights = equal_text_weights(owners)
     areas = []
     for fold in (0, 1):
-        rows = np.flatnonzero(places[owners] % 2 == fold)  # the target's texts come first
+        rows = np.flatnonzero(places[owners] % 2 == fold)  # the target's rows come first, as `regression` requires
         found, _ = regression(features[rows], int(of_target[owners[rows]].sum()), 1.0, weights[rows])
         scores = np.bincount(owners, (features @ found) * weights)  # the mean over a text's windows
         other = places % 2 != fold

@@ -2,7 +2,8 @@
 
 The vectors are clustered by k-means (Abbas et al. 2023). Within a cluster, in the order of the pool, a document is
 dropped if its cosine similarity to a kept one is above 1 - eps. (The published code also drops documents near a dropped
-document, so that whole chains disappear whose ends are not similar.) Copies in different clusters are not found.
+document, so that whole chains of documents disappear, even if their ends are not similar.) Copies in different clusters
+are not found.
 
 Centres are learned from a sample, in one process. All later steps are exact, so neither the index parts nor the number
 of workers change the result. Memory holds 12 bytes per vector, the ids, and the vectors of one cluster.
@@ -129,7 +130,7 @@ def copies_in(
     sample = positions[:: max(1, len(positions) // (SAMPLED * clusters))]
     centres = centres_of(rows_at(folder, sample).astype(np.float32), clusters, seed)
     labels = np.concatenate(spread(Assign(folder, centres, only), parts))
-    order = np.argsort(labels, kind="stable")  # within a cluster, in the order of the pool
+    order = np.argsort(labels, kind="stable")  # by cluster, and in a cluster in the order of the pool
     bounds = np.searchsorted(labels, np.arange(clusters + 1), sorter=order)
     shares = np.array_split(np.arange(clusters), min(TASKS, clusters))
     look = FindCopies(folder, order, bounds, shares, most)

@@ -76,7 +76,7 @@ def steps_of(config: Config) -> tuple[SelectionStep, ...]:
 
 
 def way_of(steps: Sequence[SelectionStep]) -> str:
-    """Returns the name of the selections in folder names, such as `semdedup-knn`.
+    """Returns the part of folder names that names the selections, such as `semdedup-knn`.
 
     A user's own selection is named by its class.
     """

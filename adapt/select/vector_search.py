@@ -52,14 +52,14 @@ class Nearby:
         return min((width.recall for width in self._widths.values()), default=1.0)
 
     def search(self, rows: np.ndarray, k: int) -> Iterator[Nearest]:
-        """Yields the k nearest documents of each row, for some rows at a time.
+        """Yields the k nearest documents of each row, a limited number of rows at a time.
 
         Args:
             rows: vectors of any length [n, d].
             k: number of documents per row.
 
         Raises:
-            DataError: there are fewer documents, or the index finds too few of the nearest ones.
+            DataError: there are fewer than k documents, or the index finds too few of the nearest documents.
         """
         check_enough(k, self.documents)
         if k not in self._widths:

@@ -296,7 +296,7 @@ def find_repeats(train: Sequence[Example]) -> dict[str, int]:
 def _key(example: Example) -> str:
     """Returns a key that is equal for examples that differ only in case and spaces; "" for an empty example."""
     text, pair = normalised(example.text), normalised(example.pair or "")
-    return f"{text}\n{pair}" if pair else text  # a normalised text holds no newline
+    return f"{text}\n{pair}" if pair else text  # a normalised text contains no newline
 
 
 def _labels(example: Example) -> tuple[str, ...]:

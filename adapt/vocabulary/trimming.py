@@ -68,7 +68,7 @@ def trim_tokenizer(backend: Tokenizer, used: Iterable[int], special: Iterable[in
 
 
 def _is_basic(token: str, model: Mapping[str, Any]) -> bool:
-    """Returns whether a token is a byte or a single character (an ASCII character in Unigram and WordPiece).
+    """Returns whether a token, anywhere in a word, is a byte or one character (in Unigram and WordPiece, in ASCII).
 
     A byte is a character of a byte-level BPE, or a token such as `<0x0A>`, with which tokenizers like Llama's write
     characters that are not in their vocabulary (`byte_fallback`).
@@ -164,6 +164,6 @@ def keep_rows(model: PreTrainedModel, kept: list[int]) -> None:
     with torch.no_grad():
         for table in token_tables(model):
             table[: len(kept)] = table[kept].clone()
-    model.config.pad_token_id = None  # otherwise resizing would set a row to zeros
+    model.config.pad_token_id = None  # unset, because resizing would otherwise set a row to zeros
     with quiet():
         model.resize_token_embeddings(len(kept), mean_resizing=False)

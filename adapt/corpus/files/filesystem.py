@@ -250,7 +250,7 @@ def retried(action: Callable[[], T], where: str) -> T:
     for pause in (*WAITS_S, None):
         try:
             return action()
-        except Exception as error:  # each store has its own kinds of errors
+        except Exception as error:  # any error, because each store has its own kinds of errors
             if isinstance(error, _FINAL) and not _may_pass(error):
                 raise
             if pause is None or isinstance(error, _HOPELESS):

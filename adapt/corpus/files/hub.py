@@ -118,7 +118,7 @@ def _opened(corpus: CorpusConfig, commit: str) -> Any:
     return _load(str(corpus.dataset), corpus.dataset_config, corpus.dataset_split, commit)
 
 
-@lru_cache(maxsize=4)  # a worker reads many shards of one split
+@lru_cache(maxsize=4)  # cached, because a worker reads many shards of one split
 def _load(repository: str, configuration: str | None, split: str, commit: str) -> Any:
     import datasets
 
@@ -127,7 +127,7 @@ def _load(repository: str, configuration: str | None, split: str, commit: str) -
     def load() -> Any:
         try:
             return datasets.load_dataset(place, configuration, split=split, streaming=True, **at)
-        except Exception as error:  # the library passes on the errors of all formats and stores
+        except Exception as error:  # any error, because the library passes on errors of all formats and stores
             if _is_outage(error):
                 raise
             raise _unopened(repository, error) from error

@@ -31,7 +31,7 @@ class Reading:
     text_unit: str = "line"
     """Unit of plain text files that is a document: `line` or `paragraph`."""
     entity_field: str | None = None
-    """Field that holds the entities of a text, which is then read as `Tagged`; None for texts without entities."""
+    """Field that holds the entities of a text. The text is then read as `Tagged`. None for texts without entities."""
     max_bytes: int = 32 * MIB
     """Largest size of a record [bytes]. Longer records are skipped and counted as bad."""
     start: int = 0
@@ -287,7 +287,7 @@ def _line_fields(path: str | Path, kind: str, compression: str | None) -> dict[s
             return dict.fromkeys(header_of(raw, kind, str(path))) or None
         count, first = 0, ""
         for line in islice(raw, _FIRST_LINES):  # bad records are skipped here; the job counts and reports them
-            if isinstance(line, Bad):  # too long for this check
+            if isinstance(line, Bad):  # the line is too long for this check
                 return None
             if not line.isspace():
                 record = object_of(line)

@@ -168,7 +168,7 @@ def read_docstrings(path: Path) -> Iterator[str | Bad]:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # other packages have invalid escape sequences
+            warnings.simplefilter("ignore")  # hides the warnings about invalid escape sequences in other packages
             tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: source is nested too deeply
         return

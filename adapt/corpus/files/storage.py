@@ -47,7 +47,7 @@ def state(location: str) -> tuple[int | None, str, str | None]:
             stat = os.stat(location)
             return stat.st_size, stamp_of(stat), None
         files, path = filesystem(location)
-        files.invalidate_cache()  # fsspec may have cached an older state
+        files.invalidate_cache()  # drops an older state that fsspec may have cached
         info = retried(lambda: files.info(path), location)
     except OSError as error:
         raise unreadable(location, error) from error
@@ -164,7 +164,7 @@ class _Persistent(io.RawIOBase):
     def _drop(self) -> None:
         file, self._file = getattr(self, "_file", None), None
         if file is not None:
-            with suppress(Exception):  # the connection may have failed already
+            with suppress(Exception):  # ignores errors, because the connection may have failed already
                 file.close()
 
 
@@ -260,7 +260,7 @@ class _Xz(io.RawIOBase):
 
     def _next_stream(self, rest: bytes) -> None:
         self._stream, self._has_begun = lzma.LZMADecompressor(), False
-        while not rest.strip(b"\0"):  # zeros between streams are padding
+        while not rest.strip(b"\0"):  # skips the zeros between streams, which are padding
             rest = self._raw.read(MIB)
             if not rest:
                 return

@@ -1,4 +1,4 @@
-"""Shows the goals of a chain (stages that were asked for): their states, why they wait, their cost and their logs."""
+"""Shows the goals of a chain (the stages it is run for): their states, why they wait, their cost and their logs."""
 
 import json
 import sys

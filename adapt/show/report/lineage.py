@@ -14,7 +14,7 @@ from adapt.show.report.study import Entry, Study, record_at
 
 @dataclass(eq=False)
 class LineageNode:
-    """A box of the drawing, which stands for stages of one kind."""
+    """A box of the drawing, which represents one or more stages of the same kind."""
 
     kind: str
     label: str
@@ -115,7 +115,7 @@ def _grouped(order: list[str], stages: dict[str, _Stage], labels: dict[str, str]
         node = by_group.setdefault(group, LineageNode(stage.kind, labels.get(key, stage.name)))
         node.keys.add(key)
         if key not in labels and node.label != stage.name:
-            node.label = ""  # Stages with different names share the node.
+            node.label = ""  # no label, because stages with different names share the node
         nodes[key] = node
         for input_key in stage.inputs:
             users[input_key].add(id(node))

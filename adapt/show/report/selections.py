@@ -1,4 +1,4 @@
-"""Selections of text in the report, as tables and as maps."""
+"""Shows selections of text in the report, as tables and as maps."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -323,5 +323,5 @@ def _text(value: float, gain: int) -> str:
 
 def _deviation(values: Sequence[float], gain: int) -> str:
     deviation = spread(values).deviation
-    # The deviation is unknown with one seed, and 0 for the original model, which is the same for all seeds.
+    # No deviation is shown for one seed (unknown), and for the original model, which all seeds share (0).
     return f"± {_text(deviation, gain)}" if deviation else ""

@@ -54,7 +54,7 @@ class FollowedPage:
             study, now = self.look()
             self._now = [Section("Now", now.blocks())]
             finished = tuple(entry.record.key for entry in study.entries)
-            if finished != self._finished:  # A report takes seconds, and changes only when a stage finishes.
+            if finished != self._finished:  # made again only when a stage has finished, because it takes seconds
                 self._report, self._finished = contents_of(study), finished
         except (AdaptError, OSError) as error:
             warnings = [Section("Not seen", [Findings([FindingBlock(type(error).__name__, str(error), "warning")])])]
@@ -132,7 +132,7 @@ def _handler(page: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
         do_HEAD = do_GET  # noqa: N815 (the name that the library looks for)
 
         def handle(self) -> None:
-            with suppress(ConnectionError):  # The browser has closed the connection.
+            with suppress(ConnectionError):  # ignores that the browser has closed the connection
                 super().handle()
 
         def log_message(self, *_: object) -> None:

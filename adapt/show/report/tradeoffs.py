@@ -141,7 +141,7 @@ def _compared(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
     names, domains = compared.models, compared.domains
     if (
         len(domains) != 2 or domains[1] != GENERAL or compared.unit == "bits per byte"
-    ):  # these losses are not comparable with losses per token
+    ):  # losses in bits per byte cannot be compared with losses per token
         return
     looks = {name: look for name in names if (look := upstream(entry.record, f"models.{name}.losses"))}
     has_base = names[0] in looks and START not in looks[names[0]].inputs
