@@ -48,6 +48,8 @@ USED_BY: Mapping[str, tuple[str, ...]] = {
     "method": (*STREAMING, "advise"),
     "sequence": ("sequence",),
     "evaluation": (*STREAMING, "select", "evaluate", "similarity", "vocabulary", "advise"),
+    "retrieval": ("dapt", "tapt"),
+    "export": STREAMING,
     "task": ("tapt", "select", "sequence", "finetune", "evaluate", "advise"),
     "tasks": ("tapt", "select", "sequence", "evaluate", "advise"),
     "tapt": ("tapt", "select", "advise"),
@@ -70,7 +72,7 @@ FIELD_PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "tasks": ("Tasks and fine-tuning", ("task", "tapt", "finetune")),
     "measuring": (
         "Measuring, merging, vocabulary, searching",
-        ("evaluation", "comparison", "similarity", "merge", "vocabulary", "advice", "tune"),
+        ("evaluation", "retrieval", "export", "comparison", "similarity", "merge", "vocabulary", "advice", "tune"),
     ),
     "running": ("Resources, storage, tracking", ("resources", "storage", "tracking")),
 }
@@ -264,9 +266,9 @@ def kinds_table(table: Kinds[Any]) -> str:
 
 def options_of(table: Kinds[Any], name: str) -> Any:
     """The dataclass of the options of a kind; None if it has none, or has them in a section that others use too."""
-    if table in (OBJECTIVES, MERGERS, ACTIONS):
+    if table in (MERGERS, ACTIONS):
         return None
-    options = table.load(name) if table is BLOCKS else getattr(table.load(name), "Options", None)
+    options = table.load(name) if table is BLOCKS else table.options(name)
     has_fields = options is not None and any(get_origin(hint) is not ClassVar for hint in hints_of(options).values())
     return options if has_fields else None
 
@@ -285,7 +287,8 @@ def kinds_options(table: Kinds[Any], inline: bool = False) -> str:
 
 def other_kinds_page() -> str:
     """The kinds whose options are fields of a section: objectives, ways of merging, actions on vocabularies."""
-    text = ["# Objectives, mergers, vocabulary actions", "The options of these kinds are fields of their section."]
+    about = "The options of these kinds are fields of their section. Some objectives have further options, in a section"
+    text = ["# Objectives, mergers, vocabulary actions", f"{about} with their name."]
     for title, field, table in (
         ("Objectives", "objective", OBJECTIVES),
         ("Ways of merging", "merge", MERGERS),
@@ -293,7 +296,7 @@ def other_kinds_page() -> str:
     ):
         page = next(name for name, (_, sections) in FIELD_PAGES.items() if field in sections)
         where = f"Named by `{table.field}`. Options: [section `{field}`](fields-{page}.md#{field})."
-        text += [f"## {title}", where, kinds_table(table)]
+        text += [f"## {title}", where, kinds_table(table), kinds_options(table)]
     return "\n\n".join(text) + "\n"
 
 

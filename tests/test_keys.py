@@ -24,6 +24,7 @@ from adapt.config import (
     MethodConfig,
     MixtureConfig,
     ModelConfig,
+    RetrievalConfig,
     SelectConfig,
     SourceConfig,
     StorageConfig,
@@ -111,6 +112,8 @@ def stages(config: Config) -> dict[str, Seen]:
         walk(name, job.final(Context.of(config)))
     headed = replace(config, model=replace(config.model, head="new"))
     walk("dapt with a new head", JOBS["dapt"].final(Context.of(headed)))
+    pairs = RetrievalConfig(pairs="data/a.jsonl", query_field="text", positive_field="label")
+    walk("dapt with pairs", JOBS["dapt"].final(Context.of(replace(config, retrieval=pairs))))
     for action in set(ACTIONS) - {config.vocabulary.action}:
         asked = replace(config, vocabulary=replace(config.vocabulary, action=action, init="distill", warmup_steps=1))
         walk(f"vocabulary {action}", change_vocabulary(Context.of(asked)))

@@ -13,7 +13,9 @@ from adapt.config.job_sections import (
     AdviceConfig,
     ComparisonConfig,
     EvaluationConfig,
+    ExportConfig,
     MergeConfig,
+    RetrievalConfig,
     SimilarityConfig,
     TuneConfig,
     VocabularyConfig,
@@ -61,6 +63,8 @@ class Config:
     method: MethodConfig = field(default_factory=MethodConfig)
     sequence: SequenceConfig = field(default_factory=SequenceConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
+    export: ExportConfig = field(default_factory=ExportConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     tasks: list[TaskConfig] = how_list()
     """Further tasks: a list of sections like `task`. dontstop tapt trains on the text of all tasks, dontstop evaluate

@@ -38,6 +38,52 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
+class ExportConfig:
+    """Format of the exported model folder (dontstop dapt, tapt and sequence)."""
+
+    sentence_transformers: Literal["mean", "cls", "none"] | None = None
+    """Also write the files with which sentence-transformers loads the folder as a model for sentence vectors: the
+    `mean` of the last layer's states over all tokens, or the state of the first token (`cls`). null keeps the pooling
+    with which the objective trained (`tsdae.pooling`), or that of a model.path in the format of sentence-transformers;
+    other models get no such files, as with `none`. transformers loads the same folder as a language model."""
+    normalize: bool | None = None
+    """Let sentence-transformers scale vectors to length 1. null keeps the setting of a model.path in the format of
+    sentence-transformers, and does not scale for other models."""
+    max_length: PositiveInt | None = None
+    """Length to which sentence-transformers truncates texts [tokens]. null keeps that of a model.path in the format of
+    sentence-transformers, and takes the model's longest input for other models."""
+
+
+@dataclass(frozen=True)
+class RetrievalConfig:
+    """Measurement of sentence vectors by retrieval, before and after training (dontstop dapt and tapt).
+
+    For each query, all documents are ranked by the cosine of their vectors with the query's. The documents are all
+    texts that are relevant to a query, and those of `corpus`. Texts are truncated to evaluation.sequence_length.
+    """
+
+    pairs: str | list[str] = how_list()
+    """Files of queries and relevant texts: paths as in corpus.paths, of jsonl, csv, tsv, parquet or Arrow. Rows with
+    the same query are one query with several relevant texts. An empty list measures nothing."""
+    query_field: str = "query"
+    """Field of the pairs that holds the query."""
+    positive_field: str = "positive"
+    """Field of the pairs that holds the relevant text, or a list of them."""
+    corpus: str | list[str] = how_list()
+    """Further texts to search in, which are relevant to no query: paths as in corpus.paths."""
+    corpus_field: str = "text"
+    """Field of `corpus` that holds the text."""
+    query_prefix: str = ""
+    """Text that is put before each query, for models that expect one, such as `query: `."""
+    document_prefix: str = ""
+    """Text that is put before each document."""
+    max_queries: PositiveInt = 1000
+    """Largest number of queries measured (a fixed sample)."""
+    max_documents: PositiveInt = 10_000
+    """Largest number of documents to search in (a fixed sample that contains all relevant texts of the queries)."""
+
+
+@dataclass(frozen=True)
 class SimilarityConfig:
     """Comparison of domains (dontstop similarity); each of corpus.sources is a domain."""
 

@@ -6,6 +6,7 @@
 - `losses`: the loss of each document, also with the parts of each domain.
 - `masked_predictions`: pseudo-perplexity.
 - `knn_accuracy`: quality of features without training.
+- `retrieval`: quality of sentence vectors, by retrieval on pairs, and their isotropy.
 - `intervals`: losses per token and per byte with their intervals.
 - `model_matrix`: compares several models on several domains.
 - `domain_similarity`: compares domains by words and by losses.

@@ -17,10 +17,12 @@ from adapt.corpus.files.sources import sources_of
 from adapt.corpus.legibility import Legibility, read_legibility
 from adapt.evaluate.intervals import change, mean_loss
 from adapt.evaluate.measure_model import read_losses
-from adapt.evaluate.measurements import NOT_MEASURED, Estimate, LossChange, Text, TextLoss
+from adapt.evaluate.measurements import NOT_MEASURED, Estimate, LossChange, RetrievalChange, Text, TextLoss
 from adapt.model.additions.table import stored_additions
 from adapt.model.model_card import front_matter, loading_code, settings, table
+from adapt.model.sentence_vectors import SentenceVectors, write_sentence_vectors
 from adapt.model.start import MODEL_FOLDER
+from adapt.objective.table import objective_options
 from adapt.runner import Record
 from adapt.runner.files import link_or_copy, storage_errors, write_atomically
 from adapt.support.redact import redact, redacted
@@ -41,11 +43,17 @@ class Handover:
     changes: Sequence[LossChange]
     made_of: Sequence[Record]
     """The records of all stages that produced the model."""
+    vectors: SentenceVectors | None = None
+    """How sentence-transformers makes sentence vectors. None if the folder is not for sentence vectors."""
+    retrieval: RetrievalChange | None = None
+    """Retrieval before and after the training. None if it was not measured."""
 
 
 def hand_over(handover: Handover, folder: Path) -> None:
     """Writes the model and its card into a folder, which Hugging Face libraries can load."""
     _link(handover.training.path / MODEL_FOLDER, folder)
+    if handover.vectors:
+        write_sentence_vectors(handover.vectors, folder)
     write_atomically(folder / "README.md", model_card(_facts(handover)))
 
 
@@ -110,6 +118,7 @@ def _facts(handover: Handover) -> CardFacts:
     settings = {
         **{name: value for name, value in what(config.training).items() if value is not None},
         **{f"objective.{name}": value for name, value in asdict(config.objective).items()},
+        **_objective_options(config),
         "seed": config.seed,
         "steps": training.metrics["steps"],
         "tokens": training.metrics["tokens"],
@@ -129,7 +138,16 @@ def _facts(handover: Handover) -> CardFacts:
         packages=training.packages,
         additions=[entry["kind"] for entry in entries if entry["kind"] != "domains"],
         domains=[name for entry in entries if entry["kind"] == "domains" for name in entry["names"]],
+        vectors=handover.vectors,
+        retrieval=handover.retrieval,
     )
+
+
+def _objective_options(config: Config) -> dict[str, Any]:
+    """Returns the options of the objective, by dotted name."""
+    options = objective_options(config)
+    section = section_of(config.objective.kind)
+    return {} if options is None else {f"{section}.{name}": value for name, value in asdict(options).items()}
 
 
 def _dropped(prepared: Mapping[str, Any]) -> dict[str, str]:
@@ -264,6 +282,10 @@ class CardFacts:
     """Warnings about the training text."""
     domains: Sequence[str] = ()
     """Names of the domains for which the model has parts, in the order of training."""
+    vectors: SentenceVectors | None = None
+    """How sentence-transformers makes sentence vectors. None if the folder is not for sentence vectors."""
+    retrieval: RetrievalChange | None = None
+    """Retrieval before and after the training. None if it was not measured."""
 
 
 def model_card(facts: CardFacts) -> str:
@@ -273,16 +295,19 @@ def model_card(facts: CardFacts) -> str:
         Markdown with the YAML head of the Hugging Face Hub. It names no licence, because the licence depends on the
         base model and on the text, and the owner must choose it.
     """
-    causal = facts.objective == "causal"
+    causal, vectors = facts.objective == "causal", facts.vectors
+    task, library = "text-generation" if causal else "fill-mask", "transformers"
+    if vectors:
+        task, library = "sentence-similarity", "sentence-transformers"
     return CARD.format(
-        front=front_matter(facts.base_model, "text-generation" if causal else "fill-mask"),
-        loading=loading_code(causal, facts.additions, facts.domains),
+        front=front_matter(facts.base_model, task, library),
+        loading=loading_code(causal, facts.additions, facts.domains, vectors),
         name=facts.name,
         base_model=f"`{facts.base_model}`",
         objective=OBJECTIVES.get(facts.objective, facts.objective),
-        verdict=card_verdict(facts.results),
+        verdict=" ".join([*([facts.retrieval.sentence()] if facts.retrieval else []), card_verdict(facts.results)]),
         corpus="\n\n".join([settings(facts.corpus), *(f"**Note:** {remark}." for remark in facts.remarks)]),
-        results=results_table(facts.results),
+        results="\n\n".join([results_table(facts.results), *_retrieval(facts.retrieval)]),
         training=settings(facts.training),
         lineage=table(("stage", "key", "path"), facts.lineage),
         packages=settings(facts.packages),
@@ -324,6 +349,13 @@ def results_table(results: Sequence[LossChange]) -> str:
         for row in results
     ]
     return f"{RESULTS_NOTE}\n\n{table(header, rows)}{missing}"
+
+
+def _retrieval(of: RetrievalChange | None) -> list[str]:
+    """Returns a title, a table with a row per measure of retrieval, and a note. Empty if retrieval was not measured."""
+    if of is None:
+        return []
+    return ["### Retrieval", table(RetrievalChange.HEADER, of.rows()), of.note()]
 
 
 def _per_byte(row: LossChange) -> list[str]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from adapt.runner.record import Record
 from adapt.show.blocks import (
@@ -20,7 +20,7 @@ from adapt.show.blocks import (
     square,
     summary,
 )
-from adapt.support.better import Less
+from adapt.support.better import Less, More
 
 Unit = Literal["token", "byte"]
 LossUnit = Literal["nats per token", "bits per byte"]
@@ -104,6 +104,91 @@ class LossChange:
         if not is_general:
             return f"{said}."
         return f"{said}: the model forgot general text." if verb == "rose" else f"{said}: the model did not forget it."
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """Result of measuring the sentence vectors of one model by retrieval."""
+
+    recall_at_10: More[float]
+    """Share of the relevant texts that are among the first 10 documents, mean over queries."""
+    mrr: More[float]
+    """Mean reciprocal rank of the first relevant text, over all documents."""
+    ndcg_at_10: More[float]
+    """Normalized discounted cumulative gain of the first 10 documents (Järvelin and Kekäläinen 2002), mean over
+    queries. A relevant text at rank r gains 1 / log2(r + 1)."""
+    mean_cosine: Less[float]
+    """Mean cosine of the vectors of two different documents (Ethayarajh 2019, arXiv 1909.00512). It is 0 for isotropic
+    vectors, and 1 for vectors of the same direction."""
+    isoscore: More[float]
+    """IsoScore of the documents' vectors (Rudman et al. 2022, arXiv 2108.07344): about the share of dimensions that
+    vary equally, from 0 to 1."""
+    queries: int
+    documents: int
+    """Number of documents that were searched."""
+    pooling: str
+    """Pooling of the vectors: `mean` or `cls`."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Number of rows of the pairs that were left out, keyed by reason."""
+
+
+@dataclass(frozen=True)
+class MeasureChange:
+    """A measure of retrieval before and after a training, with 95% intervals over queries."""
+
+    before: More[Estimate]
+    after: More[Estimate]
+    change: More[Estimate]
+    """after - before, paired by query."""
+
+
+Measure = Literal["recall_at_10", "mrr", "ndcg_at_10"]
+MEASURES: dict[Measure, str] = {"recall_at_10": "recall@10", "mrr": "MRR", "ndcg_at_10": "nDCG@10"}
+"""Names of the measures of retrieval, keyed by field."""
+
+
+@dataclass(frozen=True)
+class RetrievalChange:
+    """Retrieval with a model's sentence vectors before and after a training, on the same queries and documents."""
+
+    measures: dict[Measure, MeasureChange]
+    before: Retrieved
+    after: Retrieved
+
+    HEADER: ClassVar[tuple[str, ...]] = ("measure", "before", "after", "change")
+
+    def sentence(self) -> str:
+        """Says in a sentence whether nDCG@10 rose or fell, or that its interval includes 0."""
+        of = self.measures["ndcg_at_10"]
+        low, high = of.change.low, of.change.high
+        values = f"from {of.before.value:.3f} to {of.after.value:.3f}"
+        if low is None or high is None:
+            return f"Retrieval (nDCG@10) went {values}. Too few queries for a 95% interval of the change."
+        ends = f"95% interval of the change: {interval(low, high, '+.3f')}"
+        if low <= 0 <= high:
+            return f"Retrieval (nDCG@10) did not change measurably: {values} ({ends})."
+        return f"Retrieval (nDCG@10) {'rose' if low > 0 else 'fell'} {values} ({ends})."
+
+    def rows(self) -> list[list[str]]:
+        """Returns a row of texts per measure, in the order of `HEADER`."""
+        rows = [
+            [MEASURES[name], of.before.text(".3f"), of.after.text(".3f"), of.change.text("+.3f")]
+            for name, of in self.measures.items()
+        ]
+        for name, title in (("mean_cosine", "mean cosine of two documents"), ("isoscore", "IsoScore")):
+            old, new = getattr(self.before, name), getattr(self.after, name)
+            rows.append([title, f"{old:.3f}", f"{new:.3f}", f"{new - old:+.3f}"])
+        return rows
+
+    def note(self) -> str:
+        """Returns what was measured, and the number of rows that were left out."""
+        after = self.after
+        left = ", ".join(f"{count:,} {reason}" for reason, count in after.left_out.items())
+        return (
+            f"{after.queries:,} queries, {after.documents:,} documents, {after.pooling} pooling. 95% intervals over"
+            " queries; higher is better. Isotropy: the mean cosine of two documents is low, and IsoScore high, if"
+            f" vectors use all directions.{f' Rows left out: {left}.' if left else ''}"
+        )
 
 
 def bits_of_earlier(values: Mapping[str, Any]) -> dict[str, Any]:

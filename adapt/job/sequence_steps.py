@@ -209,6 +209,7 @@ def sequence_step(
         before=Evaluate.of(context, "before", measured),
         after=Evaluate.of(context.starting_from(training), "after", measured, own),
         is_transductive=False,
+        vectors=context.vectors,
     )
     seen = {"continual": order[:number], "separate": [name], "joint": order}[mode]
     trained = setup.context.starting_from(training)

@@ -20,7 +20,7 @@ from adapt.runner import Stage
 from adapt.stage.context import Context
 from adapt.stage.export_model import Export
 from adapt.stage.finetuning import Finetune, Scores, task_of
-from adapt.stage.model_evaluation import Evaluate
+from adapt.stage.model_evaluation import Evaluate, MeasureRetrieval
 from adapt.stage.prepare_text import Gather, Prepared, PrepareTexts
 from adapt.stage.text_sources import listed_files
 from adapt.stage.train import Train
@@ -57,6 +57,8 @@ def dapt_stages(context: Context) -> Export:
         before=before,
         after=after,
         is_transductive=False,
+        vectors=context.vectors,
+        retrieved=MeasureRetrieval.around(context, training),
     )
 
 
@@ -110,6 +112,8 @@ def tapt_stages(context: Context) -> Export:
         before=before,
         after=after,
         is_transductive=transductive,
+        vectors=context.vectors,
+        retrieved=MeasureRetrieval.around(context, training),
     )
 
 

@@ -11,6 +11,7 @@
 - `load`: loads a model with or without its head.
 - `save_model`: saves a model as a Hugging Face folder.
 - `new_head`: gives an encoder a new head for masked tokens.
+- `sentence_vectors`: reads and writes the settings with which sentence-transformers makes a vector per text.
 - `model_card`: parts of the README.md of a saved model.
 - `safeguards`: silences transformers, builds models one at a time, and refuses weights that are nan or infinite.
 - `additions/`: adapters, masks, experts and prompts that a model has in addition to its architecture.

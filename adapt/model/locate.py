@@ -91,12 +91,16 @@ def snapshot(name: str, revision: str, weights: bool, cache_only: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     model = (CONFIG, INDEX, "model*.safetensors") if weights else (CONFIG,)
-    patterns = [*model, *TOKENIZER, ADAPTER, MODULES, "*.py"]  # code only runs with model.trust_remote_code
+    # code only runs with model.trust_remote_code
+    patterns = [*model, *TOKENIZER, ADAPTER, MODULES, SENTENCE_SETTINGS, SENTENCE_LENGTHS, "*.py"]
     options: dict[str, Any] = {"revision": revision, "local_files_only": cache_only}
     folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"], **options))
+    has_pooling = (folder / MODULES).is_file()
     if inner := transformer_place(folder):
         snapshot_download(name, allow_patterns=[f"{inner}/{pattern}" for pattern in patterns], **options)
         folder /= inner
+    if has_pooling:
+        snapshot_download(name, allow_patterns=[f"*_Pooling/{CONFIG}"], **options)
     require(folder, weights, name)
     return folder
 
@@ -251,6 +255,8 @@ def read_json(file: Path) -> dict[str, Any]:
 
 ADAPTER, MODULES = "adapter_config.json", "modules.json"
 """Files by which PEFT adapters, and models of sentence-transformers, are recognized."""
+SENTENCE_SETTINGS, SENTENCE_LENGTHS = "config_sentence_transformers.json", "sentence_bert_config.json"
+"""Files of sentence-transformers with prompts, and with the length of texts (`adapt.model.sentence_vectors`)."""
 _OTHERS = {
     "*.gguf": "GGUF, which is made for llama.cpp",
     "*.onnx": "ONNX",
@@ -349,12 +355,17 @@ def transformer_of(folder: Path) -> Path | None:
 
 def transformer_place(folder: Path) -> str:
     """Returns the name of the transformer's subfolder from modules.json; empty if it is the folder itself."""
-    for module in _read(folder / MODULES, list) if (folder / MODULES).is_file() else ():
+    for module in read_list(folder / MODULES):
         path = str(module.get("path", "")) if isinstance(module, dict) else ""
         is_safe = "/" not in path and path not in (".", "..")
         if path and is_safe and str(module.get("type", "")).endswith("Transformer"):
             return path
     return ""
+
+
+def read_list(file: Path) -> list[Any]:
+    """Reads a JSON list. Returns an empty list if the file does not exist, cannot be read, or is not a list."""
+    return list(_read(file, list)) if file.is_file() else []
 
 
 def _read(file: Path, kind: type[Any]) -> Any:

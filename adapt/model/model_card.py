@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from adapt.model.sentence_vectors import SentenceVectors
+
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 """Pattern of Hugging Face ids. The Hub refuses cards whose base_model is not an id, so the card leaves folders out."""
 
@@ -38,8 +40,28 @@ last. `adapt.model.additions.domain_modules` finds the domain that a text is nea
 """
 
 
-def loading_code(causal: bool, additions: Sequence[str], domains: Sequence[str] = ()) -> str:
+LOADING_VECTORS = """\
+Sentence vectors with sentence-transformers ({pooling} pooling{scaled}):
+
+```python
+from sentence_transformers import SentenceTransformer
+
+vectors = SentenceTransformer(".").encode(["a sentence", "another sentence"])  # . is the folder of this file
+```
+
+The language model with transformers:
+
+"""
+
+
+def loading_code(
+    causal: bool, additions: Sequence[str], domains: Sequence[str] = (), vectors: SentenceVectors | None = None
+) -> str:
     """Returns the section of the card that shows how to load the model in Python."""
+    if vectors:
+        scaled = ", scaled to length 1" if vectors.normalize else ""
+        before = LOADING_VECTORS.format(pooling=vectors.pooling, scaled=scaled)
+        return before + loading_code(causal, additions, domains)
     if additions:
         chosen = f", domain={domains[-1]!r}" if domains else ""
         code = LOADING_ADDITIONS.format(additions=", ".join(additions), causal=causal, chosen=chosen)
@@ -47,16 +69,18 @@ def loading_code(causal: bool, additions: Sequence[str], domains: Sequence[str] 
     return LOADING.format(auto_class="AutoModelForCausalLM" if causal else "AutoModelForMaskedLM")
 
 
-def front_matter(base_model: str, task: str) -> str:
+def front_matter(base_model: str, task: str, library: str = "transformers") -> str:
     """Returns the lines between the dashes of a card.
 
     Args:
         base_model: id or folder of the model that was trained further.
         task: a pipeline tag of the Hub.
+        library: name of the library that loads the model.
     """
     base = [f"base_model: {json.dumps(base_model)}"] if HUB_ID.fullmatch(base_model) else []
-    tags = [f"- {tag}" for tag in (task, "domain-adaptation", "dontstop")]
-    return "\n".join([*base, "library_name: transformers", f"pipeline_tag: {task}", "tags:", *tags])
+    libraries = () if library == "transformers" else (library,)
+    tags = [f"- {tag}" for tag in (*libraries, task, "domain-adaptation", "dontstop")]
+    return "\n".join([*base, f"library_name: {library}", f"pipeline_tag: {task}", "tags:", *tags])
 
 
 def settings(values: Mapping[str, Any]) -> str:

@@ -31,6 +31,12 @@ def objective_options(config: Config) -> Any:
     return OBJECTIVES.read(config.objective.kind, {}) if given is None else given
 
 
+def trained_pooling(config: Config) -> str | None:
+    """Returns the pooling with which the configured objective trains sentence vectors; None if it trains none."""
+    pooling: str | None = getattr(objective_options(config), "pooling", None)
+    return pooling
+
+
 def check_objective(config: Config) -> None:
     """Refuses a user's own objective that is no subclass of `Masking`.
 

@@ -13,8 +13,9 @@ from adapt.corpus.entities import TAGGERS
 from adapt.corpus.files.manifest import Manifest
 from adapt.model.architecture import check_architecture, check_sequence_length
 from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
+from adapt.model.sentence_vectors import SentenceVectors, exported_vectors
 from adapt.model.start import Start
-from adapt.objective.table import check_objective
+from adapt.objective.table import check_objective, trained_pooling
 from adapt.runner import Done, Stage, Store
 from adapt.runner.digest import Digests
 from adapt.runner.files import share_with_group
@@ -102,6 +103,15 @@ class Context:
         identity = {"tokenizer": digest, **deciding("tokenizers")}
         known = {**form.identity(), **({"tagger_source": self.digests.of(source)} if source else {})}
         return Tokens(self.start.pretrained, form, identity, known, self.start.vocabulary)
+
+    @property
+    def vectors(self) -> SentenceVectors | None:
+        """How sentence-transformers makes vectors with exported models; None if they are not for sentence vectors.
+
+        Raises:
+            ConfigError: see `adapt.model.sentence_vectors.exported_vectors`.
+        """
+        return exported_vectors(self.config, self.start.pretrained.model, trained_pooling(self.config))
 
     def starting_from(self, training: Stage[Any]) -> "Context":
         """Returns a context that starts from the model of a training."""

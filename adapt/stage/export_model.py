@@ -8,7 +8,10 @@ from typing import Any
 
 from adapt.config import Config
 from adapt.corpus.corpora import dropped_documents
-from adapt.evaluate.measurements import NOT_MEASURED, LossChange, Text, bits_of_earlier
+from adapt.evaluate.measurements import NOT_MEASURED, LossChange, RetrievalChange, Text, bits_of_earlier
+from adapt.model.additions.table import stored_additions
+from adapt.model.sentence_vectors import SentenceVectors, vectors_what
+from adapt.model.start import MODEL_FOLDER
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.record import OneModel, Record
 from adapt.show.blocks import (
@@ -24,10 +27,10 @@ from adapt.show.blocks import (
     summary,
 )
 from adapt.show.drawing import METRICS_LINES, loss_curve
-from adapt.stage.model_evaluation import Evaluate
+from adapt.stage.model_evaluation import Evaluate, MeasureRetrieval
 from adapt.stage.prepare_text import Prepare, Prepared
 from adapt.stage.train import Train, Trained
-from adapt.terminal.console import duration
+from adapt.terminal.console import duration, log
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,22 @@ class Adapted(Trained, OneModel):
     """Number of documents of the training text after cleaning, including held-out ones. None if it was streamed."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Number of documents dropped from the training text, keyed by reason."""
+    pooling: str = ""
+    """Pooling with which sentence-transformers loads the folder. Empty if the folder is not for sentence vectors."""
+    retrieval: RetrievalChange | None = None
+    """Retrieval with the model's sentence vectors before and after training. None without `retrieval.pairs`."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows whether the losses fell or rose, the losses, guesses of hidden words, the cost, and the model."""
         faults = [FindingBlock("warning", fault, "warning") for fault in self.text_faults]
         name = "your tasks' text" if "text" in record.inputs else "your domain"
-        said = [of.sentence(name) for of in self.losses.values()]
+        retrieval = [self.retrieval] if self.retrieval else []
+        said = [of.sentence() for of in retrieval] + [of.sentence(name) for of in self.losses.values()]
         dropped = dropped_documents(self.documents or 0, self.dropped)
         missing = "" if "domain" in self.losses else f"The loss on {name} was not measured: {NOT_MEASURED}."
         return [
             *summary(missing, *said),
+            *(Table(of.HEADER, of.rows(), f"{record.name}: retrieval", of.note()) for of in retrieval),
             *self._losses(record.name, name),
             *([Findings(faults)] if faults else []),
             *_guesses(record),
@@ -60,6 +69,7 @@ class Adapted(Trained, OneModel):
             *([TextBlock(f"Training text: {dropped}.")] if dropped else []),
             TextBlock(self._cost(record)),
             TextBlock(f"Model: {record.path}"),
+            *([TextBlock(f"sentence-transformers loads it with {self.pooling} pooling.")] if self.pooling else []),
         ]
 
     @classmethod
@@ -159,20 +169,30 @@ class Export(Stage[Adapted]):
     after: Evaluate
     is_transductive: bool
     """Whether the model was trained on the text of the dev and test splits."""
+    vectors: SentenceVectors | None = None
+    """How sentence-transformers makes sentence vectors. None if the folder is not for sentence vectors."""
+    retrieved: Mapping[str, MeasureRetrieval] = field(default_factory=dict)
+    """Retrieval `before` and `after` the training. Empty without `retrieval.pairs`."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns how intervals are computed, and whether the text is transductive."""
+        """Returns how intervals are computed, whether the text is transductive, and how sentence vectors are made."""
         transductive = {"transductive": True} if self.is_transductive else {}
-        return {"bootstrap_samples": self.config.evaluation.bootstrap_samples, **transductive}
+        samples = {"bootstrap_samples": self.config.evaluation.bootstrap_samples}
+        return {**samples, **transductive, **vectors_what(self.vectors)}
 
     def run(self, folder: Path, done: Done) -> Outcome[Adapted]:
         """Links the model's files, compares the losses, and writes the card."""
         from adapt.evaluate.export_card import Handover, hand_over, loss_changes
+        from adapt.evaluate.retrieval import retrieval_change
 
         training, before, after = done[self.training], done[self.before], done[self.after]
         old, new = (before.path, before.result.texts), (after.path, after.result.texts)
         changes = loss_changes(old, new, self.config.evaluation.bootstrap_samples)
-        parts = (self.domain, self.general, self.text, self.training, self.before, self.after)
+        measured = {label: done[stage] for label, stage in self.retrieved.items()}
+        samples = self.config.evaluation.bootstrap_samples
+        retrieval = retrieval_change(measured["before"], measured["after"], samples) if measured else None
+        vectors = self._kept(training.path / MODEL_FOLDER)
+        parts = (self.domain, self.general, self.text, self.training, self.before, self.after, *self.retrieved.values())
         handover = Handover(
             config=self.config,
             training=training.record,
@@ -181,6 +201,8 @@ class Export(Stage[Adapted]):
             is_transductive=self.is_transductive,
             changes=changes,
             made_of=[done.records[stage.key] for stage in parts if stage],
+            vectors=vectors,
+            retrieval=retrieval,
         )
         hand_over(handover, folder)
         text = done[self.text or self.domain].result
@@ -191,5 +213,19 @@ class Export(Stage[Adapted]):
             text_faults=legibility.faults() if legibility else [],
             documents=None if text.train_documents is None else text.train_documents + text.heldout_documents,
             dropped=text.dropped or {},
+            pooling=vectors.pooling if vectors else "",
+            retrieval=retrieval,
         )
         return Outcome(result, training.record.cost, training.record.resources)
+
+    def _kept(self, model: Path) -> SentenceVectors | None:
+        """Returns how to make sentence vectors.
+
+        If export.sentence_transformers is not set, a model with additions is not exported for sentence vectors, because
+        sentence-transformers would ignore the additions.
+        """
+        kinds = [entry["kind"] for entry in stored_additions(model)] if self.vectors else []
+        if kinds and self.config.export.sentence_transformers is None:
+            log(f"export: no files for sentence-transformers, which would ignore {', '.join(kinds)} of the model")
+            return None
+        return self.vectors

@@ -1,7 +1,8 @@
 """Stages that measure models and domains on held-out text and tasks.
 
 `evaluate`: the loss of a model; all models are measured on the same documents and masks. `perplexity`: its
-pseudo-perplexity. `neighbours`: how often nearest neighbours have the same label. `compare`: comparison of several
+pseudo-perplexity. `neighbours`: how often nearest neighbours have the same label. `retrieval`: how well its sentence
+vectors find relevant texts. `compare`: comparison of several
 models (Don't Stop Pretraining, table 12). `similarity`: how similar domains are (section 3.1).
 """
 
@@ -10,8 +11,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from adapt.config import Config, what
-from adapt.evaluate.measurements import ModelsCompared, Similar, TaskNeighbours, TextLoss, Unit, bits_of_earlier
+from adapt.config import Config, CorpusConfig, what
+from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed
+from adapt.evaluate.measurements import (
+    ModelsCompared,
+    Retrieved,
+    Similar,
+    TaskNeighbours,
+    TextLoss,
+    Unit,
+    bits_of_earlier,
+)
+from adapt.model.sentence_vectors import FEATURES
 from adapt.model.start import Start
 from adapt.objective.table import measured_what
 from adapt.ray.runtime import connect
@@ -22,6 +33,7 @@ from adapt.stage.context import Context, Tokens
 from adapt.stage.finetuning import PrepareTask
 from adapt.stage.preflight import check_model
 from adapt.stage.prepare_text import Prepared
+from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import task_needs
 
 PERPLEXITY_DOCUMENTS = 100
@@ -192,6 +204,94 @@ class Neighbours(Stage[Voted]):
         connect(self.config.resources)
         tasks = {name: done[task].path for name, task in self.tasks.items()}
         return Outcome(Voted(nearest_neighbours(self.config, self.start.made(done), tasks)))
+
+
+@dataclass(frozen=True, eq=False)
+class MeasureRetrieval(Stage[Retrieved]):
+    """Measures the sentence vectors of a model by retrieval on the user's pairs."""
+
+    kind = "retrieval"
+
+    name: str
+    config: Config
+    start: Start
+    """Model to measure."""
+    pairs: Manifest
+    """Listed files of `retrieval.pairs`."""
+    corpus: Manifest | None
+    """Listed files of `retrieval.corpus`."""
+    pooling: str
+    """Pooling of the vectors: `mean` or `cls`."""
+
+    @classmethod
+    def around(cls, context: Context, training: Stage[Any]) -> "dict[str, MeasureRetrieval]":
+        """Returns the measurements `before` and `after` a training. Empty without `retrieval.pairs`.
+
+        Args:
+            context: context whose start model is trained.
+            training: the training.
+
+        Raises:
+            ConfigError: vectors with this pooling cannot be measured.
+            DataError: the pairs lack a field, or no pair is usable.
+        """
+        config, retrieval = context.config, context.config.retrieval
+        if not retrieval.pairs:
+            return {}
+        from adapt.evaluate.retrieval import check_pairs
+
+        pooling = context.vectors.pooling if context.vectors else "mean"
+        if pooling not in FEATURES:
+            raise ConfigError(
+                f"retrieval.pairs: vectors with the pooling {pooling} of {context.start.pretrained.model} cannot be"
+                " measured",
+                "set export.sentence_transformers to mean or cls, or leave retrieval.pairs out",
+            )
+        check_pairs(retrieval)
+        pairs, corpus = (
+            build_manifest(replace(CorpusConfig(), paths=paths), context.digests) if paths else None
+            for paths in (retrieval.pairs, retrieval.corpus)
+        )
+        assert pairs
+        starts = {"before": context.start, "after": context.start.after(training)}
+        return {
+            label: cls(f"{config.name}-{label}", config, start, pairs, corpus, pooling)
+            for label, start in starts.items()
+        }
+
+    def what(self) -> Mapping[str, Any]:
+        """Returns the model, the content of the files and how they are read, and how vectors are made."""
+        return {
+            **measured_model(self.config, self.start),
+            **what(self.config.retrieval),
+            "pooling": self.pooling,
+            "pairs": self.pairs.digest,
+            "corpus": self.corpus.digest if self.corpus else None,
+        }
+
+    def needs(self) -> Mapping[str, float]:
+        """Requires one device."""
+        return task_needs(self.config.resources)
+
+    def refuse_early(self) -> None:
+        """Checks that the model can be loaded."""
+        check_model(self.start, self.config.objective.kind == "causal")
+
+    def run(self, folder: Path, done: Done) -> Outcome[Retrieved]:
+        """Measures the model on a device of the cluster.
+
+        Raises:
+            DataError: the files have changed since they were listed.
+        """
+        from adapt.evaluate.retrieval import VectorModel, measure_retrieval
+
+        connect(self.config.resources)
+        causal = self.config.objective.kind == "causal"
+        vectors = VectorModel(self.start.made(done), causal, self.pooling, self.config.evaluation)
+        retrieved = measure_retrieval(self.config, vectors, folder)
+        for listed in filter(None, (self.pairs, self.corpus)):
+            check_listed(listed)
+        return Outcome(retrieved)
 
 
 def measured_model(config: Config, start: Start) -> dict[str, Any]:

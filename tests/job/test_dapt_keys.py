@@ -85,6 +85,7 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "evaluation.sequence_length": (64, MEASURED),
     "evaluation.bootstrap_samples": (7, MEASURED),
     "evaluation.examples": (7, MEASURED),
+    "export.sentence_transformers": ("mean", {"export"}),
 }
 HOW: dict[str, Any] = {
     "name": "renamed",
@@ -119,6 +120,9 @@ HOW: dict[str, Any] = {
 NEAR = {"corpus.deduplicate": "near"}
 DAS = {"method.kind": "das"}
 AGAINST = {"corpus.decontaminate": [EvaluationSet("questions", "data/questions.jsonl")]}
+VECTORS = {"export.sentence_transformers": "mean"}
+PAIRS = {"retrieval.pairs": "data/a.jsonl", "retrieval.query_field": "label", "retrieval.positive_field": "body"}
+RETRIEVED = {"retrieved.before", "retrieved.after", "export"}
 WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
     "corpus.near_ngram": (NEAR, 3, DOMAIN),
     "corpus.near_permutations": (NEAR, 64, DOMAIN),
@@ -128,6 +132,15 @@ WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
     "corpus.decontaminate_overlap": (AGAINST, 0.9, DOMAIN),
     "model.head_warmup_steps": ({"model.head": "new"}, 3, TRAINED),
     "training.decay": ({"training.schedule": "wsd"}, "cosine", TRAINED),
+    "export.normalize": (VECTORS, True, {"export"}),
+    "export.max_length": (VECTORS, 64, {"export"}),
+    "retrieval.query_field": (PAIRS, "text", RETRIEVED),
+    "retrieval.positive_field": (PAIRS, "text", RETRIEVED),
+    "retrieval.corpus_field": (PAIRS, "body", RETRIEVED),
+    "retrieval.query_prefix": (PAIRS, "query: ", RETRIEVED),
+    "retrieval.document_prefix": (PAIRS, "passage: ", RETRIEVED),
+    "retrieval.max_queries": (PAIRS, 7, RETRIEVED),
+    "retrieval.max_documents": (PAIRS, 7, RETRIEVED),
     "das.soft_mask": (DAS, "gradient", TRAINED),
     "das.general_importance": (DAS, "random", TRAINED),
     "das.importance": (DAS, "fisher", TRAINED),
@@ -149,7 +162,7 @@ WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
 CONTENT = {
     *("corpus.sources", "corpus.dataset", "corpus.dataset_config", "corpus.dataset_split", "corpus.dataset_revision"),
     "corpus.packages",
-    *("corpus.paths", "evaluation.general_paths", "mixture.replay_paths"),
+    *("corpus.paths", "evaluation.general_paths", "mixture.replay_paths", "retrieval.pairs", "retrieval.corpus"),
     *("model.path", "model.revision", "model.tokenizer", "model.trust_remote_code"),
 }
 OTHER_JOBS = {
@@ -322,3 +335,13 @@ def test_another_tokenizer_counts(config: Config, tmp_path: Path) -> None:
     (tmp_path / "tokenizer" / "vocab.txt").write_text("[PAD]\n")
     other = changed(config, "model.tokenizer", str(tmp_path / "tokenizer"))
     assert differing(keys(config), keys(other)) == ALL - LISTINGS
+
+
+def test_pairs_and_their_corpus_count_by_content(config: Config, tmp_path: Path) -> None:
+    for name, value in PAIRS.items():
+        config = given(config, name, value)
+    shutil.copy("data/a.jsonl", "data/copy.jsonl")
+    Path("data/more.jsonl").write_text('{"label": "q", "body": "d", "text": "t"}\n')
+    assert differing(keys(config), keys(given(config, "retrieval.pairs", "data/copy.jsonl"))) == set()
+    for name in ("retrieval.pairs", "retrieval.corpus"):
+        assert differing(keys(config), keys(given(config, name, "data/more.jsonl"))) == RETRIEVED

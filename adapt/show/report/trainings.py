@@ -1,8 +1,8 @@
 """Tables of pre-training: text, length, changes of losses, cost and gain."""
 
-from adapt.evaluate.measurements import NOT_MEASURED, LossChange
+from adapt.evaluate.measurements import NOT_MEASURED, LossChange, RetrievalChange
 from adapt.runner.record import Record
-from adapt.show.blocks import NONE, Block, Cell, FindingBlock, Table, worded_interval
+from adapt.show.blocks import NONE, Block, Cell, FindingBlock, Table, interval, worded_interval
 from adapt.show.report.study import Entry, Study, upstream
 from adapt.show.report.task_comparison import Compared, Trainings, finetuning_hours, gain, hours, nats, span
 from adapt.show.report.task_runs import Results
@@ -25,7 +25,8 @@ def training_verdicts(study: Study) -> list[FindingBlock]:
 
 def _verdict(entry: Entry) -> FindingBlock:
     name = "its tasks' text" if "text" in entry.record.inputs else "its domain"
-    text = " ".join(of.sentence(name) for of in entry.result.losses.values())
+    retrieval = [entry.result.retrieval.sentence()] if entry.result.retrieval else []
+    text = " ".join([*retrieval, *(of.sentence(name) for of in entry.result.losses.values())])
     high = entry.result.losses["domain"].change.high if "domain" in entry.result.losses else None
     return FindingBlock(entry.label, text, "open" if high is None or high >= 0 else "better")
 
@@ -33,7 +34,9 @@ def _verdict(entry: Entry) -> FindingBlock:
 def pretraining(study: Study) -> Table:
     """Makes a table with a row per trained model: text, length, held-out losses and cost."""
     losses = ["loss on its domain", "loss on general text", "bits per byte"]
-    header = ["model", "text", "steps", "tokens", *losses, "device time"]
+    has_retrieval = any(entry.result.retrieval for entry in exports_of(study))
+    retrieval = ["retrieval (nDCG@10)", "mean cosine"] if has_retrieval else []
+    header = ["model", "text", "steps", "tokens", *losses, *retrieval, "device time"]
     rows: list[list[Cell | str]] = [
         [
             entry.label,
@@ -43,6 +46,7 @@ def pretraining(study: Study) -> Table:
             _loss(entry.result.losses.get("domain")),
             _loss(entry.result.losses.get("general")),
             _per_byte(entry.result.losses.get("domain")),
+            *(_retrieval(entry.result.retrieval) if has_retrieval else []),
             hours(entry.record.cost.get("device_hours")),
         ]
         for entry in exports_of(study)
@@ -54,7 +58,23 @@ def pretraining(study: Study) -> Table:
     )
     if any("domain" not in entry.result.losses for entry in exports_of(study)):
         note += f" A missing loss on its domain: {NOT_MEASURED}."
+    if has_retrieval:
+        note += (
+            " Retrieval on pairs: before → after, with the change and its 95% interval over queries; higher is better."
+            " Mean cosine of two documents: lower means that vectors use more directions."
+        )
     return Table(header, rows, "Pre-training", note)
+
+
+def _retrieval(of: RetrievalChange | None) -> list[Cell]:
+    """Returns the cells with nDCG@10 and the mean cosine before and after training."""
+    if of is None:
+        return [Cell(NONE), Cell(NONE)]
+    ndcg = of.measures["ndcg_at_10"]
+    ends = interval(ndcg.change.low, ndcg.change.high, "+.3f")
+    change = f"{ndcg.change.value:+.3f}" + (f" ({ends})" if ends else "")
+    cosines = f"{of.before.mean_cosine:.2f} → {of.after.mean_cosine:.2f}"
+    return [Cell(f"{ndcg.before.value:.3f} → {ndcg.after.value:.3f}", change), Cell(cosines)]
 
 
 def _corpus(study: Study, record: Record) -> Cell:

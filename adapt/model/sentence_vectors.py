@@ -1,0 +1,184 @@
+"""Sentence vectors in the format of sentence-transformers: how a model folder says that token states become one vector.
+
+Such a folder has modules.json, which lists the modules of the model in order: a transformer, a pooling of its last
+hidden states, and optionally a scaling of the vectors to length 1. This module reads these settings, and adds them to
+an exported folder. The files have the form that sentence-transformers has written since version 2, which later
+versions read too. transformers ignores them. This module imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from adapt.config import Config
+from adapt.model.additions.table import refuse_additions
+from adapt.model.architecture import check_sequence_length, max_sequence_length
+from adapt.model.locate import CONFIG, MODULES, SENTENCE_LENGTHS, SENTENCE_SETTINGS, read_json, read_list
+from adapt.runner.files import make_folder, write_atomically
+from adapt.support.errors import ConfigError
+from adapt.terminal.console import log
+
+POOLING, NORMALIZE = "1_Pooling", "2_Normalize"
+MODES = {
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+"""Switches of sentence-transformers' poolings, keyed by the name of the pooling."""
+FEATURES = {"mean": "mean", "cls": "first"}
+"""Names of the poolings that can be measured here (`adapt.model.states.document_states`), by their names there."""
+
+
+@dataclass(frozen=True)
+class SentenceVectors:
+    """How token states become one vector per text."""
+
+    pooling: str
+    """Name of the pooling in sentence-transformers, such as `mean`."""
+    normalize: bool = False
+    """Whether vectors are scaled to length 1."""
+    max_length: int | None = None
+    """Length to which texts are truncated [tokens]; None for no limit."""
+    lowercase: bool = False
+    """Whether texts are lower-cased before the tokenizer."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Prompts, and the similarity for which the model was made."""
+
+
+@cache  # a job asks several times, and the log line should appear once
+def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
+    """Reads how a model makes sentence vectors.
+
+    Args:
+        folder: folder of the transformer, which is the folder of the whole model or a folder in it.
+
+    Returns:
+        None if the folder is not in the format of sentence-transformers, or if its model cannot be kept, because it has
+        modules besides transformer, pooling and scaling, or several poolings. The latter is logged.
+    """
+    root = next((place for place in (folder, folder.parent) if _is_of(place, folder)), None)
+    if root is None:
+        return None
+    modules = {str(module.get("type", "")).rpartition(".")[2]: str(module.get("path", "")) for module in _modules(root)}
+    others = [name for name in modules if name not in ("Transformer", "Pooling", "Normalize")]
+    modes = _modes(_settings(root / modules["Pooling"] / CONFIG)) if "Pooling" in modules else []
+    if others or len(modes) != 1 or modes[0] not in MODES:
+        reason = f"module {others[0]}" if others else f"pooling {', '.join(modes) or 'none'}"
+        log(
+            f"the sentence vectors of {root} ({reason}) cannot be kept: set export.sentence_transformers to mean or cls"
+            " to export a model for sentence vectors"
+        )
+        return None
+    lengths, settings = _settings(folder / SENTENCE_LENGTHS), _settings(root / SENTENCE_SETTINGS)
+    longest = lengths.get("max_seq_length")
+    return SentenceVectors(
+        modes[0],
+        "Normalize" in modules,
+        longest if isinstance(longest, int) else None,
+        bool(lengths.get("do_lower_case")),
+        {name: settings[name] for name in ("prompts", "default_prompt_name", "similarity_fn_name") if name in settings},
+    )
+
+
+def _is_of(root: Path, folder: Path) -> bool:
+    """Whether modules.json of a folder names another folder as its transformer."""
+    places = [str(m.get("path", "")) for m in _modules(root) if str(m.get("type", "")).endswith("Transformer")]
+    return bool(places) and (root / places[0]).resolve() == folder.resolve()
+
+
+def _modules(root: Path) -> list[dict[str, Any]]:
+    return [module for module in read_list(root / MODULES) if isinstance(module, dict)]
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    return read_json(file) if file.is_file() else {}
+
+
+def _modes(pooling: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the poolings that a Pooling module combines, from its settings of any version."""
+    if "pooling_mode" in pooling:
+        modes = pooling["pooling_mode"]
+        return [modes] if isinstance(modes, str) else list(modes)
+    return [name for name, switch in MODES.items() if pooling.get(switch)]
+
+
+def exported_vectors(config: Config, folder: Path, trained: str | None = None) -> SentenceVectors | None:
+    """Returns the sentence vectors of the models that a job exports. None if they are not for sentence vectors.
+
+    Args:
+        config: configuration of the job.
+        folder: folder of the initial model.
+        trained: pooling with which the objective trains vectors; None if it trains none.
+
+    Raises:
+        ConfigError: a setting contradicts the objective, a decoder is pooled at its first token, or texts would be
+            longer than the model's longest input.
+    """
+    export = config.export
+    asked = export.sentence_transformers
+    if asked == "none":
+        return None
+    if asked and trained and asked != trained:
+        raise ConfigError(
+            f"export.sentence_transformers is {asked}, but {config.objective.kind} trains vectors with the pooling"
+            f" {trained}",
+            f"set {config.objective.kind}.pooling to {asked}, or leave export.sentence_transformers out",
+        )
+    source = read_sentence_vectors(folder)
+    pooling = asked or trained or (source.pooling if source else None)
+    if pooling is None:
+        return None
+    if pooling == "cls" and config.objective.kind == "causal":
+        raise ConfigError(
+            "export.sentence_transformers is cls, but the first token of a decoder sees no other token",
+            "set export.sentence_transformers to mean",
+        )
+    if export.max_length:
+        check_sequence_length(folder, export.max_length, "export.max_length")
+    kept = replace(source, pooling=pooling) if source else SentenceVectors(pooling)
+    return replace(
+        kept,
+        normalize=kept.normalize if export.normalize is None else export.normalize,
+        max_length=export.max_length or kept.max_length or max_sequence_length(folder),
+    )
+
+
+def write_sentence_vectors(vectors: SentenceVectors, folder: Path) -> None:
+    """Adds to a folder of transformers the files with which sentence-transformers loads it.
+
+    Raises:
+        ModelError: the model has additions to its architecture, which sentence-transformers would ignore.
+    """
+    refuse_additions(folder, "loaded by sentence-transformers (export.sentence_transformers)")
+    config = read_json(folder / CONFIG)
+    width = config.get("hidden_size", config.get("dim", config.get("n_embd")))
+    modules = [("", "Transformer"), (POOLING, "Pooling"), *([(NORMALIZE, "Normalize")] if vectors.normalize else [])]
+    lengths = {"max_seq_length": vectors.max_length, "do_lower_case": vectors.lowercase}
+    pooling = {"word_embedding_dimension": width, **{switch: name == vectors.pooling for name, switch in MODES.items()}}
+    settings = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine", **vectors.settings}
+    files = {
+        MODULES: [
+            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for number, (path, kind) in enumerate(modules)
+        ],
+        SENTENCE_LENGTHS: {name: value for name, value in lengths.items() if value is not None},
+        SENTENCE_SETTINGS: settings,
+        f"{POOLING}/{CONFIG}": pooling,
+        **({f"{NORMALIZE}/{CONFIG}": {}} if vectors.normalize else {}),
+    }
+    for name, content in files.items():
+        make_folder((folder / name).parent)
+        write_atomically(folder / name, json.dumps(content, indent=2))
+
+
+def vectors_what(vectors: SentenceVectors | None) -> dict[str, Any]:
+    """Returns what sentence vectors add to the key of a stage."""
+    return {"sentence_vectors": asdict(vectors)} if vectors else {}
