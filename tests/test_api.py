@@ -21,6 +21,7 @@ from adapt.api import arguments_of, configuration
 from adapt.config import Config, TrainingConfig
 from adapt.config.job_config import DAPT
 from adapt.job.registry import JOBS
+from adapt.runner.notifications import wait_until_sent
 from adapt.support.errors import ConfigError, TrainingError
 from adapt.terminal.console import end_now, log
 from adapt.terminal.library import LOGGER, as_library
@@ -243,8 +244,17 @@ def test_a_search_needs_a_space_that_exists(fields: dict[str, object]) -> None:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_job_returns_its_result_and_model_and_shows_them(fields: dict[str, object], tmp_path: Path) -> None:
+def test_a_job_returns_its_result_and_model_and_shows_them(
+    fields: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages: list[dict[str, object]] = []
+    monkeypatch.setattr("adapt.runner.notifications._send", lambda address, content: messages.append(content))
+    monkeypatch.setenv("TEST_WEBHOOK", "https://example.org/hook")
+    fields |= {"notify": {"webhook": "TEST_WEBHOOK"}}
     run = dontstop.dapt(**fields)
+    wait_until_sent()
+    assert [(message["event"], message["path"]) for message in messages] == [("finish", str(run.path))]
+    assert "Held-out loss" in str(messages[0]["text"])
     change = run.result.losses["domain"].change
     assert change.low is not None
     assert change.low <= change.value <= change.high  # type: ignore[operator]
@@ -255,6 +265,8 @@ def test_a_job_returns_its_result_and_model_and_shows_them(fields: dict[str, obj
     assert model.get_input_embeddings().num_embeddings == len(tokenizer)
     began = run.record.started_at
     assert dontstop.dapt(**fields).record.started_at == began  # The stage was not run again.
+    wait_until_sent()
+    assert len(messages) == 1  # Nothing ran, so there is no second message.
     assert not dontstop.plan("dapt", **fields).to_run
     with pytest.raises(ConfigError, match=r"there is no model of share 0\.5"):
         run.load(share=0.5)

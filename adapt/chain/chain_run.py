@@ -10,7 +10,8 @@ from typing import Any
 from adapt.chain.chain_file import ChainFile, read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import Chain, ahead, build_chain, check_chain, study, trainings_ahead
-from adapt.show.blocks import Block, Section, TextBlock, summary
+from adapt.runner.notifications import notifying
+from adapt.show.blocks import Block, Section, TextBlock, first_sentence, summary
 from adapt.show.pages import SelfShown
 from adapt.show.progress.chain_now import ChainNow, chain_now
 from adapt.show.progress.goals import goal_states, goals_table, trainings_table
@@ -116,11 +117,16 @@ class ChainRun:
         Raises:
             AdaptError: a stage failed. The report of all finished stages is written before that.
         """
-        check_searches(self.build())
-        try:
-            self.finish()
-        finally:
-            report = self.report()
+        chain = self.build()
+        check_searches(chain)
+        will_run = bool(ahead(chain))
+        with notifying(chain.notify, f"chain {self.file.name}") as finished:
+            try:
+                self.finish()
+            finally:
+                report = self.report()
+            if will_run:
+                finished(first_sentence(report.first_blocks()), report.path)
         return report
 
     def finish(self) -> Chain:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adapt.chain.chain_nodes import Node, node_label
-from adapt.config import Config, ResourcesConfig
+from adapt.config import Config, NotifyConfig, ResourcesConfig
 from adapt.job.job_run import Job
 from adapt.model.start import Start
 from adapt.runner import Finished, Record, Stage, Store
@@ -119,6 +119,7 @@ class Chain:
     goals: list[Goal]
     store: Store
     resources: ResourcesConfig
+    notify: NotifyConfig
     later: list[str] = field(default_factory=list)
     """Labels of nodes whose stages are only known after a search has finished."""
 
@@ -154,7 +155,7 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
         if node.config.storage != first.storage or node.config.resources.address != first.resources.address:
             what = f"{node.label} and {nodes[0].label} differ in storage.root or resources.address"
             raise ConfigError(what, "set both for all stages, in `common`")
-    chain, offered = Chain([], Store(root_of(first)), first.resources), Offered()
+    chain, offered = Chain([], Store(root_of(first)), first.resources, first.notify), Offered()
     for node in nodes:
         if {*node.needed} & {*offered.unknown}:
             if node.job.kind.task:
@@ -177,7 +178,7 @@ def build_one(job: Job, config: Config) -> Chain:
     context = Context.of(config)
     goal = Goal(job.name, job, {}, job.final(context), context.config)
     context.digests.save()
-    return Chain([goal], context.store, context.config.resources)
+    return Chain([goal], context.store, context.config.resources, context.config.notify)
 
 
 def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:

@@ -30,7 +30,15 @@ from adapt.config.job_sections import (
     TuneConfig,
     VocabularyConfig,
 )
-from adapt.config.resources import ResourcesConfig, StorageConfig, TrackingConfig, Workers, fewest_of, most_of
+from adapt.config.resources import (
+    NotifyConfig,
+    ResourcesConfig,
+    StorageConfig,
+    TrackingConfig,
+    Workers,
+    fewest_of,
+    most_of,
+)
 from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.training import (
     MethodConfig,
@@ -58,6 +66,7 @@ __all__ = [
     "NamedModel",
     "NonNegativeFloat",
     "NonNegativeInt",
+    "NotifyConfig",
     "ObjectiveConfig",
     "OpenFraction",
     "PositiveFloat",

@@ -20,7 +20,7 @@ from adapt.config.job_sections import (
     TuneConfig,
     VocabularyConfig,
 )
-from adapt.config.resources import ResourcesConfig, StorageConfig, TrackingConfig
+from adapt.config.resources import NotifyConfig, ResourcesConfig, StorageConfig, TrackingConfig
 from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.training import MethodConfig, ModelConfig, ObjectiveConfig, SequenceConfig, TrainingConfig, section_of
 
@@ -81,6 +81,7 @@ class Config:
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    notify: NotifyConfig = field(default_factory=NotifyConfig)
     method_options: Any = None
     """Options of the method that method.kind names, read from the section with the method's name; None means
     defaults."""

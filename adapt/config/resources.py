@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from adapt.config.fields import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -81,3 +81,26 @@ class TrackingConfig:
     """MLflow tracking server or folder; null for none. Needs the extra `dontstop[mlflow]`."""
     wandb_project: str | None = None
     """Weights & Biases project; null for none. Needs the extra `dontstop[wandb]` and WANDB_API_KEY set."""
+
+
+Event: TypeAlias = Literal["finish", "failure"]
+"""What a message to a webhook is about."""
+
+
+@dataclass(frozen=True)
+class NotifyConfig:
+    """Messages to a webhook, for example of Slack, when a job, a chain or a search ends.
+
+    No job waits for the receiver or fails because of it.
+    """
+
+    webhook: str | None = None
+    """Name of the environment variable with the webhook's address, such as DONTSTOP_WEBHOOK. The address itself is a
+    secret and must not stand in a configuration. null sends no messages. On a cluster, the variable must be set where
+    the job's driver runs."""
+    form: Literal["json", "slack"] = "json"
+    """Form of a message: `json` an object with event, about, text, host, time, seconds and path; `slack` the object
+    with one `text` that Slack and compatible services take."""
+    events: list[Event] = field(default_factory=lambda: ["finish", "failure"])
+    """What messages are sent about: `finish` that something ran and succeeded, `failure` that it failed or was
+    stopped."""

@@ -11,7 +11,8 @@ from adapt.model.start import Start
 from adapt.parse import parse
 from adapt.runner import Finished, Stage, ensure, plan_stages
 from adapt.runner.ensure import Planned, check_ahead, unfinished
-from adapt.show.blocks import Block, Table, shown_by, summary
+from adapt.runner.notifications import notifying
+from adapt.show.blocks import Block, Table, first_sentence, shown_by, summary
 from adapt.show.pages import SelfShown
 from adapt.show.progress.goals import TrainingAhead, trainings_table
 from adapt.show.terminal import show_blocks
@@ -137,15 +138,22 @@ def run_stages_of(job: Job, context: Context, arguments: Sequence[str] = ()) -> 
     Raises:
         AdaptError: the configuration or the data are wrong, or a stage failed.
     """
-    stage, store, resources = job.final(context), context.store, context.config.resources
-    context.digests.save()
-    if not job.is_wide:
-        return JobRun(job, context, ensure(stage, store), arguments)
-    check_ahead(unfinished([stage], store)[0], store)
-    if job.first:
-        run_stages(job.first(stage), store, resources)
-    (record,) = run_stages([stage], store, resources)
-    return JobRun(job, context, Finished.of(stage, record), arguments)
+    store, resources, settings = context.store, context.config.resources, context.config.notify
+    with notifying(settings, f"{job.name} {context.config.name}") as finished:
+        stage = job.final(context)
+        context.digests.save()
+        waiting = unfinished([stage], store)[0] if job.is_wide or settings.webhook else []
+        if not job.is_wide:
+            run = JobRun(job, context, ensure(stage, store), arguments)
+        else:
+            check_ahead(waiting, store)
+            if job.first:
+                run_stages(job.first(stage), store, resources)
+            (record,) = run_stages([stage], store, resources)
+            run = JobRun(job, context, Finished.of(stage, record), arguments)
+        if waiting and settings.webhook:
+            finished(first_sentence(run.blocks()), run.finished.path)
+    return run
 
 
 def carry_out(job: Job, arguments: Sequence[str]) -> None:

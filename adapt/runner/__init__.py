@@ -5,6 +5,7 @@
 - `record`: the record of a finished stage with its result, files and cost.
 - `store`: the folders and logs of stages in a storage root.
 - `ensure`: skips finished stages and runs the others, inputs first.
+- `notifications`: messages to a webhook when a job, a chain or a search ends.
 - `parallel`: runs several stages at the same time.
 - `outputs`: flushes a stage's files to disk, and checks that they have not changed.
 - `digest`: content digests of files.

@@ -119,6 +119,16 @@ def summary(*sentences: str) -> list[Block]:
     return [TextBlock(sentence, is_summary=True) for sentence in sentences if sentence]
 
 
+def first_sentence(blocks: Sequence[Block]) -> str:
+    """Returns the first sentence of a summary or the first finding among the blocks of a result, or an empty text."""
+    for block in blocks:
+        if isinstance(block, TextBlock) and block.is_summary:
+            return block.text
+        if isinstance(block, Findings) and block.items:
+            return f"{block.items[0].head}: {block.items[0].text}"
+    return ""
+
+
 def shown_by(result: Any, record: Any) -> list[Block]:
     """Returns the blocks of a stage's result. The list is empty if the result's class has no method `blocks`.
 

@@ -14,8 +14,9 @@ from adapt.parse.command_line import read_given
 from adapt.runner import Finished, Store, ensure
 from adapt.runner.digest import Digests
 from adapt.runner.key import canonical
+from adapt.runner.notifications import notifying
 from adapt.runner.record import RECORD_FILE
-from adapt.show.blocks import Block, TextBlock
+from adapt.show.blocks import Block, TextBlock, first_sentence
 from adapt.show.pages import SelfShown
 from adapt.show.report.study import HTML, Entry, Study
 from adapt.stage.context import Context, root_of
@@ -57,6 +58,15 @@ def run_search(search: Search) -> SearchRun:
     """
     store = Store(root_of(search.config))
     check_search(search, store)
+    with notifying(search.config.notify, f"tune {search.name}") as finished:
+        will_run = store.record_of(search) is None
+        run = _search_and_confirm(search, store)
+        if will_run:
+            finished(first_sentence(run.blocks()), run.report)
+    return run
+
+
+def _search_and_confirm(search: Search, store: Store) -> SearchRun:
     searched = ensure(search, store)
     entries = [Entry(search.name, search.job.name, {}, searched)]
     confirmed: Finished[Confirmed] | None = None

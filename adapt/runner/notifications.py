@@ -1,0 +1,146 @@
+"""Messages to a webhook when a job or a chain ends. They are sent by threads, so that no run waits for the receiver."""
+
+import atexit
+import json
+import os
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from adapt.config.resources import Event, NotifyConfig
+from adapt.support.errors import AdaptError, ConfigError
+from adapt.support.redact import redact, redacted
+from adapt.terminal.console import duration, log
+
+TRIES, PAUSE_S = 3, 1.0
+"""Number of attempts to send a message, and the pause before the second attempt [s]. Each further pause is four times
+as long."""
+ANSWER_S = 10.0
+"""Time that the receiver has to answer an attempt [s]."""
+AT_THE_END_S = 20.0
+"""Longest time that the end of a process waits for messages that are not sent yet [s]."""
+WORDS: Mapping[Event, str] = {"finish": "finished", "failure": "failed"}
+_sending: list[threading.Thread] = []
+
+
+def check_notify(settings: NotifyConfig) -> None:
+    """Checks that the webhook's address is known, before a job starts.
+
+    Raises:
+        ConfigError: the environment variable of `notify.webhook` is not set, or holds no address of the web.
+    """
+    if settings.webhook is None:
+        return
+    if "://" in settings.webhook:
+        raise ConfigError(
+            "notify.webhook holds an address, which would be written into records",
+            "put the address into an environment variable, and give its name: notify.webhook MY_WEBHOOK",
+        )
+    address = os.environ.get(settings.webhook)
+    if not address:
+        raise ConfigError(
+            f"notify.webhook names the environment variable {settings.webhook}, which is not set",
+            f"set it where the job runs: export {settings.webhook}=https://...",
+        )
+    if not address.lower().startswith(("https://", "http://")):
+        raise ConfigError(
+            f"the environment variable {settings.webhook} holds no address that begins with https:// or http://",
+            "copy the whole address of the webhook",
+        )
+
+
+def notify(settings: NotifyConfig, event: Event, about: str, text: str, **facts: Any) -> None:
+    """Starts to send a message, if `notify` asks for messages of this kind. Returns at once.
+
+    Args:
+        settings: the section `notify`.
+        event: what happened.
+        about: the job or chain, such as `dapt papers`.
+        text: what happened, in a sentence.
+        **facts: further values for programs, left out of messages in Slack's form.
+    """
+    if settings.webhook is None or event not in settings.events:
+        return
+    if not _sending:
+        atexit.register(wait_until_sent)
+    content = body(settings, event, about, text, facts)
+    thread = threading.Thread(target=_send, args=(os.environ.get(settings.webhook, ""), content), daemon=True)
+    _sending.append(thread)
+    thread.start()
+
+
+def body(settings: NotifyConfig, event: Event, about: str, text: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the content of a message, without passwords and tokens."""
+    if settings.form == "slack":
+        return {"text": redact(f"*dontstop {about}* {WORDS[event]}. {text}".rstrip())}
+    made = {"event": event, "about": about, "text": text, "host": socket.gethostname(), "time": time.time(), **facts}
+    return dict(redacted(made))
+
+
+def wait_until_sent(seconds: float = AT_THE_END_S) -> None:
+    """Waits until all messages are sent or given up, for a limited time.
+
+    Args:
+        seconds: the longest time to wait.
+    """
+    end = time.monotonic() + seconds
+    while _sending:
+        thread = _sending.pop()
+        thread.join(max(0.0, end - time.monotonic()))
+        if thread.is_alive():
+            log("notify: the process ends before the webhook has answered")
+
+
+def _send(address: str, content: Mapping[str, Any]) -> None:
+    """Sends a message, and tries again if the receiver fails. The last failure is logged, without the address."""
+    headers = {"Content-Type": "application/json", "User-Agent": "dontstop"}
+    fault, pause = "", PAUSE_S
+    for number in range(TRIES):
+        if number:
+            time.sleep(pause)
+            pause *= 4
+        try:
+            request = urllib.request.Request(address, json.dumps(content).encode(), headers, method="POST")
+            with urllib.request.urlopen(request, timeout=ANSWER_S):
+                return
+        except urllib.error.HTTPError as error:
+            fault = f"the webhook answered {error.code} {error.reason}"
+            if error.code < 500 and error.code != 429:  # the same message would be refused again
+                break
+        except (OSError, ValueError) as error:
+            fault = f"the webhook cannot be reached ({type(error).__name__})"
+    log(f"notify: {fault}, so a message was not sent. The job does not depend on it.")
+
+
+@contextmanager
+def notifying(settings: NotifyConfig, about: str) -> Iterator[Callable[[str, Path], None]]:
+    """Sends a message when the block ends, or when an error ends it.
+
+    Args:
+        settings: the section `notify`.
+        about: the job or chain that the block runs.
+
+    Yields:
+        A function to call with a sentence on the result and its path, if something ran. Without a call, no message
+            is sent at the end.
+    """
+    began, results = time.monotonic(), list[tuple[str, Path]]()
+    try:
+        yield lambda text, path: results.append((text, path))
+    except (AdaptError, KeyboardInterrupt) as error:
+        text = str(error) if isinstance(error, AdaptError) else "It was stopped from outside."
+        notify(settings, "failure", about, text, error=type(error).__name__, seconds=time.monotonic() - began)
+        raise
+    except Exception as error:
+        notify(settings, "failure", about, f"{type(error).__name__}: {error}", error=type(error).__name__)
+        raise
+    for text, path in results:
+        seconds = time.monotonic() - began
+        said = f"{text} It took {duration(seconds)}. Result: {path}".lstrip()
+        notify(settings, "finish", about, said, seconds=seconds, path=str(path))

@@ -1,0 +1,157 @@
+"""Tests that messages reach a webhook, and that a webhook that fails or hangs does not disturb a job."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from adapt.config import NotifyConfig
+from adapt.runner import notifications
+from adapt.runner.notifications import check_notify, notifying, wait_until_sent
+from adapt.support.errors import ConfigError, DataError
+
+VARIABLE = "TEST_WEBHOOK"
+JSON, SLACK = NotifyConfig(VARIABLE), NotifyConfig(VARIABLE, "slack")
+
+
+class Receiver(HTTPServer):
+    """A webhook on this machine."""
+
+    def __init__(self) -> None:
+        self.answers: list[int] = []
+        """Status codes of the next answers. When the list is empty, the answer is 200."""
+        self.received: list[dict] = []
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        self.server.received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.server.may_answer.wait(20)
+        self.send_response(self.server.answers.pop(0) if self.server.answers else 200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    server = Receiver()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv(VARIABLE, f"http://127.0.0.1:{server.server_port}/secret-part")
+    monkeypatch.setattr(notifications, "PAUSE_S", 0.01)
+    yield server
+    server.may_answer.set()
+    server.shutdown()
+    server.server_close()
+
+
+def run(settings: NotifyConfig, error: BaseException | None = None) -> None:
+    with notifying(settings, "dapt papers") as finished:
+        if error:
+            raise error
+        finished("The loss fell.", Path("/runs/export/papers"))
+    wait_until_sent()
+
+
+def test_a_finished_job_sends_its_first_sentence_and_its_folder(webhook: Receiver) -> None:
+    run(JSON)
+    (message,) = webhook.received
+    assert (message["event"], message["about"], message["path"]) == ("finish", "dapt papers", "/runs/export/papers")
+    assert message["text"].startswith("The loss fell. It took ")
+    assert message["seconds"] < 10
+
+
+def test_the_form_of_slack_has_one_text(webhook: Receiver) -> None:
+    run(SLACK)
+    (message,) = webhook.received
+    assert [*message] == ["text"]
+    assert message["text"].startswith("*dontstop dapt papers* finished. The loss fell.")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (DataError("a.jsonl is broken", "delete it"), "a.jsonl is broken"),
+        (KeyboardInterrupt(), "stopped from outside"),
+        (ValueError("no"), "ValueError: no"),
+    ],
+)
+def test_a_failure_is_sent_and_still_raised(webhook: Receiver, error: BaseException, text: str) -> None:
+    with pytest.raises(type(error)):
+        run(JSON, error)
+    wait_until_sent()
+    (message,) = webhook.received
+    assert message["event"] == "failure"
+    assert text in message["text"]
+
+
+def test_messages_have_no_credentials(webhook: Receiver) -> None:
+    with pytest.raises(DataError):
+        run(JSON, DataError("s3://key:password@bucket is gone"))
+    wait_until_sent()
+    assert "password" not in json.dumps(webhook.received)
+
+
+def test_events_that_are_not_asked_for_are_not_sent(webhook: Receiver) -> None:
+    run(NotifyConfig(VARIABLE, events=["failure"]))
+    run(NotifyConfig())
+    with notifying(JSON, "a job in which nothing ran"):
+        pass
+    wait_until_sent()
+    assert webhook.received == []
+
+
+def test_a_message_is_sent_again_after_an_error_of_the_receiver(webhook: Receiver, capsys) -> None:
+    webhook.answers = [500, 429]
+    run(JSON)
+    assert len(webhook.received) == 3
+    assert "notify" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("answers", "attempts"), [([500] * 3, 3), ([404], 1)])
+def test_a_message_that_cannot_be_sent_is_logged_without_the_address(
+    webhook: Receiver, capsys, answers: list[int], attempts: int
+) -> None:
+    webhook.answers = [*answers]
+    run(JSON)
+    said = capsys.readouterr().err
+    assert len(webhook.received) == attempts
+    assert f"the webhook answered {answers[0]}" in said
+    assert "secret-part" not in said
+
+
+def test_a_webhook_that_hangs_does_not_hold_up_the_job(webhook: Receiver, capsys) -> None:
+    webhook.may_answer.clear()
+    began = time.monotonic()
+    with notifying(JSON, "dapt papers") as finished:
+        finished("The loss fell.", Path("/runs"))
+    wait_until_sent(0.1)
+    assert time.monotonic() - began < notifications.ANSWER_S  # the receiver would have had this long
+    assert "ends before the webhook has answered" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("webhook_field", "value", "fault"),
+    [
+        (VARIABLE, "", f"variable {VARIABLE}, which is not set"),
+        (VARIABLE, "file:///etc/passwd", "no address that begins with https://"),
+        ("https://hooks.example/T0/B0", "", "notify.webhook holds an address"),
+    ],
+)
+def test_a_webhook_without_an_address_is_refused(
+    monkeypatch: pytest.MonkeyPatch, webhook_field: str, value: str, fault: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, value)
+    with pytest.raises(ConfigError, match=fault):
+        check_notify(NotifyConfig(webhook_field))
+    check_notify(NotifyConfig())
