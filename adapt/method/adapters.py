@@ -20,7 +20,7 @@ from adapt.model.size import ModelSize
 
 @dataclass(frozen=True)
 class AdaptersOptions:
-    """Small bottlenecks in every layer, for each domain or for all (arXiv 1902.00751)."""
+    """Options of adapters, which are small bottlenecks in every layer (arXiv 1902.00751)."""
 
     width: PositiveInt = 64
     """Number of neurons in each bottleneck."""
@@ -50,13 +50,13 @@ class Adapters(TrainsSets):
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """The kind of the model's addition, and its options: all of the method's options except `per_domain`."""
+        """Kind and options of the parameters that are added to the model: all options except `per_domain`."""
         made = asdict(self.options)
         del made["per_domain"]
         return self.kind, made
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models whose layers are not known, or that have other additions.
+        """Refuses models whose layers are not known, or that already have added parameters of another kind.
 
         Raises:
             ConfigError, ModelError: name the problem.

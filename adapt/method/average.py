@@ -1,7 +1,7 @@
-"""Averaging over the end of a training: the result is the mean of the model's states in a window of last steps.
+"""Averages the model over the last steps of a training, instead of taking the last weights.
 
 Averaging with suitable weights replaces a decay of the learning rate (WSM, arXiv 2507.17634; see `adapt.merge.merger`).
-Merge kind `average` averages saved checkpoints. This method sums up the model's states during the training, so that no
+Merge kind `average` averages saved checkpoints. This method adds up the weights during the training, so that no
 checkpoints need to be saved, and the next domain starts from the mean.
 """
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AverageOptions:
-    """Averages the model over the last part of a training, instead of taking its last state (arXiv 2507.17634)."""
+    """Options of averaging the model over the last part of a training (arXiv 2507.17634)."""
 
     window: OpenFraction = 0.2
     """Share of the steps, at the end of the training, over which the model is averaged."""
     points: PositiveInt = 10
-    """Number of the model's states that are averaged, at equal distances in the window; 1 is plain training."""
+    """Number of steps in the window after which the model enters the mean, at equal distances; 1 is plain training."""
     decay: Literal["linear", "cosine", "sqrt"] = "linear"
-    """Learning-rate decay that the weights of the mean imitate; `linear` weights all states equally."""
+    """Learning-rate decay that the weights of the mean imitate; `linear` gives all averaged steps the same weight."""
 
 
 class WindowAverage(Method):
-    """Sums up weighted states of the model on the first rank, and exports their mean."""
+    """Adds up the model's weights after some of the last steps on the first rank, and exports their mean."""
 
     Options = AverageOptions
     kind: ClassVar[str] = "average"
@@ -54,12 +54,12 @@ class WindowAverage(Method):
             _warn_of_decay(config.training.schedule)
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Chooses the steps of the window and their weights."""
+        """Chooses the steps after which the model is averaged, and the weight of each step."""
         self._weights = window_weights(setting.steps, self.options)
         return model
 
     def after_step(self, engine: TrainingEngine, step: int) -> None:
-        """Adds the model's weights to the sum after each step that the window averages. All ranks take part in this."""
+        """Adds the model's weights to the sum if this step was chosen for the mean. All ranks call this."""
         weight = self._weights.get(step + 1)
         if weight is None:
             return
@@ -70,11 +70,11 @@ class WindowAverage(Method):
                 self._sums[name] = value.mul_(weight) if known is None else known.add_(value, alpha=weight)
 
     def state(self) -> dict[str, Any]:
-        """Returns the weighted sum of the model's states so far, for checkpoints."""
+        """Returns the weighted sum of the model's weights so far, for checkpoints."""
         return {"total": self._total, "sums": self._sums} if self._total else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the total weight on all ranks and the sum of states on the first rank, from a checkpoint."""
+        """Restores from a checkpoint: the total weight on all ranks, and the sum on the first rank."""
         import torch.distributed as dist
 
         is_first = not dist.is_initialized() or dist.get_rank() == 0
@@ -98,7 +98,7 @@ class WindowAverage(Method):
         )
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Returns the mean over the part of the window that was reached.
+        """Returns the mean of the model after all chosen steps that the training reached.
 
         Integer buffers come from the last state. If no step of the window was reached, returns the last state.
         """

@@ -45,17 +45,17 @@ class Domain:
 
 @dataclass(frozen=True)
 class Added:
-    """Extra work of a method in a training pass, in passes through the layers without the language-model head."""
+    """Extra work of a method in a training pass. It counts the layers only, not the language-model head."""
 
     trained: float = 0.0
-    """Extra tokens with a forward and backward pass, as a share of the pass's tokens.
+    """Number of extra tokens with a forward and backward pass, divided by the number of tokens of the pass.
 
     The activations of these tokens add to the memory of the pass.
     """
     seen: float = 0.0
-    """Extra tokens with a forward pass only, as a share of the pass's tokens."""
+    """Number of extra tokens with a forward pass only, divided by the number of tokens of the pass."""
     per_document: float = 0.0
-    """Number of extra tokens per document with a forward and backward pass, whose activations need memory."""
+    """Number of extra tokens per document with a forward and backward pass. Their activations need memory."""
     attended: float = 0.0
     """Number of extra positions that each token attends to, in addition to the tokens of its document."""
 
@@ -75,7 +75,7 @@ class AddedMemory:
 
 
 class Method:
-    """Trains without any measure against forgetting. Every hook does nothing.
+    """Base class of methods. By itself it is plain training: every hook does nothing.
 
     Args:
         options: an instance of `Options`; None if the method has no options.
@@ -94,7 +94,7 @@ class Method:
     is_merged_after: ClassVar[bool] = False
     """Whether a sequence trains each domain from the first model and merges all models as configured in `merge`."""
     goes_alone: ClassVar[bool] = False
-    """Whether the method is also useful with `sequence.mode: separate`, where nothing can be forgotten."""
+    """Whether the method is also useful if each domain gets its own model (`sequence.mode: separate`)."""
     by_domain: bool = False
     """Whether the model has parts for each domain, so that its output depends on the domain of the text."""
     depends_on_length: bool = False
@@ -102,7 +102,7 @@ class Method:
     steeper towards the end, or a window of the last steps. Only such a method may read `Setting.steps`, and its
     trainings never start from the state of a shorter one (`adapt.train.checkpoints.branch`)."""
     past_fraction: float = 0.0
-    """Share of a training's rows that come from the text of earlier domains (dontstop sequence)."""
+    """Share of the training rows that come from the text of earlier domains, in `dontstop sequence`."""
     general_growth: float = 0.0
     """Amount added to the share of general text (`mixture.replay_fraction`) for each domain after the first."""
 
@@ -112,7 +112,7 @@ class Method:
     # The driver calls these hooks before anything runs.
 
     def what(self) -> dict[str, Any]:
-        """Returns the method's part of a training's key: kind, options, and the source of a user's own method."""
+        """Returns what a training's key contains of the method: kind, options, and the source of a user's class."""
         own = type(self).__module__.split(".")[0] != "adapt"
         named = f"{type(self).__module__}:{type(self).__qualname__}" if own else self.kind
         source = {"source": source_digest(type(self))} if own else {}
@@ -264,16 +264,16 @@ class Method:
         return {}
 
     def resize(self, config: Any) -> None:
-        """Updates the exported model's config.json after `prepare_model` changed the model's size or added modules.
+        """Updates the config.json of the exported model if `prepare_model` has changed its size or added modules.
 
-        `adapt.model.additions.table.with_addition` enters additions that remain in the state that `merge` returns.
+        If the weights that `merge` returns still have added modules, call `adapt.model.additions.table.with_addition`.
         """
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Turns the trained state into the weights of an ordinary model, for export.
+        """Converts the trained weights to those of an ordinary model, for export.
 
         Args:
-            state: complete on the first rank, empty on the others.
+            state: the trained weights, keyed by name; complete on the first rank, empty on the others.
         """
         return state
 
@@ -301,7 +301,7 @@ class Method:
 
 
 class WeightPart(Protocol):
-    """The part of a trained parameter that this rank holds (`adapt.train.engine.ParameterPart`)."""
+    """A part of a trained parameter: the elements that this rank holds (`adapt.train.engine.ParameterPart`)."""
 
     @property
     def name(self) -> str:

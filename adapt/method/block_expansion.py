@@ -32,7 +32,7 @@ class ExpandOptions:
     """Adds layers that start as the identity, and trains only these (arXiv 2401.02415)."""
 
     every: PositiveInt = 4
-    """Number of layers after which a new layer is inserted. A smaller group of layers at the end also gets one."""
+    """One new layer is inserted after this many layers. A smaller group of layers at the end also gets one."""
 
 
 class Expand(Method):
@@ -122,7 +122,7 @@ class Expand(Method):
 
 
 def _complete(layer: Any, config: Any, number: int) -> None:
-    """Adds parts to a copied layer that the architecture has at the copy's position and not at the original's.
+    """Adds parts to a copied layer if the architecture has them at the copy's position but not at the original's.
 
     ModernBERT's layer 0 has no norm before attention, and all other layers have one. The weights of this norm do not
     matter, since the copy's output projections are 0.

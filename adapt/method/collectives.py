@@ -46,7 +46,7 @@ def among_hosts() -> Any:
 
 
 def counted(own: int) -> tuple[list[int], int]:
-    """Returns the counts of all ranks, and this rank's number. All ranks call this."""
+    """Gathers a count from every rank. Returns the counts of all ranks, and this rank's number. All ranks call this."""
     if is_alone():
         return [own], 0
     counts = torch.zeros(dist.get_world_size(), dtype=torch.int64)

@@ -43,12 +43,12 @@ class Cpt(LearnsMasks):
     options: CptOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that enter the key, and the steepness, which was an option in earlier versions."""
+        """Returns the options that enter the key. The constant steepness stays in it, since it was once an option."""
         return {**super().settings(), "steepest": STEEPEST}
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """The kind and options of the model's addition: plugins with rounded masks."""
+        """Kind and options of the parameters that are added to the model: plugins with rounded masks."""
         options = self.options
         made = {"width": options.width, "form": options.form, "steepest": STEEPEST, "is_hard": True}
         return "plugins", made

@@ -39,11 +39,11 @@ class Demix(TrainsSets):
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """The kind of the model's addition, `experts`, and an empty mapping, because experts have no options."""
+        """Kind of the parameters that are added to the model, `experts`, and no options, because experts have none."""
         return "experts", {}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models whose layers are not known, or that have other additions.
+        """Refuses models whose layers are not known, or that already have added parameters of another kind.
 
         Raises:
             ConfigError, ModelError: name the problem.
@@ -51,7 +51,7 @@ class Demix(TrainsSets):
         check_domain_sets(config, model, self.kind, *self.addition)
 
     def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
-        """Initializes a new domain's experts.
+        """Initializes the experts of a new domain as copies.
 
         The experts are copies of the nearest domain's experts if `initial` is `nearest` and there is another domain, or
         else of the model's own feed-forward blocks.

@@ -1,8 +1,8 @@
-"""Distillation from the model before a domain (learning without forgetting, arXiv 1606.09282; KD, arXiv 1503.02531).
+"""Distils the model before a domain into the trained model (arXiv 1606.09282 and 1503.02531).
 
 A frozen copy of the model before the domain (the teacher) sees the same corrupted text as the trained model. The loss
-gets a term for the distance between the two models, averaged over the predictions of the global batch. The distance is
-between their predicted distributions, or between their hidden states.
+gets a term for the distance between the two models, averaged over the predictions of the global batch. The distance
+compares their predicted distributions, or their hidden states.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DistillOptions:
-    """Distillation: the model's outputs stay near those of the model before the domain (arXiv 1606.09282)."""
+    """Options of distillation, which keeps outputs near those of the model before the domain (arXiv 1606.09282)."""
 
     weight: NonNegativeFloat = 1.0
     """Weight in the loss of the distance between the two models; 0 disables it."""
@@ -56,7 +56,7 @@ class Distill(Method):
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Loads the model before the domain as the teacher, unless `weight` is 0.
 
-        ZeRO does not divide the teacher, so every rank holds all of it.
+        ZeRO does not divide the teacher among ranks, so every rank holds the whole teacher.
         """
         from adapt.method.teacher import Teacher
 

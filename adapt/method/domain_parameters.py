@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAMED = "domains"
-"""Kind of the addition that stores the names and prototypes of domains."""
+"""Kind of the added module that stores the names of domains and their prototypes (mean embeddings)."""
 Words: TypeAlias = "Callable[[int], Tensor]"
 """A function that takes a number and returns this many tokens, from which vectors are initialized.
 
@@ -39,14 +39,14 @@ def check_trained_sets(
         config: the job's configuration.
         model: folder of the first model.
         method: its `method.kind`.
-        kind: kind of the addition.
-        options: options of the addition, without the number of sets.
+        kind: kind of the added parameters, such as `adapters`.
+        options: options of the added parameters, without the number of sets.
         by_domain: whether each domain has its own set.
 
     Raises:
         ConfigError: the corpus is streamed, so that no prototype can be made; or the model has sets of this kind with
             other options.
-        ModelError: the model has other additions.
+        ModelError: the model already has added parameters of another kind.
     """
     if by_domain:
         check_prepared(config, "the prototype of a domain", f"set {method}.per_domain to false")
@@ -75,13 +75,13 @@ def check_domain_sets(config: Config, model: Path, method: str, kind: str, optio
         config: the job's configuration.
         model: folder of the first model.
         method: its `method.kind`.
-        kind: kind of the addition.
-        options: options of the addition, without the number of sets.
+        kind: kind of the added parameters, such as `adapters`.
+        options: options of the added parameters, without the number of sets.
 
     Raises:
         ConfigError: the corpus is streamed, so that no prototype of a domain can be made; or the model has sets of this
             kind with other options.
-        ModelError: the units of the model are not known, or the model has other additions.
+        ModelError: the units of the model are not known, or it already has added parameters of another kind.
     """
     check_units(model)
     check_prepared(config, "the prototype of a domain", "choose another method.kind")
@@ -105,14 +105,14 @@ def _carries(model: Path, other: str, method: str) -> ModelError:
 
 
 class TrainsSets(Method):
-    """Trains one set of an addition: the domain's own set if `by_domain`, else the set that all domains share."""
+    """Trains a set of added parameters: the domain's own set if `by_domain`, else the set that all domains share."""
 
     _names: Sequence[str] = ()
     """Names of the domains for which the model has sets."""
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """The kind of the model's addition, and its options without the number of sets."""
+        """Kind of the parameters that are added to the model, and their options without the number of sets."""
         raise NotImplementedError
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
@@ -126,19 +126,19 @@ class TrainsSets(Method):
         """Initializes a new set from the model or the text. Does nothing unless a subclass overrides it."""
 
     def resize(self, config: Any) -> None:
-        """Writes the addition and the names of the domains into the model's config."""
+        """Writes the added parameters' options and the names of the domains into the model's config."""
         kind, options = self.addition
         enter_sets(config, kind, self._names, options)
 
 
 def enter_sets(config: Any, kind: str, names: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Writes the addition with its number of sets, and the names of the domains, into a model's config.
+    """Describes the added parameters in a model's config: kind, options, number of sets, and names of the domains.
 
     Args:
         config: transformers' configuration object.
-        kind: kind of the addition.
+        kind: kind of the added parameters.
         names: names of the domains from `take_set`; empty if all domains share one set.
-        options: options of the addition.
+        options: options of the added parameters.
     """
     with_addition(config, kind, sets=max(len(names), 1), **options)
     if names:

@@ -1,4 +1,4 @@
-"""Adds a domain's set of parameters to a model, with its prototype and initial tokens from the domain's text."""
+"""Adds a set of parameters for a domain to a model. The domain's text gives its prototype and initial tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from adapt.model.additions.domain_modules import (
 from adapt.model.additions.table import ADDITIONS
 
 DOCUMENTS = 256
-"""Maximum number of documents whose mean embedding is a domain's prototype."""
+"""Maximum number of documents from which a domain's prototype, their mean embedding, is computed."""
 
 
 def take_set(
@@ -42,8 +42,8 @@ def take_set(
         model: the model to be trained, in evaluation mode.
         setting: the training's setting.
         by_domain: whether each domain has its own set.
-        kind: kind of the addition.
-        options: options of the addition, without the number of sets.
+        kind: kind of the added parameters, such as `adapters`.
+        options: options of the added parameters, without the number of sets.
         begin: function that initializes a new set. It takes the set's number, and a function that returns tokens of the
             domain.
 

@@ -42,11 +42,11 @@ MEASURED = "Fisher information"
 
 @dataclass(frozen=True)
 class EwcOptions:
-    """EWC: a penalty on moving the weights that past text depends on (arXiv 1612.00796)."""
+    """Options of EWC, a penalty on moving the weights that matter for past text (arXiv 1612.00796)."""
 
     strength: NonNegativeFloat = 5000.0
-    """Lambda: the penalty is half of this times the sum over all weights of their Fisher information times the squared
-    distance from their values at the domain's start. The published range is 500 to 50,000: tune it."""
+    """Strength of the penalty (lambda): strength / 2 times the sum over all weights of F (w - w_start)^2, where F is
+    the Fisher information and w_start the value before the domain. Published: 500 to 50,000. Tune it."""
     fisher_sequences: PositiveInt = 1_000
     """Number of randomly drawn rows of a domain on which the Fisher information is measured, one pass per row."""
     general: Literal["domain", "none"] = "domain"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FreezeOptions:
-    """Parts of the model that are not trained."""
+    """Options of freezing: which parts of the model do not train."""
 
     embeddings: bool = True
     """Whether the token embeddings are frozen. An LM head that shares their matrix is then frozen too."""
@@ -86,7 +86,7 @@ class Freeze(Method):
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """Returns the share of parameters that have gradients and optimizer state."""
-        if self.options.all_but_module:  # the module is at most as large as the layers, so at most half of their sum
+        if self.options.all_but_module:  # the module is at most as large as the layers, so at most half of the model
             trained = size.embedding_parameters + size.layer_parameters / 2
             return AddedMemory(trained=min(1.0, trained / size.parameters))
         frozen = float(size.embedding_parameters * self.options.embeddings)

@@ -1,4 +1,4 @@
-"""Interpolation after each domain: the result lies between an earlier model and the trained one.
+"""Interpolates between an earlier model and the trained model after each domain.
 
 theta = (1 - share) theta_before + share theta_trained, over all floating-point weights (WiSE-FT, arXiv 2109.01903;
 LM-Cocktail, arXiv 2311.13534). Training itself is plain. `job: merge` with `merge.kind: interpolate` computes several
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InterpolateOptions:
-    """Interpolation with an earlier model, after each domain (arXiv 2109.01903)."""
+    """Options of the interpolation with an earlier model after each domain (arXiv 2109.01903)."""
 
     share: Fraction = 0.5
     """Share of the trained model in every weight; 1 is plain training, 0 learns nothing."""
@@ -58,7 +58,7 @@ class Interpolated(Method):
         return state if share == 1 or not state else between(self._other(state), state, share)
 
     def _other(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Returns the weights of the model that `towards` names, after a check of their names and shapes."""
+        """Returns the weights of the model that `towards` names. Checks their names and shapes."""
         setting = self._setting
         folder = setting.anchor if self.options.towards == "before" else setting.base
         other = weights_of_model(setting, folder)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class L2spOptions:
-    """L2-SP: a penalty on the distance from the weights that a domain started with (arXiv 1802.01483)."""
+    """Options of L2-SP, a penalty on the distance from the weights before the domain (arXiv 1802.01483)."""
 
     alpha: NonNegativeFloat = 0.1
     """Strength of the pull towards the weights that the domain started with: the penalty is alpha / 2 times the squared
@@ -51,7 +51,7 @@ class PullsWeights(Method):
 
     def report(self) -> dict[str, float]:
         """Returns the penalty before the last step [nats per predicted token, like the loss]."""
-        if self._pulls is None:  # a trial of the memory use does not call `begin`
+        if self._pulls is None:  # `begin` was not called, as in a trial of the memory use
             return {}
         return {"penalty": self._pulls.penalty(self._setting.device, self._setting.zero_stage > 0)}
 
@@ -73,10 +73,10 @@ class L2sp(PullsWeights):
             assert setting.load
             base = dict(setting.load(setting.base).named_parameters())
             self._pulls = Pulls([Pull(alpha, start), Pull(beta, own_parts(engine, lambda name: base[name].detach()))])
-        else:  # the weights started from the base, so both pulls are one
+        else:  # both pulls have the same target, because the weights started from the base
             self._pulls = Pulls([Pull(alpha + beta, start)])
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of copies of this rank's share of the weights: two if `beta` is above 0, else one."""
+        """Returns the memory of this rank's share of the copied weights: two copies if `beta` is above 0, else one."""
         copies = 1 + (self.options.beta > 0)
         return AddedMemory(held=4.0 * copies * size.parameters / shared_by)

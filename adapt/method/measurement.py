@@ -1,7 +1,7 @@
-"""Shared parts of stages that measure a model on a text: the choice of rows, and sums over the rows.
+"""Code shared by stages that measure a model on rows of a text and sum over the rows.
 
 This module loads no torch, because a Ray task must hide the GPUs of other tasks before it loads torch. `row_sums` has
-the parts that need torch.
+the code that needs torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EPOCH = 2**32
 
 
 def check_prepared(config: Config, measured: str, fix: str) -> None:
-    """Refuses text that is streamed, before a method measures on it.
+    """Refuses streamed text for a method that measures on prepared text.
 
     Args:
         config: configuration of the job.
@@ -93,7 +93,7 @@ class Summing:
     measured: str
     """Name of the measured quantity, for messages."""
     adding: Adding
-    """The function that adds up.
+    """The function that computes the sums on one device.
 
     It must come from a module that does not load torch, because a task first hides the GPUs of other tasks.
     """
@@ -131,7 +131,7 @@ def needs_as_training(config: Config) -> Mapping[str, float]:
 
 
 def summed_up(summing: Summing, name: str, previous: Path | None) -> Outcome[Summed]:
-    """Adds up over rows on the cluster, and returns the record with its cost. See `row_sums.sum_up` for arguments."""
+    """Sums over rows on the cluster, and returns the record with its cost. See `row_sums.sum_up` for arguments."""
     from adapt.method.row_sums import sum_up
 
     result = sum_up(summing, name, previous)
@@ -139,7 +139,7 @@ def summed_up(summing: Summing, name: str, previous: Path | None) -> Outcome[Sum
 
 
 def share_of_sums(summing: Summing, device: torch.device, precision: str, share: Share) -> tuple[str, int, int, bool]:
-    """Adds up one device's share of the rows, in a Ray task.
+    """Sums over one device's share of the rows, in a Ray task.
 
     Returns:
         The name of the file with the sums, the numbers of examples and tokens, and whether all sums are finite.

@@ -1,4 +1,4 @@
-"""Prompt tuning (arXiv 2104.08691) and prefix tuning (arXiv 2101.00190): only added vectors train; the model is frozen.
+"""Prompt tuning (arXiv 2104.08691) and prefix tuning (2101.00190) train added vectors only. The model is frozen.
 
 `prompt` puts the vectors before the first token of a document, `prefix` among the keys and values of every layer. With
 vectors per domain nothing is forgotten, but the domain of a text must be known or predicted. A single set that all
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """Trained vectors before each document, for each domain or for all (arXiv 2104.08691)."""
+    """Options of prompt tuning: trained vectors before each document (arXiv 2104.08691)."""
 
     length: PositiveInt = 100
     """Number of vectors in a prompt. They shorten the text that the model can take."""
@@ -49,11 +49,11 @@ class Prompted(TrainsSets):
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """The kind and options of the addition: prompts of a fixed length."""
+        """Kind and options of the parameters that are added to the model: prompts of a fixed length."""
         return PROMPTS, {"length": self.options.length}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models with other additions, and sequence lengths that leave no room for prompts.
+        """Refuses models with added parameters of another kind, and sequence lengths that leave no tokens for prompts.
 
         Raises:
             ConfigError, ModelError: name the problem.
@@ -78,15 +78,15 @@ class Prompted(TrainsSets):
 
 
 PREFIXES = "prefixes"
-"""Kind of the addition for prefix tuning."""
+"""Kind of the parameters that prefix tuning adds to the model."""
 
 
 @dataclass(frozen=True)
 class PrefixOptions:
-    """Trained keys and values in every layer, for each domain or for all (arXiv 2101.00190)."""
+    """Options of prefix tuning: trained keys and values in every layer (arXiv 2101.00190)."""
 
     length: PositiveInt = 200
-    """Number of trained keys that each token attends to, besides those of its document: 10 and 200 in the paper."""
+    """Number of trained keys that each token attends to, in addition to its document's (10 and 200 in the paper)."""
     per_domain: bool = True
     """`true` gives each domain its own prefixes, trained only on its text. `false` trains one set on all domains."""
 
@@ -105,11 +105,11 @@ class Prefixed(TrainsSets):
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """The kind and options of the addition: prefixes of a fixed length."""
+        """Kind and options of the parameters that are added to the model: prefixes of a fixed length."""
         return PREFIXES, {"length": self.options.length}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models whose layers are not known, or that have other additions.
+        """Refuses models whose layers are not known, or that already have added parameters of another kind.
 
         Raises:
             ConfigError, ModelError: name the problem.

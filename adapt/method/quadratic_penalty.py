@@ -1,4 +1,4 @@
-"""Quadratic penalties strength / 2 sum F (w - w*)^2 on trained weights, and F, the diagonal Fisher information.
+"""Computes penalties strength / 2 sum F (w - w*)^2 on weights, and F, the diagonal of the Fisher information.
 
 Each rank adds the penalty's gradient to the part of a parameter that it holds, before gradients are clipped. So the
 result does not depend on how the batch or the model is divided among ranks, and the weights w* are divided like the
@@ -32,7 +32,7 @@ On CPUs, pieces are small enough for the intermediate values to stay in the cach
 
 @dataclass(frozen=True)
 class Pull:
-    """One quadratic pull on the weights. Its tensors are this rank's flattened parts, keyed by parameter name."""
+    """A quadratic pull on the weights. Its tensors are the flattened parts that this rank holds, keyed by parameter."""
 
     strength: float
     to: Mapping[str, Tensor]

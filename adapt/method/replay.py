@@ -1,4 +1,4 @@
-"""Replay: a share of every training's rows is text of the earlier domains, drawn uniformly from all of this text.
+"""Replays text of earlier domains: a share of every training's rows is drawn uniformly from all of this text.
 
 This is experience replay with a buffer that holds all past text. Every past row is equally likely, as in a bounded
 buffer that is filled by reservoir sampling. Any method can also replay general text (`mixture.replay_paths`). With this
@@ -18,11 +18,11 @@ from adapt.support.errors import ConfigError
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """Replay of the text of earlier domains."""
+    """Options of replaying the text of earlier domains."""
 
     fraction: OpenFraction = 0.1
-    """Share of each training's rows that come from earlier domains, from the second domain on (0.1 as in arXiv
-    2203.06311). Every row of their text is equally likely."""
+    """Share of a training's rows that come from earlier domains (0.1 in arXiv 2203.06311). The first domain replays
+    nothing. Every row of the earlier domains is equally likely."""
     general_growth: float = 0.0
     """Amount added to mixture.replay_fraction (and replay_last) for each domain after the first. If negative, the
     share of general text shrinks along the sequence. Adding domains at the end does not change earlier trainings."""

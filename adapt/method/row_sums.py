@@ -1,4 +1,4 @@
-"""Computes sums over rows of a text on the cluster's devices, saves them as means, and averages over domains."""
+"""Sums measurements over rows of a text on the cluster's devices, saves the means, and averages over domains."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def model_on(device: torch.device, config: Config, pretrained: Pretrained) -> Pr
 
 
 def sum_up(summing: Summing, name: str, previous: Path | None) -> Summed:
-    """Adds up over rows on the cluster, and writes the means to a safetensors file.
+    """Sums over rows on the cluster, and writes the means to a safetensors file.
 
     Args:
         summing: the request with configuration, model and texts.
@@ -133,7 +133,7 @@ def save_sums(sums: Mapping[str, Tensor], file: Path) -> None:
 
 
 def join_sums(parts: Sequence[Path], count: int, previous: Path | None, file: Path) -> int:
-    """Divides the sums by their count, and averages over all domains so far with equal weights.
+    """Divides the sums by their count, and averages the means of all domains so far with equal weights.
 
     Args:
         parts: files written by `save_sums`.

@@ -1,4 +1,4 @@
-"""Methods with plain training that only choose the models: one per domain, one for all domains, or a merged model.
+"""Methods that train plainly and only choose which models are trained: one per domain, one for all, or merged ones.
 
 Papers compare other methods with `one` and `joint` as bounds. `merge` trains a model per domain from the base model and
 then merges all models with the options of section `merge` (task arithmetic, arXiv 2212.04089; TIES, 2306.01708; DARE,

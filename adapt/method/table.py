@@ -37,7 +37,7 @@ METHODS: Kinds[type[Method]] = Kinds(
     },
     base="adapt.method.base:Method",
 )
-"""The methods, by their names in `method.kind`."""
+"""The methods, keyed by their names in `method.kind`."""
 
 
 def method_of(config: Config) -> Method:

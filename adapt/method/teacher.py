@@ -1,4 +1,4 @@
-"""Compares the trained model's outputs on a domain's text with those of a frozen copy, the model before the domain."""
+"""Compares the trained model's outputs on a domain's text with those of the frozen model before the domain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 class Teacher:
-    """A frozen model, and the distance of the trained model from it.
+    """Holds a frozen model, and measures the trained model's distance from it.
 
     Args:
         setting: the training's setting. Its `anchor` is the frozen model, which every rank holds completely.
@@ -33,7 +33,7 @@ class Teacher:
         self.model: nn.Module = model.to(setting.device)
         self._options, self._precision = options, setting.precision
         self._total: Tensor | None = None  # sum of distances since the last report
-        self._predictions = 0  # number of predictions in that sum
+        self._predictions = 0  # number of predictions over which `_total` is summed
 
     def compared(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
         """Returns the loss of a micro-batch and its distance from the teacher, both summed over predictions."""

@@ -1,11 +1,11 @@
-"""The contrast of DAS (arXiv 2302.03241, section 4.2): documents are contrasted with the model's earlier knowledge.
+"""Computes the contrastive loss of DAS, between new and earlier knowledge (arXiv 2302.03241, section 4.2).
 
 All views of a micro-batch are documents of one packed sequence, so they take one pass. The first view comes from the
 objective's own pass. The second view comes from the same documents with other dropout. The view of earlier knowledge
 comes from the same network with the outputs of its units multiplied by their importance. The LM head runs only on the
 predictions of the first view.
 
-The contrast compares the documents of the global batch, however the batch is split. In a step of several passes, the
+The loss compares the documents of the global batch, however the batch is split. In a step of several passes, the
 views of all passes are first computed without gradient. The contrast of these views gives the gradient of each view.
 Then every pass computes its views again and runs the backward pass from these gradients (as in arXiv 2101.06983).
 
@@ -45,7 +45,7 @@ Views = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Text:
-    """A micro-batch, and the numbers of the documents in it that the contrast compares."""
+    """A micro-batch, and the numbers of its documents that the contrastive loss compares."""
 
     corrupted: Corrupted
     whole: Packed
@@ -95,9 +95,9 @@ class Contrast:
             parts: this rank's micro-batches of the step.
 
         Yields:
-            For each micro-batch: the summed cross entropy of its predictions [nats]; a number whose gradient, summed
-            over micro-batches and ranks, is that of the weighted mean contrast over all compared documents (None if no
-            rank has any); and the contrast of each of its compared documents [nats], without gradient.
+            For each micro-batch: the summed cross entropy of its predictions [nats]; its term of the weighted mean
+            contrast over all compared documents (None if no rank has any), of which only the gradient matters; and the
+            contrast of each of its compared documents [nats], without gradient.
         """
         texts, documents = self._texts(parts)
         if not documents:
@@ -171,7 +171,7 @@ class Contrast:
         Rows without numbers belong to a trial of the memory use, in which all documents are compared, because that
         needs the most memory.
         """
-        rows = (part.starts & part.real).nonzero()[:, 0]  # the row of each document
+        rows = (part.starts & part.real).nonzero()[:, 0]  # the row that each document is in
         if self._config.contrast_text == "all" or part.rows is None:
             return torch.arange(len(rows))
         if self._first_general is None:
@@ -180,9 +180,9 @@ class Contrast:
 
     @contextmanager
     def _joined(self, text: Text) -> Iterator[Packed]:
-        """Packs the text and its views into one sequence, and sets gates and dropout for the views inside the block.
+        """Packs the text and its views into one sequence. Inside the block, gates and dropout are set for the views.
 
-        Run backward() inside the block too, because checkpointed layers run again in the backward pass.
+        Call backward() inside the block too, because checkpointed layers run again in the backward pass.
         """
         together = Packed.joined(text.whole, *[text.compared] * (2 if self._is_exact else 1))
         index = torch.arange(together.tokens, device=together.input_ids.device)
@@ -249,9 +249,9 @@ class Contrast:
 
 
 def info_nce(first: Tensor, second: Tensor, previous: Tensor | None, temperature: float, most: int) -> Tensor:
-    """Computes how hard it is to tell a document's second view from other documents and from earlier knowledge.
+    """Computes the contrastive loss of each document, from three views of the documents.
 
-    The contrast of arXiv 2302.03241, section 4.2: with s the cosine over t, and j over the documents of n's group,
+    As in arXiv 2302.03241, section 4.2, where s is the cosine divided by t, and j runs over the documents of n's group:
     loss_n = -log exp(s(first_n, second_n)) / sum_j [exp(s(first_n, second_j)) + exp(s(first_n, previous_j))].
 
     Args:
@@ -286,7 +286,7 @@ def groups(documents: int, most: int) -> list[tuple[int, int]]:
 
 
 class Disagreement:
-    """The KL divergence between the last hidden states of two passes, each a softmax over the features of a token.
+    """KL divergence between the last hidden states of two passes. A softmax over each token's features comes first.
 
     Both views are drawn in the same way, so neither is the reference. The mean of both directions has the same
     expectation as one direction and less noise. Without dropout, the divergence and its gradient are exactly 0.

@@ -1,9 +1,9 @@
-"""Criteria of importance: sizes of gradients at the gates of units, and criteria of pruning over a unit's weights.
+"""Measures the importance of units by gradients at their gates, or by pruning criteria on their weights.
 
 Criterion `gate` is the mean size of the loss's gradients at the units' gates (arXiv 2302.03241, section 4.1). A gate
-is 1 and is never trained. Only gates get gradients. Each group of rows has its own gradient, which is that of the
-group's mean loss, so that groups neither cancel out nor count twice. `TokenGradients` computes the same for rows of the
-embeddings.
+is a factor of 1 on a unit's output, and is never trained. Only gates get gradients. Each group of rows has its own
+gradient, that of its mean loss, so that groups neither cancel out nor count twice. `TokenGradients` computes the same
+for rows of the embeddings.
 
 The other criteria use the weights that belong to a unit (`adapt.model.layers.by_parameter`). With w these weights and g
 the gradient of a group's mean loss there, they are: `magnitude` |w| (Han et al. 2015, arXiv 1506.02626), which needs no
@@ -42,20 +42,20 @@ class MeasureSettings:
     """Options for measuring gradients."""
 
     granularity: Literal["batch", "example"] = "batch"
-    """Rows that share one gradient: all rows of a batch, or each row separately."""
+    """Whether a gradient is computed for all rows of a batch together, or for each row separately."""
     dropout_seed: int | None = None
     """Seed of the dropout, which also depends on the batch's number; None for evaluation mode without dropout."""
     embeddings: Literal["free", "gradient", "frequency"] = "free"
     """What is measured per token: size of the `gradient` at its embedding, its `frequency`, or nothing (`free`)."""
     rows: int = 64
-    """Maximum number of rows per pass. Gradients of a larger group are summed before their size is computed."""
+    """Maximum number of rows per pass. The gradients of a larger batch are summed before their size is computed."""
     dtype: torch.dtype = torch.float32
     """Precision of autocast."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Sizes of gradients, summed over groups, float64; on the CPU when complete."""
+    """Sizes of gradients, summed over groups of rows that share a gradient. float64, on the CPU when complete."""
 
     units: dict[Kind, Tensor]
     """Sum of the sizes of gradients at each unit, keyed by kind of unit, [layers, units]."""
@@ -66,7 +66,7 @@ class Sums:
     """Number of text tokens that were read."""
 
     def __add__(self, other: Sums) -> Sums:
-        """Returns the sums over the rows of both."""
+        """Returns the sums over all rows of both objects."""
         units = {kind: sizes + other.units[kind] for kind, sizes in self.units.items()}
         tokens = None if self.tokens is None or other.tokens is None else self.tokens + other.tokens
         return Sums(units, tokens, self.groups + other.groups, self.text + other.text)
@@ -174,15 +174,15 @@ def measuring_mode(model: Any, training: bool) -> Iterator[None]:
 
 
 def dropout_seed(seed: int, number: int) -> int:
-    """Returns the seed for the dropout of a batch."""
+    """Returns the dropout seed for the batch with this number."""
     return int(np.random.SeedSequence([seed % 2**64, number]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def over_units(model: Any, values: Mapping[str, Tensor]) -> dict[Kind, Tensor]:
     """Sums values over the weights of each unit, [layers, units]. Weights that heads share are divided among them.
 
-    Summing is the adjoint of spreading: `by_parameter` gives every parameter its unit's value. So the gradient of
-    sum(values * spread) with respect to a unit's value is the sum of the values at this unit's weights.
+    `by_parameter` does the reverse: it gives every parameter its unit's value. So the gradient of sum(values * spread)
+    with respect to a unit's value is the sum of the values at this unit's weights.
 
     Args:
         model: the model with these units.
@@ -246,7 +246,7 @@ def _owned(model: Any) -> dict[str, Tensor]:
 def _by_group(
     model: Any, weights: Mapping[str, Tensor], loss: Judged, seen: Corrupted, settings: MeasureSettings
 ) -> Iterator[dict[str, Tensor]]:
-    """Yields the gradients of each group's mean loss."""
+    """Yields, for each group of rows, the gradient of the group's mean loss."""
     for group in seen.split(1) if settings.granularity == "example" else [seen]:
         if not len(group.targets):
             continue
@@ -314,7 +314,7 @@ class TokenGradients:
         self._gradients += [gradient.flatten(0, -2) for gradient in gradients]
 
     def sizes(self, share: Tensor) -> Tensor:
-        """Returns the norms of each token's gradient in each group, summed over groups, and clears the gradients.
+        """Returns the norm of each token's gradient, summed over groups, and clears the gradients.
 
         Args:
             share: divisor of each group's gradients, [groups].

@@ -1,4 +1,4 @@
-"""Importance of units in [0, 1]: computed from sizes of gradients, saved between domains, and used as soft masks.
+"""Computes the importance I of units in [0, 1] from sizes of gradients, saves it, and masks updates by it.
 
 Units that past domains need move less (DAS, arXiv 2302.03241, section 4.2). The paper scales the *gradients* of a
 unit's parameters by 1 - I. Adam undoes most of this, because its step does not depend on the scale of gradients.
@@ -6,9 +6,9 @@ unit's parameters by 1 - I. Adam undoes most of this, because its step does not 
 Target `update` scales the step itself. The optimizer trains V, starting from the weights W0, and the model computes
 with W = W0 + (1 - I) (V - W0), while V gets the gradient of W unchanged. So W moves (1 - I) times as far as V in every
 step of any optimizer, weight decay included. Gradient norm, clipping and the optimizer's state are those of unmasked
-parameters. Where I is 0, W equals V exactly; where I is 1, W equals W0.
+parameters. If I is 0, W equals V exactly; if I is 1, W equals W0.
 
-Target `gradient` does what the paper's code does, for comparison. The norm for clipping is then that of the scaled
+Target `gradient` scales gradients like the paper's code, for comparison. Clipping then uses the norm of the scaled
 gradients.
 """
 
@@ -47,11 +47,11 @@ class Importance:
     embedding: Tensor | None
     """Importance of each token's row of the embeddings, fp32 [vocabulary]; None if embeddings are not masked."""
     sample: Tensor
-    """Numbers of the rows on which importance was last measured, int64."""
+    """Numbers of the text rows on which importance was last measured, int64."""
 
 
 def save_importance(importance: Importance, model: Any, folder: Path) -> None:
-    """Writes importance to `importance.safetensors`, with the type and sizes of its model.
+    """Writes importance to `importance.safetensors`, together with the type and sizes of the model.
 
     The file is written under a temporary name and then renamed.
 
@@ -115,7 +115,7 @@ def _sizes(model: Any) -> dict[str, int]:
 
 How = Literal["paper", "positive", "rank"]
 _EQUAL = 1e-6
-"""Relative deviation up to which the sizes of a layer count as equal, since fp32 rounding alone can cause it."""
+"""Sizes of a layer whose relative deviation is at most this count as equal, since fp32 rounding can cause it."""
 
 
 def normalize(sizes: Values, how: How) -> dict[Kind, Tensor]:
@@ -159,8 +159,8 @@ def normalize_tokens(sizes: Tensor) -> Tensor:
 def random_sizes(model: Any, seed: int) -> dict[Kind, Tensor]:
     """Returns random sizes of units, keyed by kind of unit, [layers, units].
 
-    The sizes are distributed like those of normally distributed gradients. `general_importance: random` uses random
-    sizes as the control of `kl`.
+    They are absolute values of normally distributed numbers. `general_importance: random` uses them, as a control
+    experiment for `kl`.
     """
     generator = torch.Generator().manual_seed(seed % 2**64)
     return {kind: torch.randn(gate.shape, generator=generator).abs() for kind, gate in ones(model).items()}
@@ -191,7 +191,7 @@ def with_floor(importance: Values, floor: float) -> dict[Kind, Tensor]:
 
 
 class SoftMask(Method):
-    """Training with soft masks, which scale each parameter's update or gradient by 1 - I.
+    """Trains with soft masks, which scale each parameter's update or gradient by 1 - I.
 
     Args:
         importance: importance I in [0, 1] of every unit, which applies to the parameters that produce its output.

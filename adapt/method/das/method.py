@@ -51,7 +51,7 @@ PLASTICITY = "plasticity left (1 - importance): mean over layers, then lowest to
 
 @dataclass(frozen=True)
 class DasOptions:
-    """DAS: soft masks by importance, and a contrast of old with new knowledge (arXiv 2302.03241)."""
+    """Options of DAS: soft masks by importance, and a contrastive loss for new knowledge (arXiv 2302.03241)."""
 
     soft_mask: Literal["update", "gradient", "none"] = "update"
     """What the mask scales down for the parameters of important units: their `update`, or, as published, their
@@ -179,7 +179,7 @@ class Das(Method):
         return self.options.soft_mask != "none" or self.options.contrast_weight > 0
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the passes that the contrast adds. With several micro-batches, trained views are computed twice.
+        """Returns the extra passes for the contrast. With several micro-batches, trained views are computed twice.
 
         With `contrast_text: general` this is an upper bound, because the share of general text is not known here and a
         pass may consist of general text only.
@@ -193,7 +193,7 @@ class Das(Method):
         return Added(trained, seen + (1 + trained) * (passes > 1))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the masks' starting parameters, whole on every rank, and of the gates' products."""
+        """Returns the memory of the starting weights, which masks need whole on every rank, and of gated outputs."""
         das = self.options
         layers = 4.0 * (das.soft_mask == "update") * size.layer_parameters
         rows = 4.0 * (das.soft_mask == "update" and das.embeddings != "free") * size.head_parameters
@@ -243,7 +243,7 @@ class Das(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields the objective's losses and `contrast_weight` times the mean contrast over the compared documents.
+        """Yields the objective's losses, each with its term of `contrast_weight` times the mean contrast.
 
         The mean is over the compared documents of the global batch.
         """
@@ -268,7 +268,7 @@ class Das(Method):
         return report
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the weights with which the masked model computes, mixed with those of the model before this domain.
+        """Returns the weights with which the masked model computes, mixed with the weights before this domain.
 
         `share` is the share of the trained weights in this mixture.
         """

@@ -1,4 +1,4 @@
-"""Stage `importance`: measures how much every unit of a model matters for its knowledge, on some rows of a corpus.
+"""Stage `importance` measures on rows of a corpus how much every unit of a model matters for its knowledge.
 
 Ray tasks measure batches of rows on the cluster's devices, and the stage adds up their results.
 """
@@ -114,7 +114,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
         config, das = self.config, self.options
         size = model_size(self.start.pretrained.model)
         share = size.embedding_parameters / size.parameters if size else None
-        for warning in unprotected(das, share) if self.about == "general" else ():  # before anything is trained
+        for warning in unprotected(das, share) if self.about == "general" else ():  # once, before anything is trained
             log(f"warning: {warning}")
         connect(config.resources)
         await_resources(config.resources)
@@ -146,9 +146,9 @@ class Measuring:
 
 
 def measure_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:
-    """Measures one device's share of the batches, in a Ray task.
+    """Measures importance on one device's share of the batches, in a Ray task.
 
-    The task imports this module, which does not load torch, because it must first hide the GPUs of other tasks.
+    A task must hide the GPUs of other tasks before it loads torch. So it imports this module, which loads no torch.
     """
     from adapt.method.das.unit_sizes import sizes_of_share
 
@@ -156,7 +156,7 @@ def measure_share(measuring: Measuring, device: torch.device, precision: str, sh
 
 
 def plasticity_under(das: DasOptions, measured: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    """Applies `das.plasticity_floor` to a record's plasticity. Returns an empty mapping if no units are masked."""
+    """Returns a record's plasticity after `das.plasticity_floor` is applied, or nothing if no units are masked."""
     if das.soft_mask == "none":
         return {}
     return {kind: [max(plasticity, das.plasticity_floor) for plasticity in layers] for kind, layers in measured.items()}

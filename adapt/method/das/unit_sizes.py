@@ -1,4 +1,4 @@
-"""Measures importance of units on a cluster: sums the sizes of gradients over rows on its devices."""
+"""Measures the importance of units: the devices of a cluster sum the sizes of gradients over rows."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ PASS_TOKENS = 4_096
 def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
     """Measures importance on the connected cluster, and writes `importance.safetensors` into `folder`.
 
-    `das.plasticity_floor` is not applied in the file but where importance is used. Otherwise each merge would scale
-    earlier importance down again.
+    The file does not apply `das.plasticity_floor`, because each merge with later importance would then scale the
+    earlier importance down again. Trainings apply it.
 
     Returns:
         The fields of `ImportanceMeasured`.
@@ -102,9 +102,9 @@ def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
 
 
 def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """Returns sizes of units that need no text, None for sizes of tokens, and the fields of the record.
+    """Returns sizes of units for criteria that need no text, None for sizes of tokens, and the fields of the record.
 
-    Sizes are random for general knowledge if `general_importance` is `random`, else the norms of the units' weights.
+    Sizes are random for general knowledge if `general_importance` is `random`. Else they are norms of units' weights.
     """
     figures = {"groups": 0, "tokens": 0, "device_seconds": 0.0}
     if measuring.about == "general" and measuring.options.general_importance == "random":
@@ -120,7 +120,7 @@ def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor
 
 
 def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, float]:
-    """Sums sizes of gradients over batches of about equal size, since small batches have large gradients.
+    """Sums sizes of gradients over batches of about equal size, because small batches have larger gradients.
 
     Returns:
         The sums over all batches, and the device seconds used.

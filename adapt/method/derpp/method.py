@@ -1,7 +1,7 @@
 """DER++ (Buzzega et al. 2020, arXiv 2004.07211): past rows are replayed, and their hidden states should not change.
 
 A step's loss gets two terms on some rows of a reservoir: beta times the objective's loss, and alpha times the mean
-squared difference between their last hidden states now and those stored when they were first seen. (The paper stores
+squared difference between the rows' last hidden states now and when the rows were first seen. (The paper stores
 logits. With logits of a whole vocabulary, a reservoir would hold few rows.) Both terms are means over the predictions
 of all replayed rows of the step. Replayed rows pass the model together with the step's own rows.
 """
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DerppOptions:
-    """DER++: a sample of past rows of bounded size is replayed, with their earlier states (arXiv 2004.07211).
+    """Options of DER++, which replays a bounded sample of past rows and their earlier states (arXiv 2004.07211).
 
     The defaults of alpha and beta are those of the authors' code (aimagelab/mammoth) for Split CIFAR-10 with a buffer
-    of 200. For other image sets it uses 0.1 to 1 and 0.5 to 1. It compares logits instead of states, and replays as
-    many rows as a step has for each term. The smaller default of `fraction` saves time; no paper has tested it.
+    of 200. For other image sets that code uses 0.1 to 1 and 0.5 to 1. It compares logits instead of states, and for
+    each term replays as many rows as a step has. The smaller default of `fraction` saves time; no paper has tested it.
     """
 
     buffer_mib: PositiveInt = 64
-    """Size of the sample with its states, on every worker's device [MiB]."""
+    """Maximum size of the sample and its states, on every worker's device [MiB]."""
     fraction: OpenFraction = 0.25
     """Number of replayed rows in a step, relative to the step's own rows. They are additional rows."""
     alpha: NonNegativeFloat = 0.1
@@ -67,7 +67,7 @@ class Derpp(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields the losses of one pass per micro-batch, which includes the micro-batch's share of replayed rows."""
+        """Yields the losses of one pass per micro-batch. Each pass includes its share of the replayed rows."""
         return self.rehearsal.losses(model, parts, step)
 
     def report(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A uniform sample of bounded size over all rows seen so far, and the passes that replay the sampled rows.
+"""Keeps a uniform sample of all rows seen so far, in a bounded size, and runs the passes that replay its rows.
 
 Every row of a run gets a random number, its priority, that depends only on (seed, domain, number of the row). The
 sample consists of the rows with the smallest priorities, as many as fit. This is bottom-k sampling, which is uniform
@@ -65,7 +65,7 @@ class Reservoir:
         self.rows: list[KeptRow] = []
         """Rows in the sample, ordered by priority."""
         self.bound = 1.0
-        """Smallest priority that is refused. All rows with this priority or a larger one are refused."""
+        """Rows with this priority or a larger one are refused."""
 
     def offer(self, rows: Sequence[KeptRow]) -> None:
         """Adds rows, then drops the rows with the largest priorities that do not fit."""
@@ -230,7 +230,7 @@ def _joined(part: Corrupted, replayed: Sequence[KeptRow]) -> Corrupted:
 
 
 def _of_all_ranks(kept: list[KeptRow], states: Tensor) -> list[KeptRow]:
-    """Gathers the new rows of all ranks. Tokens are exchanged between hosts, states between devices.
+    """Gathers the new rows of all ranks. The hosts exchange tokens, and the devices exchange states.
 
     Args:
         kept: new rows of this rank.

@@ -1,4 +1,4 @@
-"""ELLE: the model grows before each domain and replays text of earlier domains, mostly those whose loss still falls.
+"""ELLE: the model grows before each domain, and replays mostly those earlier domains whose loss still falls.
 
 - `method`: the plug-in and its options.
 - `growth`: the numbers of added layers and heads, the changes of config.json, and checks of growth.

@@ -2,7 +2,7 @@
 
 **Width.** Each new unit is a copy of an existing unit. The weights that produce the unit are copied, and the weights
 that read the unit are divided by the number of copies. The outputs stay the same if all units have the same number of
-copies. Otherwise norms over the states see another mean and variance. An LM head with its own matrix is divided like
+copies. Otherwise norms over the states have another mean and variance. An LM head with its own matrix is divided like
 any layer that reads states. A head that is tied to the embeddings cannot be divided, since the embeddings produce
 states. The norm before the head is divided instead.
 
@@ -54,7 +54,7 @@ Other models have norms before the blocks.
 
 
 class Axis:
-    """Describes how the units along one axis of a weight grow.
+    """Describes which unit each unit of a larger weight copies, along one axis.
 
     Args:
         sources: for each unit of the larger model, the index of the unit that it copies, int64 [after].
@@ -63,7 +63,7 @@ class Axis:
     def __init__(self, sources: Tensor) -> None:
         self.sources = sources
         self.copies = torch.bincount(sources)[sources].float()
-        """Number of units of the larger model with the same source, for each unit."""
+        """For each unit of the larger model, the number of units that copy the same source."""
         first = torch.full((int(sources.max()) + 1,), len(sources)).scatter_reduce(
             0, sources, torch.arange(len(sources)), "amin"
         )
@@ -71,7 +71,7 @@ class Axis:
 
     @classmethod
     def grown(cls, before: int, after: int, draw: torch.Generator) -> Axis:
-        """Returns an axis that repeats all units in rounds of random order.
+        """Returns an axis that copies all units in turn, in rounds of random order.
 
         The units' numbers of copies differ by at most 1.
         """
@@ -87,7 +87,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class _Axes:
-    """Axes that the linear parts of a layer produce and read, keyed by the part's name, and the axis of the states."""
+    """The axes that each linear part of a layer produces and reads, keyed by its name, and the axis of the states."""
 
     made: Mapping[str, Axis]
     read: Mapping[str, Axis]
@@ -175,7 +175,7 @@ def _fill_layer(
 
 
 def _reads(module: nn.Module) -> int | None:
-    """Returns the axis of a weight along which a module reads its inputs; None for embeddings, which only produce."""
+    """Returns the axis of a weight along which a module reads its inputs; None for embeddings, which read no units."""
     if not (is_transposed(module) or isinstance(module, nn.Linear)):
         return None
     return 0 if is_transposed(module) else 1
@@ -203,7 +203,7 @@ def _fill(parameter: Tensor, weight: Tensor, reads: int | None, read: Axis, made
 
 
 def _divide_before_tied_head(larger: Any, states: Axis) -> None:
-    """Divides the norm before a head by the numbers of copies, because a head tied to embeddings cannot be divided."""
+    """Divides the norm before the head by the numbers of copies, because the head is tied to the embeddings."""
     if larger.get_output_embeddings().weight is larger.get_input_embeddings().weight:
         for parameter in larger.get_submodule(BEFORE_HEAD[larger.config.model_type]).parameters():
             if len(parameter) == len(states.copies):
@@ -239,7 +239,7 @@ def take_prompt(
     """
     known = domains_of(model)
     before = list(known.names) if known else []
-    # the model may also know domains from an earlier sequence
+    # the past domains have the last numbers, because the model may also have prompts from an earlier sequence
     last = list(zip(reversed([*past]), reversed(before), strict=False))
     for text, name in last:
         learn_prototype(model, name, sample_of([past[text]], setting.seed))

@@ -76,7 +76,7 @@ class Growth:
 
 
 def check_growths(model: Path, growths: Sequence[Growth]) -> None:
-    """Refuses growth that a model does not support.
+    """Refuses growth in layers or heads that a model does not support.
 
     Args:
         model: folder of the model.
@@ -144,8 +144,8 @@ def check_prompts(config: Config, model: Path, length: int) -> None:
     """Refuses jobs and models that cannot train with prompts of this length, or without prompts if the length is 0.
 
     Raises:
-        ConfigError: the text is streamed, prompts leave no room for text, or the model's prompts have another length.
-        ModelError: the model has other additions.
+        ConfigError: the text is streamed, prompts leave no tokens for text, or the model's prompts have another length.
+        ModelError: the model already has added parameters other than prompts.
     """
     found = {entry["kind"]: entry for entry in stored_additions(model)}
     if not length or found.keys() - {PROMPTS, NAMED}:

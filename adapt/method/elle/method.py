@@ -34,11 +34,11 @@ TEXT = "text of domain "
 
 @dataclass(frozen=True)
 class ElleOptions:
-    """ELLE: the model grows before each domain, recovers on past text, and replays it (arXiv 2203.06311)."""
+    """Options of ELLE: the model grows before each domain, and replays past text (arXiv 2203.06311)."""
 
     layers: list[int] = field(default_factory=lambda: [2, 2, 1, 1])
-    """Number of layers that are added before the first domain, the second, and so on; 0 after the list's end. Each at
-    most the model's number of layers at that time."""
+    """Number of layers that are added before the first domain, the second, and so on; 0 after the list's end. A domain
+    can at most double the model's number of layers."""
     heads: list[int] = field(default_factory=lambda: [2, 2, 1, 1])
     """Number of attention heads that each layer gets before the first domain, the second, and so on; 0 after the list's
     end. The width of states and feed-forward layers grows in proportion. The model's outputs stay the same if the new
@@ -80,7 +80,7 @@ class Elle(Method):
 
         Raises:
             ConfigError: the options set growth that the model does not support.
-            ModelError: the model's layers are not known, or it has additions other than prompts of domains.
+            ModelError: the model's layers are not known, or it has added parameters other than prompts of domains.
         """
         check_units(model)
         check_prompts(config, model, self.options.prompt_length)
@@ -142,7 +142,7 @@ class Elle(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields the losses on rows of the domain, or, if the step replays, on as many rows of an earlier domain."""
+        """Yields a step's losses on rows of the domain. A step that replays uses rows of an earlier domain instead."""
         if not (self._past and self._replays(step)):
             yield from super().losses(model, parts, objective, step, predictions)
         else:
@@ -156,7 +156,7 @@ class Elle(Method):
         return bool(self._past and self._past.is_drawn(step, self.options.replay_fraction))
 
     def after_step(self, engine: TrainingEngine, step: int) -> None:
-        """Records the loss on replayed rows, after the step because the device has finished by then."""
+        """Records the loss on replayed rows. It waits until after the step, when the device has finished."""
         if self._past:
             self._past.note_step()
 

@@ -1,4 +1,4 @@
-"""Replay of earlier domains' text, and the choice of the next domain to replay.
+"""Chooses which earlier domain to replay, and runs passes on rows of its text.
 
 ELLE replays domains that still improve more often ("adaptive" memory). In this module, a domain is drawn in proportion
 to the recent fall of its loss. Domains without enough losses are drawn first. A tenth of all draws is uniform, so that
@@ -40,7 +40,7 @@ class PastText:
 
     def __init__(self, folders: Mapping[str, Path], seed: int = 0) -> None:
         self._seed = seed
-        self._own: int | None = None  # number of the current domain's prompt
+        self._own: int | None = None  # index of the current domain's prompt
         self._prompts: dict[str, int] = {}
         self._replayed: tuple[str, Tensor, int] | None = None  # in this step: domain, this rank's loss, predictions
         self._steps = 0  # number of replaying steps since the last report
@@ -105,7 +105,7 @@ class PastText:
         return 0.0 * nothing
 
     def note_step(self) -> None:
-        """Records the loss on replayed rows, if the step replayed any. All ranks call this after the device's step."""
+        """Records the loss on replayed rows, if the step has replayed. All ranks call this after the device's step."""
         if self._replayed:
             name, total, targets = self._replayed
             self.note(name, summed(total).item() / targets)

@@ -25,12 +25,12 @@ from adapt.model.masked_updates import computed_with, mask_all
 
 
 class MaskLearning:
-    """Mask learning in the training of one domain.
+    """Learns the masks of one domain during its training.
 
     Args:
         model: the model with the domain's masks selected, before an engine wraps it.
-        used_parameters: function that computes how much each parameter is used. It takes the model, and how much the
-            units of each mask are used, keyed by the mask's name.
+        used_parameters: function that computes how much each parameter is used by earlier domains. It takes the model,
+            and the use of each mask's units, keyed by the mask's name.
         steps: number of steps of the training.
         steepest: steepness s at the end of the training.
         sparsity: weight of the sparsity term, which is the share of free units that the domain claims.
@@ -63,7 +63,7 @@ class MaskLearning:
         self._own: dict[str, Tensor] = {}  # this rank's part of `_free`
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Selects this rank's parts of 1 - use of the units, which gradients of mask embeddings need."""
+        """Selects this rank's parts of the units' 1 - use, which the gradients of the mask embeddings need."""
         for part in engine.parts():
             if (free := self._free.get(part.name)) is not None:
                 self._own[part.name] = part.of(free).to(part.value, copy=True)
@@ -75,7 +75,7 @@ class MaskLearning:
             mask.steepness = self._steepness
 
     def change_gradients(self, engine: TrainingEngine) -> None:
-        """Adds the gradient of the sparsity term, and compensates the gradients of the embeddings."""
+        """Compensates the gradients of the mask embeddings for the steepness, and adds those of the sparsity term."""
         engine.change_gradients(self._changed)
 
     def _changed(self, part: WeightPart, gradient: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""HAT (Serra et al. 2018, arXiv 1801.01423): each domain learns which units it uses, which later domains do not change.
+"""HAT (arXiv 1801.01423): each domain learns which units it uses, and later domains do not change these units.
 
 With a domain's masks, the model always computes the same outputs as when the domain was learnt. So the domain of a text
 must be known or predicted (`adapt.model.additions`).
@@ -29,7 +29,7 @@ STEEPEST = 400.0
 
 @dataclass(frozen=True)
 class HatOptions:
-    """Hard attention to the task: masks of units per domain protect what a domain uses (arXiv 1801.01423)."""
+    """Options of HAT: a mask per domain protects the units that the domain uses (arXiv 1801.01423)."""
 
     on: Literal["adapters", "model"] = "adapters"
     """What is masked and trained. `adapters`: bottlenecks after the attention and feed-forward block of every layer,
@@ -50,7 +50,7 @@ class LearnsMasks(TrainsSets):
     learning: MaskLearning
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Selects this rank's parts of the masks, when the engine has the first weights."""
+        """Selects this rank's parts of the masks. The engine has the first weights by then."""
         self.learning.begin(engine)
 
     def losses(
@@ -86,12 +86,12 @@ class Hat(LearnsMasks):
 
     def settings(self) -> dict[str, Any]:
         """Returns the options that enter the key, without the width if the model itself is masked."""
-        options = {**super().settings(), "steepest": STEEPEST}  # keys have it because it was an option once
+        options = {**super().settings(), "steepest": STEEPEST}  # a constant, but older keys have it as an option
         return options if self.options.on == "adapters" else {k: v for k, v in options.items() if k != "width"}
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """The kind of the model's addition, and its options."""
+        """Kind of the parameters that are added to the model, and their options."""
         steepest = {"steepest": STEEPEST}
         if self.options.on == "model":
             return "unit_masks", steepest
@@ -115,11 +115,11 @@ class Hat(LearnsMasks):
         return model
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """Returns the model's dimensions, with the plugins' matrices if the method adds plugins."""
+        """Returns the model's dimensions. They include the plugins' matrices if the method adds plugins."""
         return size.with_matrices(0 if self.options.on == "model" else plugin_elements(size, self.options.width))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the masked weights' starting values, and of their masked copies in each pass."""
+        """Returns the memory for the starting values of the masked weights, and for masked copies in each pass."""
         if self.options.on == "model":
             layers = 4.0 * size.layer_parameters
             return AddedMemory(layers, layers, size.inner + 2 * size.hidden, size.layer_parameters / size.parameters)

@@ -1,6 +1,6 @@
 """LoRA and its variants.
 
 - `method`: the plug-in, its options, and the stage that measures the inputs of linear layers for CorDA.
-- `variants`: configures peft for each variant, merges additions, and finds intruder dimensions.
+- `variants`: configures peft for each variant, merges adapters, and finds intruder dimensions.
 - `moments`: second moments of a layer's inputs, and the directions of its weight that matter least for them.
 """

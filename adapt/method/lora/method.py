@@ -1,9 +1,9 @@
-"""LoRA (arXiv 2106.09685) and variants: each linear layer of the transformer gets an addition. Only additions train.
+"""LoRA (arXiv 2106.09685) and variants: linear layers get low-rank adapters B A, and only these adapters train.
 
 LoRA "learns less and forgets less" than full training (arXiv 2405.09673, whose settings for continued pre-training are
-the defaults). At the end of a domain the additions are merged into the weights. The result is an ordinary model, and
-the next domain starts with new additions. Additions go to the attention and feed-forward layers only, not to embeddings
-and LM head: some libraries would create additions there and silently not train them.
+the defaults). At the end of a domain the adapters are merged into the weights. The result is an ordinary model, and
+the next domain starts with new adapters. Only attention and feed-forward layers get adapters, not embeddings and LM
+head: some libraries would create adapters there and silently not train them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOMENTS, MOMENTS_FILE = "moments", "moments.safetensors"
 
 
 BOUNDED = ("pissa", "olora", "mica", "corda", "osf")
-"""Kinds that start from singular directions of W. Their rank is bounded by the smaller side of W."""
+"""Kinds that start from singular directions of the weight W. The smaller side of W bounds their rank."""
 WHOLE_WEIGHTS = ("dora", "osf")
 """Kinds whose passes read parameters of other modules, which ZeRO 3 has not gathered at that time."""
 WHOLE_BASES = ("lora", "dora", "mica")
@@ -51,7 +51,7 @@ WHOLE_BASES = ("lora", "dora", "mica")
 
 @dataclass(frozen=True)
 class LoraOptions:
-    """Low-rank additions to the transformer's linear layers, merged after each domain (arXiv 2106.09685)."""
+    """Options of low-rank adapters in linear layers, which are merged after each domain (arXiv 2106.09685)."""
 
     kind: Literal["lora", "dora", "pissa", "olora", "mica", "corda", "osf"] = "lora"
     """Variant of LoRA. `lora` starts from B = 0. `dora` also trains the norm of each row of a weight (arXiv
@@ -60,17 +60,17 @@ class LoraOptions:
     `osf` trains the smallest directions, orthogonally to the others (2504.07097); `corda` trains the directions that
     matter least for known text (2406.05223)."""
     rank: PositiveInt = 256
-    """Rank of each addition; for `osf` the number of trained directions. arXiv 2405.09673 uses 256 for continued
+    """Rank of each adapter; for `osf` the number of trained directions. arXiv 2405.09673 uses 256 for continued
     pre-training of large models."""
     scale: PositiveFloat = 2.0
-    """Factor of the additions: alpha / rank in the paper. `osf` ignores it."""
+    """Factor of the adapters' outputs: alpha / rank in the paper. `osf` ignores it."""
     dropout: ProperFraction = 0.0
-    """Dropout on the inputs of additions. `osf` ignores it."""
+    """Dropout on the inputs of adapters. `osf` ignores it."""
     layers: PositiveFraction = 1.0
-    """Share of the linear layers that get an addition: those whose weights have the lowest condition numbers, which
+    """Share of the linear layers that get an adapter: those whose weights have the lowest condition numbers, which
     should hold the least knowledge to forget (KappaTune, arXiv 2506.16289, uses 0.2)."""
     intruders: Fraction = 1.0
-    """Factor of intruder dimensions when additions are merged. Intruder dimensions are large singular directions that
+    """Factor of intruder dimensions when adapters are merged. Intruder dimensions are large singular directions that
     resemble none of the weight's earlier ones (arXiv 2410.21228; peft uses 0.75). 1 changes nothing. Below 1, it works
     with `lora`, `dora` and `mica` only."""
     moment_sequences: PositiveInt = 256
@@ -78,7 +78,7 @@ class LoraOptions:
 
 
 class Lora(Method):
-    """Trains additions B A to frozen weights W."""
+    """Trains low-rank adapters B A, which are added to frozen weights W."""
 
     Options = LoraOptions
     kind: ClassVar[str] = "lora"
@@ -91,7 +91,7 @@ class Lora(Method):
             self.zero_stages = (0, 1, 2)
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that enter the key, and the version of peft, which initializes additions."""
+        """Returns the options that enter the key, and the version of peft, which initializes adapters."""
         settings = super().settings()
         variant = settings.pop("kind")  # in keys, `kind` is the method's name
         del settings["moment_sequences"]  # enters the key of the stage that measures moments
@@ -150,17 +150,17 @@ class Lora(Method):
         return model
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Merges the additions into the weights W."""
+        """Merges the adapters into the weights W."""
         from adapt.method.lora.variants import merged_state
 
         return merged_state(state, self.options.scale, self._transposed, self.options.intruders)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """Returns the model's dimensions with the matrices of the additions."""
+        """Returns the model's dimensions with the matrices of the adapters."""
         return size.with_matrices(self._elements(size))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the additions, and their share of all parameters."""
+        """Returns the memory of the adapters, and their share of all parameters."""
         added = self._elements(size)
         held = {"osf": 2.0}.get(self.options.kind, 1.0)  # osf also keeps the initial directions
         trained = {"mica": 0.5}.get(self.options.kind, 1.0)
@@ -213,7 +213,7 @@ def moments(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dt
 
 
 def check_rank(options: LoraOptions, smallest: int) -> None:
-    """Refuses a rank above the number of directions of the smallest weight.
+    """Refuses a rank that exceeds the number of directions of the smallest weight.
 
     Args:
         options: the method's options.

@@ -1,4 +1,4 @@
-"""Second moments of the inputs of linear layers, and the directions of weights that matter least for them (CorDA).
+"""Measures second moments of linear layers' inputs, and computes which weight directions matter least for them (CorDA).
 
 CorDA (Yang et al. 2024, arXiv 2406.05223, section 3) protects the knowledge in a chosen text. C is the mean of x x^T
 over the text's tokens, where x is the input of a layer, and W C is decomposed into U S V^T. So W = U S (V^T C^-1), and
@@ -26,7 +26,7 @@ DAMPING = 0.01
 
 
 def shared_inputs(model: Any) -> dict[str, str]:
-    """Maps each linear part of a layer to the first part with the same input, such as key and value to query."""
+    """Maps each linear part of a layer to the first part that has the same input, such as key and value to query."""
     return {name: first for layer in layers_of(model) for first, names in _readers(layer) for name in names}
 
 

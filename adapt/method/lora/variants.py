@@ -1,10 +1,10 @@
-"""Variants of LoRA in peft: their configuration, the merged weights, and the use of singular values.
+"""Configures peft for the variants of LoRA, merges the trained adapters, and uses singular values of weights.
 
 After merging, every variant leaves an ordinary weight. The weight is W + s B A, which DoRA scales to trained norms of
-the rows. OSF replaces the small singular directions of W instead. peft initializes and computes the additions.
+the rows. OSF replaces the small singular directions of W instead. peft initializes and computes the adapters.
 
 Weights with a low condition number stretch all directions about equally, so they are the least specialised, and
-additions there should destroy least (KappaTune, arXiv 2506.16289). Training with low-rank additions leaves intruder
+adapters there should destroy least (KappaTune, arXiv 2506.16289). Training with low-rank adapters leaves intruder
 dimensions: large singular directions that resemble none of the earlier weight. Scaling them down restores a part of
 what was forgotten (arXiv 2410.21228).
 """
@@ -111,7 +111,7 @@ def peft_config(options: LoraOptions, names: Sequence[str], smallest: Mapping[st
 
 
 def merged_state(state: Mapping[str, Tensor], scale: float, transposed: bool, intruders: float) -> dict[str, Tensor]:
-    """Returns the weights of an ordinary model, with all additions merged. See `merged_weight` for the arguments."""
+    """Returns the weights of an ordinary model, with all adapters merged. See `merged_weight` for the arguments."""
     return {
         name.replace(BASE, "."): merged_weight(state, name, scale, transposed, intruders) if BASE in name else weight
         for name, weight in state.items()
@@ -125,9 +125,9 @@ def merged_weight(
     """Returns the merged weight for a parameter of peft's layer; biases are returned unchanged.
 
     Args:
-        state: state of the model with additions.
+        state: weights of the model with adapters, keyed by name.
         name: the parameter's name, which contains BASE.
-        scale: factor of the additions.
+        scale: factor of the adapters' outputs.
         transposed: whether weights are [inputs, outputs].
         intruders: factor of intruder dimensions.
     """
@@ -149,7 +149,7 @@ def merged_weight(
 
 
 def _with_directions(weight: Tensor, left: Tensor, sizes: Tensor, right: Tensor) -> Tensor:
-    """Replaces a weight's smallest singular directions by the trained directions, which are all that peft stores."""
+    """Replaces a weight's smallest singular directions by the trained directions. peft stores only the latter."""
     first, size, last = torch.linalg.svd(weight, full_matrices=False)
     first_small = len(size) - len(sizes)
     smallest: Tensor = (first[:, first_small:] * size[first_small:]) @ last[first_small:]
