@@ -24,6 +24,7 @@ from adapt.config import (
     MethodConfig,
     MixtureConfig,
     ModelConfig,
+    ObjectiveConfig,
     RetrievalConfig,
     SelectConfig,
     SourceConfig,
@@ -114,6 +115,8 @@ def stages(config: Config) -> dict[str, Seen]:
     walk("dapt with a new head", JOBS["dapt"].final(Context.of(headed)))
     pairs = RetrievalConfig(pairs="data/a.jsonl", query_field="text", positive_field="label")
     walk("dapt with pairs", JOBS["dapt"].final(Context.of(replace(config, retrieval=pairs))))
+    weighed = replace(config, objective=ObjectiveConfig("difference"), method=MethodConfig())
+    walk("dapt with weighed words", JOBS["dapt"].final(Context.of(weighed)))
     for action in set(ACTIONS) - {config.vocabulary.action}:
         asked = replace(config, vocabulary=replace(config.vocabulary, action=action, init="distill", warmup_steps=1))
         walk(f"vocabulary {action}", change_vocabulary(Context.of(asked)))

@@ -49,9 +49,11 @@ class ObjectiveConfig:
 
     kind: str = "mlm"
     """`mlm` predicts single tokens, `whole_word` whole words, `entity` entities and words, `span` runs of words (all
-    masked, drawn again each epoch), `causal` the next token (GPT-2, Llama and similar models). `causal_detour` predicts
-    the next token with an encoder, whose attention is causal during this training only; masked language modelling must
-    follow (arXiv 2605.12438). Or your own masking, `package.module:Class`."""
+    masked, drawn again each epoch). `difference` predicts single tokens, more often those of words that are frequent in
+    the domain and rare in general text (evaluation.general_paths; arXiv 2305.14577). `causal` predicts the next token
+    (GPT-2, Llama and similar models). `causal_detour` predicts the next token with an encoder, whose attention is
+    causal during this training only; masked language modelling must follow (arXiv 2605.12438). Or your own masking,
+    `package.module:Class`."""
     mask_fraction: OpenFraction = 0.15
     """Share of the tokens of a row that are predicted, at least one per row. At 0.3 a model often learns more at little
     cost (Wettig et al., arXiv 2202.08005). Not used by `causal` and `causal_detour`."""

@@ -249,6 +249,7 @@ OBJECTIVES = {
     "whole_word": "masked language modelling of whole words",
     "entity": "masked language modelling of entities and whole words",
     "span": "masked language modelling of spans",
+    "difference": "masked language modelling, more often of words that are rare in general text (arXiv 2305.14577)",
     "causal": "causal language modelling",
     "causal_detour": "next-token prediction with causal attention (arXiv 2605.12438)",
 }

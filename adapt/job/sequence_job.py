@@ -51,7 +51,9 @@ def merged_domains(setup: Setup) -> Iterator[Step]:
     models: list[Start] = []
     for number, name in enumerate(setup.order, start=1):
         domain = on_domain(setup, setup.context, name)
-        training = Train.of(domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general))
+        training = Train.of(
+            domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general), general=setup.general
+        )
         models.append(setup.context.start.after(training))
         yield _merged_step(setup, domain, number, training, models)
 
@@ -158,7 +160,9 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
     noted.check()
     for number, name in enumerate(setup.order, start=1):
         domain = with_general_share(on_domain(setup, context, name), number)
-        training = Train.of(domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general), past)
+        training = Train.of(
+            domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general), past, general=setup.general
+        )
         recalled = recalled_texts(setup, number)
         training = replace(training, noted=noted.first(number), recalled=recalled, domain=name)
         step = sequence_step(setup, domain, number, name, training, past)
@@ -170,7 +174,9 @@ def _each_alone(setup: Setup) -> Iterator[Step]:
     """Builds trainings that each start from the first model of the sequence."""
     for number, name in enumerate(setup.order, start=1):
         domain = on_domain(setup, setup.context, name)
-        training = Train.of(domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general))
+        training = Train.of(
+            domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general), general=setup.general
+        )
         training = replace(training, domain=name)
         yield sequence_step(setup, domain, number, name, training, {})
 
@@ -184,7 +190,7 @@ def _all_at_once(setup: Setup) -> Iterator[Step]:
     corpus = replace(config.corpus, sources=sources)
     joint = setup.context.configured(replace(config, corpus=corpus, training=replace(training, **limits)))
     texts = as_listed(config, setup.texts)
-    stage = Train.of(joint, texts, replayed_text(joint, setup.general))
+    stage = Train.of(joint, texts, replayed_text(joint, setup.general), general=setup.general)
     yield sequence_step(setup, joint, len(setup.order), "", stage, {})
 
 

@@ -45,7 +45,7 @@ def dapt_stages(context: Context) -> Export:
     measured = {"domain": text.whole, **({"general": general} if general else {})}
     before = Evaluate.of(context, "before", measured)
     past = before_training(context, list(text.sources.values()), replay)
-    training = Train.of(context, text.sources, replay, past, streamed=text.streamed)
+    training = Train.of(context, text.sources, replay, past, streamed=text.streamed, general=general)
     after = Evaluate.of(context.starting_from(training), "after", measured)
     return Export(
         name=context.config.name,
@@ -100,7 +100,7 @@ def tapt_stages(context: Context) -> Export:
     before = Evaluate.of(context, "before", measured)
     replay = replayed_text(context, general, unseen, apart)
     past = before_training(context, list(sources.values()), replay)
-    training = Train.of(context, sources, replay, past, config.tapt.batch_examples, transductive)
+    training = Train.of(context, sources, replay, past, config.tapt.batch_examples, transductive, general=general)
     after = Evaluate.of(context.starting_from(training), "after", measured)
     return Export(
         name=config.name,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from adapt.config import Config
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
-from adapt.objective.table import objective_what
+from adapt.objective.table import objective_what, weighs_words
 from adapt.runner import Outcome
 from adapt.runner.record import cost_of
 from adapt.support.errors import ConfigError
@@ -111,13 +111,28 @@ class Summed:
     device_seconds: float
 
 
+def objective_of_sums(config: Config) -> dict[str, Any]:
+    """Returns what the objective adds to the key of a measurement.
+
+    Raises:
+        ConfigError: the objective needs the weights of words, which only trainings read.
+    """
+    if weighs_words(config.objective):
+        raise ConfigError(
+            f"method.kind {config.method.kind} measures a model with the objective, which is not supported for"
+            f" objective.kind {config.objective.kind}",
+            "set objective.kind to mlm, or choose another method",
+        )
+    return objective_what(config)
+
+
 def what_of_sums(config: Config, start: Start, wanted: int) -> dict[str, Any]:
     """Returns what determines the sums besides the text: the sample, the masking of its rows, and the model."""
     return {
         "sequences": wanted,
         "sequence_length": config.training.sequence_length,
         "attention_dropout": config.model.attention_dropout,
-        "objective": objective_what(config),
+        "objective": objective_of_sums(config),
         "model": start.digest,
         "seed": config.seed,
     }

@@ -2,5 +2,6 @@
 
 - `objective`: the interface, and causal language modelling.
 - `masking`: masking of tokens, words, entities and spans.
+- `word_weights`: weights of words for difference masking, without loading torch.
 - `table`: checks the objective that a configuration names, without loading torch.
 """

@@ -4,6 +4,8 @@
 - `whole_word`: all tokens of a word are predicted, or none (Devlin's update of BERT, May 2019).
 - `entity`: whole named entities are predicted, and whole other words (ERNIE, Sun et al., arXiv 1904.09223).
 - `span`: runs of words are predicted together (SpanBERT, Joshi et al., arXiv 1907.10529).
+- `difference`: single tokens, more often those of words that are frequent in the domain and rare in general text
+  (Difference-Masking, Wilf et al., arXiv 2305.14577).
 
 The position of a unit's first token is called the unit's head. Tensors with a value per unit, such as its size or its
 random number, have the shape of the rows and store the value at the head. Each random number depends only on (seed,
@@ -14,6 +16,7 @@ gets new masks in each epoch.
 """
 
 from abc import abstractmethod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ from transformers import PreTrainedTokenizerBase
 from adapt.config import ObjectiveConfig
 from adapt.objective.objective import Batch, Corrupted, Objective
 from adapt.objective.table import OBJECTIVES
+from adapt.objective.word_weights import WordWeights
 from adapt.support.schema import ENTITIES, UNIT_STARTS, WORD_STARTS, marks_of
 from adapt.support.splitmix import GOLDEN, mix
 
@@ -167,6 +171,32 @@ class EntityMasking(Masking):
         taken = take_units(order, in_entities, wanted - from_words, self.draw(CROSSING, batch)[:, 0])
         taken |= take_units(order, in_words, from_words, self.draw(WORD_CROSSING, batch)[:, 0])
         return at_least_one(taken, order, size).gather(1, heads) & eligible
+
+
+class DifferenceMasking(MaskedLanguageModelling):
+    """Predicts as many single tokens per row as `mlm`, chosen without replacement with the weights of their words.
+
+    The chosen positions of a row have the largest u^(1/w), where u is a position's random number in (0, 1] and w the
+    weight of its word. This is weighted sampling without replacement (Efraimidis and Spirakis 2006).
+    `adapt.objective.word_weights` defines the weights. The paper instead chooses words by the similarity of their
+    embeddings to those of the words with the largest weights.
+    """
+
+    weights: WordWeights
+    """The weights of the words, which `read` sets."""
+
+    def read(self, folder: Path) -> None:
+        """Reads the weights of words from the folder of stage `words`."""
+        self.weights = WordWeights.load(folder)
+
+    def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
+        """Chooses, in each row, the eligible positions with the largest u^(1/w), by -ln(u) / w."""
+        wanted = self.budget(eligible).round().long().clamp(min=1)
+        starts = batch.marks[WORD_STARTS] | batch.starts | ~batch.real
+        weights = self.weights.at(batch.tokens.numpy().ravel(), starts.numpy().ravel())
+        keys = -torch.log1p(-self.draw(ORDER, batch)) / torch.from_numpy(weights).view_as(eligible)
+        order = keys.masked_fill(~eligible, torch.inf).argsort(dim=1)
+        return torch.zeros_like(eligible).scatter_(1, order, heads < wanted[:, None]) & eligible
 
 
 def length_distribution(stop: float, longest: int) -> Tensor:

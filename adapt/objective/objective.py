@@ -7,6 +7,7 @@ token from the tokens before it in its document, and the same objective for enco
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -118,6 +119,9 @@ class Objective(ABC):
 
     options: Any = None
     """Options of the objective, from the section with its name; None if it has none."""
+
+    def read(self, folder: Path) -> None:  # noqa: B027 (most objectives read nothing)
+        """Reads the result of the stage that the objective needs (`adapt.stage.weigh_words`), before training."""
 
     def prepare(self, model: torch.nn.Module) -> None:  # noqa: B027 (most objectives change nothing)
         """Attaches modules that only the training needs, or changes the attention, before the engine wraps the model.

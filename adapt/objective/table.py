@@ -15,6 +15,7 @@ OBJECTIVES: "Kinds[type[Objective]]" = Kinds(
         "whole_word": "adapt.objective.masking:WholeWordMasking",
         "entity": "adapt.objective.masking:EntityMasking",
         "span": "adapt.objective.masking:SpanMasking",
+        "difference": "adapt.objective.masking:DifferenceMasking",
         "causal": "adapt.objective.objective:CausalLanguageModelling",
         "causal_detour": "adapt.objective.objective:CausalDetour",
     },
@@ -57,6 +58,11 @@ def predicted_fraction(objective: ObjectiveConfig) -> float:
 def sees_only_earlier(objective: ObjectiveConfig) -> bool:
     """Whether the objective makes the attention of an encoder causal during training."""
     return objective.kind == "causal_detour"
+
+
+def weighs_words(objective: ObjectiveConfig) -> bool:
+    """Whether the objective needs the weights of the domain's words, which a stage computes before the training."""
+    return objective.kind == "difference"
 
 
 def measured_objective(config: Config) -> ObjectiveConfig:

@@ -8,6 +8,7 @@
 - `select_documents`: documents of a pool that are worth training on.
 - `judge_selection`: compares selected documents with random ones.
 - `training_plan`: length, mixture and dimensions of a training.
+- `weigh_words`: weights of words for difference masking.
 - `train`: a training run.
 - `export_model`: the trained model, with its losses before and after training.
 - `merge_stage`: models merged from others.

@@ -17,7 +17,7 @@ from adapt.model.architecture import warn_of_instruct
 from adapt.model.size import ModelSize
 from adapt.model.start import MODEL_FOLDER, Start
 from adapt.model.trainable import check_trained, frozen_summary
-from adapt.objective.table import objective_what, sees_only_earlier
+from adapt.objective.table import objective_what, sees_only_earlier, weighs_words
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Stage, Store
 from adapt.runner.files import write_atomically
@@ -36,6 +36,7 @@ from adapt.stage.training_plan import (
     warn_of_unmeasured,
     weights_of,
 )
+from adapt.stage.weigh_words import WeighWords, weighed_words
 from adapt.support.better import Less, More
 from adapt.support.errors import ConfigError
 from adapt.terminal.console import log
@@ -170,6 +171,8 @@ class Train(Stage[Trained]):
     """Record of the sequence up to this domain. It is written when the training starts. None outside sequences."""
     recalled: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
     """Texts of earlier domains that are replayed, keyed by domain. Empty without such replay."""
+    weighed_words: WeighWords | None = None
+    """Stage with the weights of the domain's words. None if the objective needs none."""
     domain: str = ""
     """Name of the domain in a sequence. It is empty outside sequences, where the job's name is used."""
 
@@ -183,8 +186,15 @@ class Train(Stage[Trained]):
         batch_examples: int | None = None,
         is_transductive: bool = False,
         streamed: Streamed | None = None,
+        general: Stage[Prepared] | None = None,
     ) -> "Train":
-        """Creates the training of a context's configuration. The arguments are the fields with the same names."""
+        """Creates the training of a context's configuration. The arguments are the fields with the same names.
+
+        `general` is the measured general text, with which objectives may compare the domain's words.
+
+        Raises:
+            ConfigError: the objective needs general text, and there is none, or prepared text, and it is streamed.
+        """
         config, weights = context.config, weights_of(context.config.corpus)
         source_weights = tuple(weights) if weights else None
         start = context.start
@@ -201,6 +211,9 @@ class Train(Stage[Trained]):
             is_transductive,
             streamed,
             source_weights,
+            weighed_words=weighed_words(config.name, config, context.tokens, corpora, general)
+            if weighs_words(config.objective)
+            else None,
         )
 
     @property
@@ -308,6 +321,7 @@ class Train(Stage[Trained]):
             number=self.number,
             domain=self.domain or self.name,
             head_warmup=self.head_warmup,
+            weighed_words=str(done[self.weighed_words].path) if self.weighed_words else "",
             texts=() if self.streamed else tuple(str(done[text].path) for text in self.corpora.values()),
         )
         run_folder = folder / CHECKPOINTS / job.run_name

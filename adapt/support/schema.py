@@ -35,7 +35,10 @@ token.
 ENTITIES = "entities"
 """Column of a token shard that is true at the tokens of entities."""
 
-_MARKS = {"whole_word": (WORD_STARTS,), "span": (WORD_STARTS,), "entity": (UNIT_STARTS, ENTITIES)}
+_MARKS = {
+    **dict.fromkeys(("whole_word", "span", "difference"), (WORD_STARTS,)),
+    "entity": (UNIT_STARTS, ENTITIES),
+}
 
 
 def marks_of(kind: str) -> tuple[str, ...]:

@@ -64,6 +64,8 @@ class TrainingRun:
     texts: tuple[str, ...] = ()
     """Folders of the domain's prepared text, a subset of `corpora`. Empty if the corpus is streamed."""
 
+    weighed_words: str = ""
+    """Folder with the weights of the domain's words, for objectives that need them, else empty."""
     head_warmup: int = 0
     """Number of steps at the start in which only the language-model head is trained."""
 

@@ -122,6 +122,8 @@ class RankParts:
         setting = _setting(job, method, device, world, precision)
         assert setting.load
         objective = make(config.objective, tokenizer, config.seed, objective_options(config))
+        if job.weighed_words:
+            objective.read(Path(job.weighed_words))
         model: Any = method.prepare_model(setting.load(start.model), setting)
         objective.prepare(model)
         freeze(model, training)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from adapt.config import Config, MixtureConfig, SourceConfig
+from adapt.config import Config, MethodConfig, MixtureConfig, SourceConfig
 from adapt.job.training_jobs import dapt_stages
 from adapt.runner import ensure, plan_stages
 from adapt.runner.store import DIGITS
@@ -238,3 +238,15 @@ def test_a_corpus_that_equals_the_general_text_is_refused(config: Config) -> Non
     message = refused(ConfigError, whole)
     assert "evaluation.general_paths and mixture.replay_paths read the same text" in message
     assert "corpus.heldout_fraction is 0" in message
+
+
+def test_difference_masking_needs_general_text_and_prepared_text(config: Config) -> None:
+    wanted = changed(config, "objective.kind", "difference")
+    training = built(wanted).training
+    assert training.weighed_words
+    assert list(training.weighed_words.inputs) == ["texts.domain", "general"]
+    assert "set evaluation.general_paths" in refused(ConfigError, changed(wanted, "evaluation.general_paths", []))
+    assert "corpus.streaming is set" in refused(ConfigError, changed(wanted, "corpus.streaming", True))
+    ewc = replace(wanted, method=MethodConfig("ewc"))
+    with pytest.raises(ConfigError, match=r"method\.kind ewc measures a model with the objective"):
+        assert built(ewc).key

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from adapt.config import Config
-from adapt.method.measurement import needs_as_training
+from adapt.method.measurement import needs_as_training, objective_of_sums
 from adapt.model.locate import Pretrained
 from adapt.model.size import model_size
 from adapt.model.start import Start
-from adapt.objective.table import objective_what
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import cost_of
 from adapt.terminal.console import log
@@ -91,8 +90,10 @@ class MeasureImportance(Stage[ImportanceMeasured]):
             "causal": config.objective.kind == "causal",
         }
         general = {"about": das.general_importance, **(views if das.general_importance == "kl" else {})}
-        domain = {"about": "domain", **sample, "embeddings": das.embeddings, "objective": objective_what(config)}
-        about: dict[str, Any] = dict(general if self.about == "general" else domain)
+        domain = {"about": "domain", **sample, "embeddings": das.embeddings}
+        about: dict[str, Any] = dict(
+            general if self.about == "general" else {**domain, "objective": objective_of_sums(config)}
+        )
         if about["about"] != "random" and das.importance != "gate":
             about = {**(about if das.importance != "magnitude" else {}), "importance": das.importance}
         return {

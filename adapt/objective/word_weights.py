@@ -1,0 +1,128 @@
+"""Weights of a domain's words by how frequent they are in the domain and how rare in general text.
+
+Words are counted in prepared text, as sequences of token ids, so no text is read again. A word is known by a 64-bit
+hash of its ids. The weight of a word is TF-ICF (term frequency, inverse corpus frequency; Wilf et al., arXiv
+2305.14577, section 3):
+
+    w = (1 + ln c_D) ln((1 + N_G) / (1 + c_G))
+
+c_D and c_G count the word in the domain and in general text of N_G words. The paper published no code for text. The
+logarithm of c_D is ours, as usual for TF-IDF: with plain counts, words such as "the" would weigh most. So are the ones
+that are added to general counts, for words that general text lacks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+
+import numpy as np
+
+from adapt.runner.files import file_aside
+from adapt.support.splitmix import GOLDEN, mix
+
+FILE = "word-weights.npz"
+"""Name of the file with the hashes of words and their weights."""
+FEWEST = 2
+"""Number of occurrences in the domain from which a word has an entry. Rarer words weigh like unknown ones."""
+
+
+@dataclass(frozen=True)
+class WordWeights:
+    """The weights of a domain's words."""
+
+    hashes: np.ndarray
+    """Sorted hashes of the words, uint64 [words]."""
+    weights: np.ndarray
+    """Weight of each word, float64 [words]."""
+    unknown: float
+    """Weight of other words: those of one occurrence, and parts of words at the ends of a row. It is the weight of a
+    word that occurs once in the domain and never in general text."""
+
+    @classmethod
+    def of(cls, domain: Counts, general: Counts) -> WordWeights:
+        """Computes the weights from the counts of both texts."""
+        frequent = domain.counts >= FEWEST
+        hashes, counts = domain.hashes[frequent], domain.counts[frequent]
+        elsewhere = general.of(hashes)
+        rarity = np.log((1 + general.words) / (1 + elsewhere))
+        return cls(hashes, (1 + np.log(counts)) * rarity, log(1 + general.words))
+
+    def at(self, tokens: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Returns the weight of each token's word, float64 [tokens]. See `hash_words` for the arguments."""
+        hashes, sizes = hash_words(tokens, starts)
+        if not len(self.hashes):
+            return np.full(len(tokens), self.unknown)
+        places = np.searchsorted(self.hashes, hashes).clip(max=len(self.hashes) - 1)
+        found = np.where(self.hashes[places] == hashes, self.weights[places], self.unknown)
+        return np.repeat(found, sizes)
+
+    def save(self, folder: Path) -> None:
+        """Writes the weights into a folder."""
+        with file_aside(folder / FILE) as aside, aside.open("wb") as file:
+            np.savez(file, hashes=self.hashes, weights=self.weights, unknown=np.float64(self.unknown))
+
+    @classmethod
+    def load(cls, folder: Path) -> WordWeights:
+        """Reads the weights from a folder."""
+        with np.load(folder / FILE, allow_pickle=False) as stored:
+            return cls(stored["hashes"], stored["weights"], float(stored["unknown"]))
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Numbers of occurrences of words."""
+
+    hashes: np.ndarray
+    """Sorted hashes of the words, uint64 [words]."""
+    counts: np.ndarray
+    """Number of occurrences of each word, int64 [words]."""
+    words: int
+    """Number of words of the text, including those that are not listed."""
+
+    @classmethod
+    def empty(cls) -> Counts:
+        """Returns the counts of no text."""
+        return cls(np.zeros(0, np.uint64), np.zeros(0, np.int64), 0)
+
+    def of(self, hashes: np.ndarray) -> np.ndarray:
+        """Returns the number of occurrences of some words, int64 [words]."""
+        if not len(self.hashes):
+            return np.zeros(len(hashes), np.int64)
+        places = np.searchsorted(self.hashes, hashes).clip(max=len(self.hashes) - 1)
+        return np.where(self.hashes[places] == hashes, self.counts[places], 0)
+
+    def __add__(self, other: Counts) -> Counts:
+        hashes, which = np.unique(np.concatenate((self.hashes, other.hashes)), return_inverse=True)
+        counts = np.zeros(len(hashes), np.int64)
+        np.add.at(counts, which, np.concatenate((self.counts, other.counts)))
+        return Counts(hashes, counts, self.words + other.words)
+
+    def only(self, hashes: np.ndarray | None) -> Counts:
+        """Returns the counts of some words only, with the number of all words. None returns all counts."""
+        if hashes is None:
+            return self
+        kept = np.isin(self.hashes, hashes, assume_unique=True)
+        return Counts(self.hashes[kept], self.counts[kept], self.words)
+
+
+def hash_words(tokens: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Hashes words that consist of tokens. A hash depends on the ids and on their order.
+
+    Args:
+        tokens: token ids, any integer type [tokens].
+        starts: True where a word starts, bool [tokens]. The first token always starts a word.
+
+    Returns:
+        The hash of each word, uint64 [words], and its number of tokens, int64 [words].
+    """
+    if not len(tokens):
+        return np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    first = np.flatnonzero(starts)
+    if not len(first) or first[0]:
+        first = np.concatenate(([0], first))
+    sizes = np.diff(np.append(first, len(tokens)))
+    within = (np.arange(len(tokens)) - np.repeat(first, sizes)).astype(np.uint64)
+    parts = mix(mix(tokens.astype(np.uint64) + np.uint64(1)) + (within + np.uint64(1)) * GOLDEN)
+    return np.add.reduceat(parts, first), sizes

@@ -1,0 +1,241 @@
+"""Stage `words`: weights of a domain's words against general text, for `objective.kind: difference`.
+
+The words are counted with Ray Data, one task per shard of the prepared texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapt.config import Config
+from adapt.runner import Done, Outcome, Stage
+from adapt.runner.record import Record
+from adapt.show.blocks import Block, Cell, Table, summary
+from adapt.stage.context import Tokens
+from adapt.stage.prepare_text import Prepared
+from adapt.support.errors import ConfigError
+from adapt.support.schema import HELDOUT_GLOB, SHARD_GLOB, STARTS, TOKENS, WORD_STARTS
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from adapt.objective.word_weights import Counts
+
+SHOWN = 20
+"""Number of words with the largest weights that the record lists."""
+PIECE = 4_000_000
+"""Number of tokens of a shard that are counted at once, which bounds memory."""
+SEARCHED = 8
+"""Number of shards per source in which the spelling of these words is looked up."""
+
+
+@dataclass(frozen=True)
+class WordsWeighed:
+    """Result of weighing words. The weights are in `word-weights.npz`."""
+
+    words: int
+    """Number of words of the domain's training text."""
+    distinct: int
+    """Number of distinct words that occur at least twice, which have a weight each."""
+    general_words: int
+    """Number of words of general text."""
+    unknown_weight: float
+    """Weight of words that occur only once."""
+    heaviest: dict[str, float]
+    """The words with the largest weights, as the tokenizer spells them."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """Shows the words that are masked most often."""
+        said = (
+            f"Weighed {self.distinct:,} words of the domain by their frequency there and their rarity in"
+            f" {self.general_words:,} words of general text."
+        )
+        rows: list[list[Cell | str]] = [[word, Cell(f"{weight:.1f}")] for word, weight in self.heaviest.items()]
+        return [*summary(said), Table(("word", "weight"), rows, "Words that are masked most often")]
+
+
+@dataclass(frozen=True, eq=False)
+class WeighWords(Stage[WordsWeighed]):
+    """Counts words in prepared text of a domain and of general text, and weighs them by TF-ICF (arXiv 2305.14577)."""
+
+    kind = "words"
+
+    name: str
+    config: Config
+    tokens: Tokens
+    """Tokenizer, with which the heaviest words are spelled."""
+    texts: Mapping[str, Stage[Prepared]]
+    """Training text of the domain, keyed by source."""
+    general: Stage[Prepared]
+    """General text that the domain is compared with."""
+
+    def what(self) -> Mapping[str, Any]:
+        """Returns nothing, because the prepared texts determine the result."""
+        return {}
+
+    def run(self, folder: Path, done: Done) -> Outcome[WordsWeighed]:
+        """Counts on the cluster, and writes the weights.
+
+        Raises:
+            DataError: a shard of the prepared text cannot be read.
+        """
+        import numpy as np
+
+        from adapt.model.tokenizer import load_tokenizer
+        from adapt.objective.word_weights import FEWEST, WordWeights
+        from adapt.ray.runtime import connect
+
+        connect(self.config.resources)
+        sources = [sorted(done[text].path.glob(SHARD_GLOB)) for text in self.texts.values()]
+        domain = count_marked_words([shard for source in sources for shard in source])
+        whole = [shard for glob in (SHARD_GLOB, HELDOUT_GLOB) for shard in sorted(done[self.general].path.glob(glob))]
+        general = count_marked_words(whole, domain.hashes[domain.counts >= FEWEST])
+        weights = WordWeights.of(domain, general)
+        weights.save(folder)
+        heaviest = np.argsort(-weights.weights, kind="stable")[:SHOWN]
+        of = self.tokens.made(done).pretrained
+        tokenizer = load_tokenizer(of.model, of.tokenizer, of.trust_remote_code)
+        first = [shard for source in sources for shard in source[:SEARCHED]]
+        ids = spelled(weights.hashes[heaviest], first)
+        known = {int(weights.hashes[place]): float(weights.weights[place]) for place in heaviest}
+        special = {(number,) for number in tokenizer.all_special_ids}  # they are never predicted
+        named = {
+            str(tokenizer.decode(ids[word])).strip(): weight
+            for word, weight in known.items()
+            if word in ids and tuple(ids[word]) not in special
+        }
+        return Outcome(WordsWeighed(domain.words, len(weights.hashes), general.words, weights.unknown, named))
+
+
+def weighed_words(
+    name: str, config: Config, tokens: Tokens, texts: Mapping[str, Stage[Prepared]], general: Stage[Prepared] | None
+) -> WeighWords:
+    """Builds the stage of a training.
+
+    Args:
+        name: name of the training.
+        config: configuration of the training.
+        tokens: tokenizer of the texts.
+        texts: training text of the domain, keyed by source.
+        general: general text to measure on; None if there is none.
+
+    Raises:
+        ConfigError: there is no general text, or the corpus is streamed.
+    """
+    kind = config.objective.kind
+    if general is None:
+        raise ConfigError(
+            f"objective.kind {kind} compares the domain's words with general text, but there is none",
+            "set evaluation.general_paths to general text, or objective.kind to mlm",
+        )
+    if config.corpus.streaming:
+        raise ConfigError(
+            f"objective.kind {kind} counts the words of prepared text, but corpus.streaming is set",
+            "leave corpus.streaming out, or set objective.kind to mlm",
+        )
+    return WeighWords(name, config, tokens, texts, general)
+
+
+def count_marked_words(shards: Sequence[Path], listed: np.ndarray | None = None) -> Counts:
+    """Counts the words of prepared text on the cluster, one Ray Data task per shard.
+
+    Args:
+        shards: token shards with the column of word starts.
+        listed: hashes of the words to count; None counts all words. The number of all words is counted either way.
+
+    Raises:
+        DataError: a shard cannot be read.
+    """
+    import numpy as np
+    import ray
+    from ray.data import TaskPoolStrategy
+
+    from adapt.objective.word_weights import Counts
+    from adapt.ray.runtime import user_errors
+
+    if not shards:
+        return Counts.empty()
+    reference = None if listed is None else ray.put(listed)
+    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    total = Counts.empty()
+    with user_errors():
+        counted = ray.data.from_items([{"shard": str(shard)} for shard in shards]).map_batches(
+            partial(_count_batch, reference=reference),
+            batch_size=1,
+            batch_format="numpy",
+            num_cpus=0.9,
+            compute=TaskPoolStrategy(size=cpus),
+        )
+        for row in counted.iter_rows():
+            hashes, counts = np.frombuffer(row["hashes"], np.uint64), np.frombuffer(row["counts"], np.int64)
+            total += Counts(hashes, counts, int(row["words"]))
+    return total
+
+
+def _count_batch(batch: dict[str, Any], reference: Any) -> dict[str, list[Any]]:
+    import ray
+
+    counts = count_shard(Path(str(batch["shard"][0])), None if reference is None else ray.get(reference))
+    return {"hashes": [counts.hashes.tobytes()], "counts": [counts.counts.tobytes()], "words": [counts.words]}
+
+
+def count_shard(shard: Path, listed: np.ndarray | None = None) -> Counts:
+    """Counts the words of one shard; see `count_marked_words`."""
+    import numpy as np
+
+    from adapt.objective.word_weights import Counts, hash_words
+
+    total = Counts.empty()
+    for tokens, starts in _pieces(shard):
+        hashes, counts = np.unique(hash_words(tokens, starts)[0], return_counts=True)
+        total += Counts(hashes, counts.astype(np.int64), int(counts.sum())).only(listed)
+    return total
+
+
+def _pieces(shard: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the tokens of a shard and where words start. No word is divided."""
+    import numpy as np
+
+    from adapt.corpus.token_shards import TokenStream
+
+    stream = TokenStream((shard,))
+    begin = 0
+    while begin < stream.tokens:
+        end = min(begin + PIECE, stream.tokens)
+        starts = stream.slice(begin, end, WORD_STARTS) | stream.slice(begin, end, STARTS)
+        if end < stream.tokens and len(inside := np.flatnonzero(starts[1:])):
+            end = begin + 1 + int(inside[-1])  # the last word may go on in the next piece
+            starts = starts[: end - begin]
+        yield stream.slice(begin, end, TOKENS), starts
+        begin = end
+
+
+def spelled(words: np.ndarray, shards: Sequence[Path]) -> dict[int, list[int]]:
+    """Looks words up in the first shards, until all are found.
+
+    Args:
+        words: hashes of words.
+        shards: token shards.
+
+    Returns:
+        The token ids of each word that was found, keyed by its hash.
+    """
+    import numpy as np
+
+    from adapt.objective.word_weights import hash_words
+
+    found: dict[int, list[int]] = {}
+    for shard in shards:
+        for tokens, starts in _pieces(shard):
+            hashes, sizes = hash_words(tokens, starts)
+            ends = np.cumsum(sizes)
+            for place in np.flatnonzero(np.isin(hashes, words)):
+                word = tokens[ends[place] - sizes[place] : ends[place]]
+                found.setdefault(int(hashes[place]), word.astype(int).tolist())
+            if len(found) == len(words):
+                return found
+    return found
