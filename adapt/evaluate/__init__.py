@@ -3,7 +3,7 @@
 - `measurements`: the results, as stored in records.
 - `measure_model`: measures one model on some corpora in a Ray task, and finds the texts that it was trained on.
 - `evaluation_task`: the code of this Ray task: loads the model, measures losses, predicts words for examples.
-- `losses`: the loss of each document, also with the parts of each domain.
+- `losses`: the loss of each document, also for models with separate parameters for each domain.
 - `masked_predictions`: pseudo-perplexity.
 - `knn_accuracy`: quality of features without training.
 - `retrieval`: quality of sentence vectors, by retrieval on pairs, and their isotropy.

@@ -1,4 +1,4 @@
-"""Compares domains by the words in a sample of each, and by the losses of adapted models if there are any.
+"""Compares domains by the words in a sample of each domain, and by the losses of adapted models if there are any.
 
 The comparison follows Don't Stop Pretraining, section 3.1 and figure 2.
 """
@@ -67,20 +67,20 @@ SMOOTHING = 0.1
 
 
 def sample_texts(folder: Path, tokenizer: PreTrainedTokenizerBase, most: int) -> list[str]:
-    """Returns documents of a prepared corpus as text: held-out ones first, then others, in a fixed random order."""
+    """Returns documents of a corpus as text, in a fixed random order. Held-out documents come before others."""
     texts: list[str] = []
     for pattern in (HELDOUT_GLOB, SHARD_GLOB):
         stream = TokenStream.open(folder, pattern)
         count = min(stream.documents, most - len(texts))
         numbers = permute(np.arange(count), max(stream.documents, 1), 0, 0)
         documents = [stream.document(number).tolist() for number in numbers.tolist()]
-        if documents:  # transformers decodes an empty list to one empty text
+        if documents:  # an empty list is skipped, because transformers would decode it to one empty text
             texts += tokenizer.batch_decode(documents, skip_special_tokens=True)
     return texts
 
 
 def similarities(samples: Mapping[str, Sequence[str]]) -> Similar:
-    """Compares the words of the domains' samples of text."""
+    """Computes the similarity of domains from the words in their samples, keyed by domain."""
     counts = {name: _counts(texts) for name, texts in samples.items()}
     top = {name: set(sorted(words, key=lambda w: (-words[w][0], w))[:TOP_WORDS]) for name, words in counts.items()}
     spread = {
@@ -98,7 +98,7 @@ def similarities(samples: Mapping[str, Sequence[str]]) -> Similar:
 
 
 def word_overlaps(texts: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
-    """Returns for each text the overlap of its frequent words with each other text, in samples of equal size."""
+    """Returns, for each text, the share of its frequent words that each other text has too, in equally long samples."""
     words = min(sum(len(text.split()) for text in documents) for documents in texts.values())
     overlaps = similarities({name: _first_words(documents, words) for name, documents in texts.items()}).overlap
     return {

@@ -1,6 +1,6 @@
-"""The Ray task of stage `evaluate`: loads a model, measures its losses, and predicts words of example sentences.
+"""Runs stage `evaluate` in a Ray task: loads a model, measures its losses, and predicts words of example sentences.
 
-The examples are for people to read: sentences with one masked word, or for causal models beginnings of sentences.
+Examples for people to read are sentences with one masked word or, for causal models, beginnings of sentences.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class Ready:
 
 
 def ready(pretrained: Pretrained, causal: bool, shared_by: int = 1) -> Ready:
-    """Loads a model onto the GPU that the Ray task reserved, or onto the CPUs. Call it inside a Ray task.
+    """Loads a model onto the GPU that this Ray task has reserved, or onto the CPUs.
 
     Args:
         pretrained: the model.

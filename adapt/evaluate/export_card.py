@@ -50,7 +50,7 @@ class Handover:
 
 
 def hand_over(handover: Handover, folder: Path) -> None:
-    """Writes the model and its card into a folder, which Hugging Face libraries can load."""
+    """Writes the model and its card into a folder that Hugging Face libraries can load."""
     _link(handover.training.path / MODEL_FOLDER, folder)
     if handover.vectors:
         write_sentence_vectors(handover.vectors, folder)
@@ -151,7 +151,7 @@ def _objective_options(config: Config) -> dict[str, Any]:
 
 
 def _dropped(prepared: Mapping[str, Any]) -> dict[str, str]:
-    """Returns how many documents of the training text were dropped, by reason."""
+    """Returns the number of dropped documents of the training text for the model card, by reason."""
     kept = sum(prepared.get(name) or 0 for name in ("train_documents", "heldout_documents"))
     text = dropped_documents(kept, prepared.get("dropped") or {})
     return {"dropped": text} if text else {}
@@ -278,11 +278,11 @@ class CardFacts:
     packages: Mapping[str, str]
     """Versions of packages, keyed by name."""
     additions: Sequence[str] = ()
-    """Kinds of additions to the model's architecture, such as bottlenecks."""
+    """Kinds of modules that were added to the model's architecture, such as adapters."""
     remarks: Sequence[str] = ()
     """Warnings about the training text."""
     domains: Sequence[str] = ()
-    """Names of the domains for which the model has parts, in the order of training."""
+    """Names of the domains for which the model has separate parameters, in the order of training."""
     vectors: SentenceVectors | None = None
     """How sentence-transformers makes sentence vectors. None if the folder is not for sentence vectors."""
     retrieval: RetrievalChange | None = None
@@ -316,7 +316,7 @@ def model_card(facts: CardFacts) -> str:
 
 
 def card_verdict(results: Sequence[LossChange]) -> str:
-    """Returns one sentence per text that says whether the loss fell or rose, if the interval excludes 0."""
+    """Returns a sentence for each text that says whether the loss fell or rose, or that the interval includes 0."""
     if not results:
         return f"Its effect was not measured: {NOT_MEASURED}."
     return " ".join(row.sentence("the domain") for row in results)
@@ -353,7 +353,7 @@ def results_table(results: Sequence[LossChange]) -> str:
 
 
 def _retrieval(of: RetrievalChange | None) -> list[str]:
-    """Returns a title, a table with a row per measure of retrieval, and a note. Empty if retrieval was not measured."""
+    """Returns the card's lines on retrieval: title, table and note. Empty if retrieval was not measured."""
     if of is None:
         return []
     return ["### Retrieval", table(RetrievalChange.HEADER, of.rows()), of.note()]

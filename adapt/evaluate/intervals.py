@@ -1,4 +1,4 @@
-"""Token-weighted losses, per token and per byte of text, with bootstrap intervals over documents.
+"""Estimates mean losses per token and per byte of text, with bootstrap intervals over documents.
 
 Two tokenizers split a text differently, so models with different tokenizers are compared by loss per byte. With masked
 single tokens, a tokenizer that splits words into more pieces has an advantage, because the other pieces of a masked
@@ -72,7 +72,7 @@ class TextLosses:
     """Length of each document's text [bytes]."""
 
     def __getitem__(self, documents: slice) -> "TextLosses":
-        """Returns the losses of some of the documents."""
+        """Returns the losses of the documents in a range of indices."""
         return TextLosses(*(column[documents] for column in self.columns))
 
     @property

@@ -1,4 +1,4 @@
-"""Measures the quality of a model's features without training, by the accuracy of nearest-neighbour classification."""
+"""Measures how good a model's features are, by nearest-neighbour classification, without training."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,7 +61,7 @@ def mean_features(
 def knn_accuracy(
     known: np.ndarray, labels: np.ndarray, queries: np.ndarray, truth: np.ndarray, neighbours: int
 ) -> float | None:
-    """Returns the share of texts whose nearest neighbours by cosine similarity have the right label in most cases.
+    """Returns the share of texts that get the right label by the vote of their nearest neighbours (by cosine).
 
     Args:
         known: features of the train texts [train, H].

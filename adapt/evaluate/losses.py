@@ -3,8 +3,8 @@
 The sample of documents is fixed, and the masks of a document depend only on its number in the corpus. All models with
 the same tokenizer predict the same tokens in the same contexts, so their differences can be paired by document.
 
-Models with parts for each domain are measured with the parts of the text's own domain, with the parts of the nearest
-domain, and, if the parts are experts, with the mixture of all experts (DEMix, arXiv 2108.05036). In the mixture, the
+Some models have parts for each domain: adapters, prompts, masks or experts. They are measured with the parts of the
+text's domain, with those of the nearest domain, and, for experts, with their mixture (arXiv 2108.05036). In it, the
 probability of a document's t-th predicted token is sum_j w_j(t) p_j(x_t). p_j is the prediction with the expert of
 domain j. w_j(t) is the posterior of the domain: a uniform prior times the product of p_j(x_s) over the predictions
 s < t of the document, normalized. The paper has causal models only. Masked tokens are treated as predicted from left to
@@ -69,7 +69,7 @@ class Heldout:
         return cls(numbers, tokens, columns, sizes if len(sizes) == len(numbers) else None)
 
     def only(self, indices: Iterable[int]) -> "Heldout":
-        """Returns some of the documents, by their indices in the sample."""
+        """Returns a sample with only the documents at these indices."""
         chosen = list(indices)
         marks = {mark: [values[index] for index in chosen] for mark, values in self.marks.items()}
         sizes = [self.sizes[index] for index in chosen] if self.sizes else None
@@ -140,7 +140,7 @@ def heldout_losses(
 
 @dataclass(frozen=True)
 class DomainLosses:
-    """Losses on a held-out sample of documents, with the model's parts for different domains."""
+    """Losses on held-out documents, computed with the model's parts for their own domain and for other domains."""
 
     losses: np.ndarray
     """Loss of each document, summed over its predictions [nats]."""

@@ -1,4 +1,4 @@
-"""Measures pseudo-perplexity: predictions of single masked tokens.
+"""Measures the pseudo-perplexity of masked language models, which masks one token at a time.
 
 Pseudo-perplexity (Salazar et al., arXiv 1910.14659, equations 1 and 3) is
 

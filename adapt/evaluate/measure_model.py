@@ -1,8 +1,8 @@
 """Stage `evaluate`: measures the losses of one model on held-out samples of some corpora, in a Ray task.
 
 The module also counts measured documents that the model was trained on, by comparing keys of documents. The count
-should be 0. This module does not import torch: the driver only reads the results, and the task must hide GPUs before
-torch is imported.
+should be 0. This module does not import torch: the driver does not need it, and the task must hide GPUs before it
+imports torch.
 """
 
 import json
@@ -38,7 +38,7 @@ def call_on_device(function: Callable[..., T], resources: ResourcesConfig, *argu
 
 
 MADE_BY = {"train": "start.training", "export": "training", "finetune": "start.training", "merge": "start.training"}
-"""For each kind of stage that produces a model, the name of the input with the model that the stage started from.
+"""Name of the input that leads to the model which a stage started from, keyed by the stage's kind.
 Merges have further inputs, `models.*`."""
 
 
@@ -89,7 +89,7 @@ def trained_on(maker: Record | None) -> list[Path] | None:
     before = maker.inputs.get(MADE_BY.get(maker.stage, ""))
     for made in [*([before] if before else []), *(merged if maker.stage == "merge" else [])]:
         record = load_record(Path(made["path"]))
-        if record and record.stage == HEAD:  # earlier training texts are not known
+        if record and record.stage == HEAD:  # the model came from elsewhere, so earlier training texts are not known
             continue
         earlier = trained_on(record)
         if earlier is None:
@@ -108,7 +108,7 @@ def _texts_of(maker: Record) -> list[Path]:
 
 
 LOSSES_FILE = "losses.json"
-"""File with up to four lists per corpus. Each list has one value per document of the sample: summed loss, number of
+"""File with up to four lists per corpus, which have a value per document of the sample: summed loss, number of
 predictions, number of predictable tokens, and, if known, bytes of text."""
 EXAMPLES_FILE = "examples.json"
 """File with held-out sentences of the domain and the model's predictions of one word in each."""
@@ -154,7 +154,7 @@ def _summed(values: dict[str, list[float]], overlap: int | None, routes: Routes)
 
 
 def _measure(measurement: Measurement) -> MeasuredCorpora:
-    """Runs `measure_corpora` in the Ray task. It imports torch here, after GPUs were hidden."""
+    """Runs `measure_corpora` in the Ray task. Imports torch late, after Ray has hidden the GPUs of other tasks."""
     hide_unreserved_gpus()
     from adapt.evaluate.evaluation_task import measure_corpora
 

@@ -31,8 +31,8 @@ Text = Literal["domain", "general"]
 NOT_MEASURED = "fewer than two documents are held out (corpus.heldout_fraction, or the dev split for TAPT)"
 """Reason that is shown if the loss on the domain is missing."""
 FEWEST = 6
-"""Smallest number of documents for an interval. The values of all n documents lie on one side of the true median with
-probability 2^(1 - n), which is below 5% for n of at least 6."""
+"""Smallest number of documents for an interval. With n documents, all values lie on the same side of the true median
+with probability 2^(1 - n), which is below 5% for n >= 6."""
 FEW_DOCUMENTS = 30
 """Fewer held-out documents than this lead to a warning, because losses and their intervals are then unreliable."""
 Rows = list[list[float]]
@@ -83,7 +83,7 @@ class LossChange:
     """Number of held-out documents that the model was trained on; None if it is not known."""
 
     def sentence(self, name: str = "your domain") -> str:
-        """Says in a sentence whether the loss fell or rose, or that its interval includes 0.
+        """Returns a sentence that says whether the loss fell or rose, or that its interval includes 0.
 
         Args:
             name: name of the text, unless it is general text.
@@ -158,7 +158,7 @@ class RetrievalChange:
     HEADER: ClassVar[tuple[str, ...]] = ("measure", "before", "after", "change")
 
     def sentence(self) -> str:
-        """Says in a sentence whether nDCG@10 rose or fell, or that its interval includes 0."""
+        """Returns a sentence that says whether nDCG@10 rose or fell, or that its interval includes 0."""
         of = self.measures["ndcg_at_10"]
         low, high = of.change.low, of.change.high
         values = f"from {of.before.value:.3f} to {of.after.value:.3f}"
@@ -181,7 +181,7 @@ class RetrievalChange:
         return rows
 
     def note(self) -> str:
-        """Returns what was measured, and the number of rows that were left out."""
+        """Returns a note for the table: what was measured, and the number of rows that were left out."""
         after = self.after
         left = ", ".join(f"{count:,} {reason}" for reason, count in after.left_out.items())
         return (
@@ -204,7 +204,7 @@ EARLIER = {
     "per_byte_after": "bits_per_byte_after",
     "loss_per_byte": "bits_per_byte",
 }
-"""Present names of fields in bits per byte, keyed by the old names of these fields, which were in nats per byte."""
+"""Names of fields in bits per byte, keyed by the names that earlier versions used for nats per byte."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class TaskNeighbours:
 class ModelsCompared:
     """Held-out losses of several models on several texts.
 
-    Grids have a row per model and a column per text. The ends of 95% intervals are None if there are too few documents.
+    Fields of type `Rows` have a row per model and a column per text. Ends of intervals are None for few documents.
     """
 
     models: list[str]
@@ -399,8 +399,8 @@ class Similar:
     jaccard: Rows
     """Jaccard index |A and B| / |A or B| of all words in at least 3 documents, as in the paper's code."""
     cross_loss: Rows
-    """Kullback-Leibler divergence of word frequencies [nats per word]. It says how much worse a unigram model of the
-    row's domain predicts words of the column's domain than a unigram model of the column's domain does."""
+    """Kullback-Leibler divergence of word frequencies [nats per word]: how much worse words of the column's domain are
+    predicted by the word frequencies of the row's domain than by their own."""
     model_loss: Rows | None = None
     """Mean held-out loss of the model of the row's domain on text of the column's domain [nats per predicted token];
     None if there are no models."""

@@ -57,7 +57,7 @@ def compare_models(
         change_high=change_high,
         unit="nats per token" if unit == "token" else "bits per byte",
     )
-    measured = {name: value for name, value in asdict(compared).items() if value}  # later figures are still empty
+    measured = {name: value for name, value in asdict(compared).items() if value}  # fields filled later are empty
     write_atomically(folder / FILE, json.dumps(measured, indent=1))
     prefix = "" if unit == "token" else "byte_"
     matrices = {f"{prefix}loss": compared.loss, f"{prefix}change": compared.change}
@@ -139,9 +139,9 @@ MATRICES = {
 }
 """Title of each matrix in the heatmaps."""
 SIGNED = ("change", "byte_change")
-"""Matrices of differences. Their colours show the sign."""
+"""Names of matrices that contain differences. Their colours show the sign."""
 FINE = ("byte_loss", "byte_change")
-"""Matrices of small numbers, which are shown with three digits after the decimal point."""
+"""Names of matrices with small numbers, which are shown with three digits after the decimal point."""
 
 
 def draw_heatmap(

@@ -1,8 +1,8 @@
 """Measures sentence vectors by retrieval, and their isotropy.
 
 Documents are ranked by the cosine of their vectors with the query's. A relevant text ranks behind every other document
-with the same cosine, so equal vectors give no credit. The texts and their order depend on the files alone, so two
-models are measured on the same queries and documents.
+with the same cosine, so a model with equal vectors for all texts scores low. The texts and their order depend only on
+the files, so two models are measured on the same queries and documents.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from adapt.support.errors import DataError
 from adapt.terminal.console import log
 
 FIRST = 10
-"""Number of documents that recall@10 and nDCG@10 look at."""
+"""Number of top-ranked documents that count for recall@10 and nDCG@10."""
 QUERIES_FILE = "queries.json"
 """File with the measures of each query, in the order of the sample."""
 SEED = 0
@@ -44,7 +44,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class PairSearch:
-    """The texts of a measurement."""
+    """The queries and documents of a retrieval measurement."""
 
     queries: list[str]
     documents: list[str]
@@ -55,7 +55,7 @@ class PairSearch:
 
 
 def check_pairs(retrieval: RetrievalConfig) -> None:
-    """Refuses pairs without a usable row, or whose first row lacks a field. Reads as far as the first usable row.
+    """Reads the pairs up to the first usable row. Refuses files without such a row, or whose first row lacks a field.
 
     Raises:
         ConfigError, DataError: see `read_search`.
@@ -78,7 +78,7 @@ def no_pairs(retrieval: RetrievalConfig, left_out: Mapping[str, int] | None = No
 
 
 def read_search(retrieval: RetrievalConfig) -> PairSearch:
-    """Reads pairs and corpus, and draws the fixed samples of queries and documents.
+    """Reads the pairs and the corpus, and draws fixed samples of queries and documents.
 
     Raises:
         ConfigError: no file is named.
@@ -113,7 +113,7 @@ def read_search(retrieval: RetrievalConfig) -> PairSearch:
 
 
 def _sampled(texts: list[str], most: int) -> list[str]:
-    """Returns the first texts in a fixed random order."""
+    """Returns at most `most` texts, the first ones of a fixed random order."""
     order = permute(np.arange(min(len(texts), most)), max(len(texts), 1), SEED, 0)
     return [texts[number] for number in order.tolist()[: len(texts)]]
 
@@ -166,7 +166,7 @@ def _corpus(retrieval: RetrievalConfig) -> Iterator[str]:
 
 @contextmanager
 def _errors_of(field: str) -> Iterator[None]:
-    """Names a field of the configuration in errors of its files."""
+    """Returns a context manager that adds the name of a configuration field to errors about its files."""
     try:
         yield
     except DataError as error:
@@ -235,14 +235,14 @@ def isoscore(vectors: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class VectorModel:
-    """A model, and how its sentence vectors are made."""
+    """A model with the settings that determine its sentence vectors."""
 
     pretrained: Pretrained
     causal: bool
     pooling: str
     """`mean` or `cls`."""
     evaluation: EvaluationConfig
-    """Length and number of texts per pass."""
+    """Settings of which the maximum length of a text and the number of texts per pass are used."""
 
 
 def measure_retrieval(config: Config, vectors: VectorModel, folder: Path) -> Retrieved:
@@ -258,7 +258,7 @@ def measure_retrieval(config: Config, vectors: VectorModel, folder: Path) -> Ret
 def _measure(
     retrieval: RetrievalConfig, vectors: VectorModel, search: PairSearch
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Loads the model and measures it. Imports torch here, after GPUs were hidden."""
+    """Loads the model and measures it. Imports torch late, after Ray has hidden the GPUs of other tasks."""
     hide_unreserved_gpus()
     from adapt.evaluate.evaluation_task import ready
 
@@ -288,7 +288,7 @@ def retrieved_by(
     scores = units[0] @ units[1].T
     places = {text: place for place, text in enumerate(search.documents)}
     for number, query in enumerate(search.queries):
-        if query in places:  # the query's own text is no answer
+        if query in places:  # excludes the query's own text, which would always rank first
             scores[number, places[query]] = -np.inf
     return ranking_measures(scores, search.relevant), isotropy
 
@@ -296,7 +296,7 @@ def retrieved_by(
 def embedded(loaded: Any, vectors: VectorModel, texts: Sequence[str]) -> np.ndarray:
     """Computes the sentence vectors of texts, float32 [texts, H], as sentence-transformers does.
 
-    Texts are truncated to `evaluation.sequence_length`. VectorModel are not scaled to length 1.
+    Texts are truncated to `evaluation.sequence_length`. Vectors are not scaled to length 1.
     """
     from adapt.model.states import text_features
 
@@ -312,7 +312,7 @@ def retrieval_change(before: Finished[Retrieved], after: Finished[Retrieved], sa
 
     Args:
         before: the finished measurement of the model before training.
-        after: that of the model after training.
+        after: the finished measurement of the model after training.
         samples: number of bootstrap resamples.
     """
     old, new = (json.loads((each.path / QUERIES_FILE).read_text()) for each in (before, after))

@@ -54,7 +54,7 @@ class Classifier(nn.Module):
 def new_classifier(
     encoder: PreTrainedModel, finetune: FinetuneConfig, pooling: str, kind: str, classes: int
 ) -> Classifier:
-    """Returns a classifier with a new head, whose weights are drawn from torch's global generator."""
+    """Returns a classifier with a new head. The head's weights are drawn from torch's global generator."""
     head = LinearHead if kind == "tokens" else TextHead
     return Classifier(encoder, head(width(encoder), classes, finetune.dropout), pooling)
 
@@ -67,7 +67,7 @@ def unit_states(states: Tensor, batch: ExampleBatch, pooling: str) -> Tensor:
 
 
 def layer_states(encoder: PreTrainedModel, batch: ExampleBatch, pooling: str) -> Tensor:
-    """Returns the states of the units in all layers, the embeddings first, [U, layers + 1, H]."""
+    """Returns the states of the units in all layers, [U, layers + 1, H]. The first layer is the embeddings."""
     by_layer = hidden_states(encoder, batch.packed, batch.segments)
     return torch.stack([unit_states(states, batch, pooling) for states in by_layer], 1)
 
@@ -234,7 +234,7 @@ def save_classifier(
         with folder_aside(folder / MODEL_FOLDER) as aside:
             model.save_pretrained(aside)
             tokenizer.save_pretrained(aside)
-            for file in aside.glob("*.safetensors"):  # safetensors makes files readable by their owner only
+            for file in aside.glob("*.safetensors"):  # lets other users read the files
                 file.chmod(0o644)
 
 

@@ -50,7 +50,7 @@ class Examples:
     targets: np.ndarray
     """The true classes of the examples: int64 [E]; for `multi_label` float32 [E, classes]; for `tokens` int64 [N]."""
     by_token: bool
-    """Whether the task is of kind `tokens`, so that units are tokens."""
+    """Whether the task is of kind `tokens`. Each labelled token is then a unit with its own prediction."""
     kept: list[np.ndarray]
     """For each example, the indices of its tokens that remain after truncation."""
     truncated: int
@@ -103,7 +103,7 @@ class Examples:
         documents = Grouped(torch.from_numpy(ends.astype(np.int32)), max(int(lengths.max()), filling), device)
         tokens = np.pad(
             self.tokens[index], (0, filling), "edge"
-        )  # repeats the last token, because `TrainedWords` has no row for other ids
+        )  # the padding repeats the last token, because `TrainedWords` may have no row for other ids
         packed = Packed(to_device(tokens)[None], filled(positions), documents)
         segments = filled(self.segments[index])
         if not self.by_token:
@@ -137,7 +137,7 @@ def keep(tokens: np.ndarray, max_length: int, closing: Collection[int]) -> np.nd
 
 
 def _border(closes: np.ndarray) -> int:
-    """Returns the index at which the second text begins: after the closing tokens of the first text."""
+    """Returns the index at which the second text of a pair begins, after the closing tokens of the first text."""
     ends = np.flatnonzero(closes[:-1] & ~closes[1:]) + 1
     after_text = [int(end) for end in ends if not closes[:end].all()]
     return after_text[0] if after_text else len(closes)

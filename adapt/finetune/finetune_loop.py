@@ -1,4 +1,4 @@
-"""The training loop of fine-tuning, and its settings, device and precision.
+"""Runs the training loop of fine-tuning, and determines its settings, device and precision.
 
 The order of examples depends on the seed. Training ends early if the dev score does not improve.
 """
@@ -136,13 +136,13 @@ EPOCHS, FEW_EPOCHS = 10, 3
 """Default number of epochs, and default for tasks with more than MANY_EXAMPLES train examples."""
 MANY_EXAMPLES = 5000
 SAVABLE = {"bert": ("bert.pooler.dense", "classifier"), "roberta": ("classifier.dense", "classifier.out_proj")}
-"""Model types whose classifier in transformers is the same as ours, with the names of the two layers of the head there.
+"""Model types whose classifier in transformers equals ours. The values are the names of the head's two layers there.
 For `tokens`, the head is one layer, `classifier`."""
 
 
 @dataclass(frozen=True)
 class FinetuneSettings:
-    """The settings of a run, with values for the fields of FinetuneConfig that are null."""
+    """The settings of a run: those of FinetuneConfig, with defaults in place of null."""
 
     finetune: FinetuneConfig
     epochs: int
@@ -170,7 +170,7 @@ class FinetuneSettings:
 
     @property
     def optimization(self) -> TrainingConfig:
-        """Learning rate, weight decay and warm-up as a configuration of pre-training."""
+        """Learning rate, weight decay and warm-up in the form of a pre-training configuration."""
         return TrainingConfig(
             learning_rate=self.finetune.learning_rate or LEARNING_RATES[self.finetune.mode],
             warmup_fraction=self.finetune.warmup_fraction,
@@ -183,7 +183,7 @@ def check_savable(settings: FinetuneSettings, model: Path, kind: str) -> None:
 
     Raises:
         ConfigError: the mode, pooling or model type cannot be saved.
-        ModelError: the model has additions, which transformers would not save.
+        ModelError: the model has added modules, which transformers would not save.
     """
     refuse_additions(model, "fine-tuned with finetune.save_model")
     family, mode = read_json(model / CONFIG).get("model_type", ""), settings.finetune.mode

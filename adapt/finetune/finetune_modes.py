@@ -1,6 +1,6 @@
 """The modes of fine-tuning. Each mode is a function that trains a classifier and returns a `Learned`.
 
-`fine_tune` trains the whole encoder, and `lora` trains low-rank additions. `feature_extraction` and `linear_probe`
+`fine_tune` trains the whole encoder, and `lora` trains low-rank adapters. `feature_extraction` and `linear_probe`
 leave the encoder unchanged and compute its states once. To Tune or Not to Tune? (Peters et al., W19-4302) compares such
 features with fine-tuning.
 

@@ -25,7 +25,7 @@ MICRO_BATCH = "finetune.micro_batch"
 TRAINED = ("fine_tune", "lora")
 """Modes that train the model. In these modes, a smaller micro-batch needs less memory."""
 GPU_PARTS = 10_000
-"""Number of parts into which Ray divides a GPU. Shares are rounded down so that they do not exceed one GPU together."""
+"""Number of parts into which Ray divides a GPU. Shares are rounded down so that their sum does not exceed one GPU."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
 
 
 def fits_with_less(finetune: FinetuneConfig) -> tuple[str, int]:
-    """Returns how to reduce the memory of a run, and the number of examples in a forward pass.
+    """Returns advice on how to reduce the memory of a run, and its number of examples per forward pass.
 
     The number is 1 if fewer examples per pass would not help.
     """
@@ -88,7 +88,7 @@ def gpus_per_seed(finetune: FinetuneConfig) -> float:
 
 
 def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
-    """Refuses resources that no machine has, because Ray would wait for them forever."""
+    """Waits for a machine with these resources. If none has them, raises an error, because Ray would wait forever."""
     try:
         await_resources(replace(resources, workers=1, cpus_per_worker=cpus, gpus_per_worker=gpus))
     except ClusterError as error:

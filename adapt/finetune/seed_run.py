@@ -33,7 +33,7 @@ MODES = {
 }
 
 ROUTED_EXAMPLES = 256
-"""Largest number of train examples from whose mean vector the nearest domain is determined."""
+"""Largest number of train examples whose mean vector determines the nearest domain."""
 
 
 def seed_work(run: FinetuneRun, folder: Path) -> RunFound:

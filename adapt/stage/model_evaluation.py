@@ -1,9 +1,9 @@
 """Stages that measure models and domains on held-out text and tasks.
 
-`evaluate`: the loss of a model; all models are measured on the same documents and masks. `perplexity`: its
-pseudo-perplexity. `neighbours`: how often nearest neighbours have the same label. `retrieval`: how well its sentence
-vectors find relevant texts. `compare`: comparison of several
-models (Don't Stop Pretraining, table 12). `similarity`: how similar domains are (section 3.1).
+- `evaluate`: the loss of a model. All models are measured on the same documents and masks.
+- `perplexity`: pseudo-perplexity. `neighbours`: how often nearest neighbours have the same label.
+- `retrieval`: how well sentence vectors find relevant texts.
+- `compare`: several models (Don't Stop Pretraining, table 12). `similarity`: several domains (section 3.1).
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Stage `confirm`: runs the best trial and the unchanged configuration with fresh seeds, and tests both.
 
-The best of many trials has good values and good luck. With other seeds the luck is gone, so the difference with fresh
-seeds is the real gain. The rest of the gain in the search was selection. The test split is only used here.
+The best of many trials is best partly by luck. Runs with other seeds do not have this luck, so their difference is the
+real gain, and the rest of the gain in the search was luck. Only this stage uses the test split.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class Confirmed:
         return [*summary(self._sentence()), table, *([TextBlock(self.gain)] if self.gain else [])]
 
     def _sentence(self) -> str:
-        """Says whether the best trial is better in the first objective, or that the interval includes 0."""
+        """Returns a sentence: the best trial is better or worse in the first objective, or its interval includes 0."""
         name, figure = next(iter(self.fresh.items()))
         if figure.as_it_is is None or figure.difference is None or self.gained is None:
             return ""
@@ -144,7 +144,7 @@ class Confirm(Stage[Confirmed]):
 
 
 def is_of_dev(objective: str) -> bool:
-    """Whether a figure is measured on dev or held-out text, even if the test split is used."""
+    """Whether a figure is always measured on dev or held-out text, never on the test split."""
     return objective == DEV_SCORE or "loss" in objective or objective.startswith("general")
 
 
@@ -154,7 +154,7 @@ def _fresh(search: Search, values: Mapping[str, Any]) -> dict[str, Trial]:
 
 
 def _with_seed(config: Config, seed: int) -> Config:
-    """Returns the configuration with one seed for training and fine-tuning, named by the seed."""
+    """Returns the configuration with this seed for training and fine-tuning, and with the seed in its name."""
     finetune = replace(config.finetune, seeds=[seed])
     return replace(config, seed=seed, finetune=finetune, name=f"{config.name}-seed-{seed}")
 

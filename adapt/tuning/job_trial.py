@@ -2,8 +2,8 @@
 
 This module also adds a digest of the values to names, writes configurations to files, and sets resources of trials.
 
-Trials run next to each other on one machine. A search whose trials no machine of the cluster can hold is refused before
-the first trial. A trial whose device ran out of memory continues with smaller micro-batches, which do not change keys.
+Several trials run at once on one machine. A search is refused before its first trial if no machine of the cluster has
+the resources of a trial. If a device runs out of memory, its trial continues with smaller micro-batches and same keys.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ from adapt.train.capacity.forecast import may_fit
 from adapt.train.schedule import micro_batch, smaller_micro_batch
 
 Configure = Callable[[Mapping[str, Any]], Config]
-"""Returns the configuration with new values for some fields, by dotted name. Raises ConfigError if they do not fit."""
+"""Function that returns the configuration with new values, keyed by field. Raises ConfigError if they are invalid."""
 DIGITS = 6
 """Number of digits of the digest of a trial's values in its name."""
 DEV_SCORE, TEST_SCORE = "dev_score", "test_score"
@@ -48,7 +48,7 @@ DEV_SCORE, TEST_SCORE = "dev_score", "test_score"
 
 @dataclass(frozen=True)
 class TrialMeasured:
-    """The figures of a trial: the numbers in the job's result, and scores of fine-tuning."""
+    """Result of a trial: the numbers in the job's result, and scores of fine-tuning."""
 
     figures: dict[str, Estimate]
 
@@ -80,7 +80,7 @@ class Trial(Stage[TrialMeasured]):
     """Fine-tuning runs of each task, one per seed, keyed by task."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns nothing, because the result depends only on the stages that the trial reads."""
+        """Returns nothing, because only the input stages determine the result."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[TrialMeasured]:
@@ -120,7 +120,7 @@ def _without_test(task: TaskConfig) -> TaskConfig:
 
 
 def _runs(job: Job, context: Context, final: Stage[Any]) -> dict[str, tuple[Finetune, ...]]:
-    """Returns the fine-tuning runs of the job, or of a sequence's last model, else new runs of the job's model."""
+    """Returns the job's fine-tuning runs (for a sequence, those of its last model); if none, new runs of its model."""
     if isinstance(final, Scores):
         return {context.config.task.name: tuple(final.runs.values())}
     if isinstance(final, DomainSequence):
@@ -180,18 +180,18 @@ def _figures(losses: LossChange) -> Iterator[tuple[str, Estimate]]:
 
 
 def _over_tasks(scores: Mapping[str, Sequence[float]]) -> Estimate:
-    """Returns the mean over tasks and seeds, with the interval over seeds."""
+    """Estimates the mean score over tasks and seeds. Its interval is over seeds."""
     return over_seeds([fmean(of_seed) for of_seed in zip(*scores.values(), strict=True)])
 
 
 def over_seeds(values: Sequence[float]) -> Estimate:
-    """Returns the mean over seeds with its interval."""
+    """Estimates the mean of the values of several seeds, with its 95% interval."""
     mean = spread(values)
     return Estimate(mean.mean, mean.low, mean.high)
 
 
 def figures_of(trial: Trial) -> set[str]:
-    """Returns the names of the figures that a trial may report, according to the type of its result."""
+    """Returns the names of the figures that a trial may report, as the type of the job's result declares them."""
     return {*ways_of(trial.final.result_type())} | ({DEV_SCORE} if trial.runs else set())
 
 
@@ -220,7 +220,7 @@ def side_by_side(context: Context) -> Context:
     cores, cores_of_trial = len(os.sched_getaffinity(0)), most_of(resources.workers) * resources.cpus_per_worker
     most = max(1, min(config.tune.at_once, int(cores / cores_of_trial)))
     model = context.start.pretrained.model
-    on_gpu = has_gpu() and resources.gpus_per_worker != 0  # then trainings do not share memory
+    on_gpu = has_gpu() and resources.gpus_per_worker != 0  # trainings on GPUs do not share the machine's memory
     shared = [
         replace(config, resources=replace(resources, trainings_per_machine=trainings))
         for trainings in range(most, 0, -1)
@@ -289,7 +289,7 @@ def taken(trial: Trial, given: Container[str], store: Store) -> dict[str, int]:
 
 
 def _is_less(ran: int, stage: Stage[Any], record: Record) -> bool:
-    """Whether a stage ran with a smaller micro-batch than is configured now."""
+    """Whether a stage ran with a smaller micro-batch than the present configuration has."""
     if isinstance(stage, Finetune):
         return ran < stage.config.finetune.passing
     assert isinstance(stage, Train)
@@ -319,7 +319,7 @@ def settings_of(config: Config, job: Job) -> dict[str, Any]:
 
 
 def as_file(settings: Mapping[str, Any]) -> str:
-    """Writes settings as YAML for `--config`, without the credentials of addresses."""
+    """Returns settings as YAML for `--config`, without the credentials of addresses."""
     shown = redacted(dict(settings))
     note = (
         ""
@@ -330,7 +330,7 @@ def as_file(settings: Mapping[str, Any]) -> str:
 
 
 def values_in(config: Config, fields_of_space: Iterable[str]) -> dict[str, Any]:
-    """Returns the values of some fields of a configuration, without fields of methods that are not used."""
+    """Returns the values of these fields in a configuration. Options of methods that are not used are omitted."""
     all_values = flat(config)
     return {name: _plain(all_values[name]) for name in fields_of_space if name in all_values}
 

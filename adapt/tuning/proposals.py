@@ -1,6 +1,6 @@
 """Proposes the values of each trial, from the seed, the number of the trial and the results of earlier trials.
 
-Therefore a search proposes the same values on any machine, even after interruptions, and finished stages are found by
+So a search proposes the same values on any machine, even after interruptions. Stages that have finished are found by
 their keys and do not run again. Searcher `tpe` is Optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
 """
 
@@ -27,7 +27,7 @@ Results = Sequence[Sequence[float] | None]
 
 @dataclass(frozen=True)
 class Proposals:
-    """Computes the proposals of a searcher: the number of trials, and the values of each trial."""
+    """The proposals of a searcher: the number of trials, and a function that returns the values of each trial."""
 
     count: int
     """Number of trials."""
@@ -35,10 +35,10 @@ class Proposals:
     """Function that returns the values of the next trial. Its arguments are the values of all earlier trials, and the
     results of the first of these trials."""
     lag: int | None
-    """Number of latest trials whose results are not used because they may still run; None if no results are used."""
+    """Number of latest trials whose results a proposal ignores, as they may still run; None if it uses no results."""
 
     def told(self, number: int) -> int:
-        """Returns how many trials must have a result before the trial with this number (from 0) is proposed."""
+        """Returns the number of trials that must have a result before trial `number`, from 0, is proposed."""
         return 0 if self.lag is None else max(0, number - self.lag)
 
 

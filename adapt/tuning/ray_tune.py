@@ -1,8 +1,8 @@
 """Connects to Ray Tune, which requests proposals, limits the number of running trials, and decides which continue.
 
 Stages do not run in Tune's processes. A trial in Ray Tune is a process that requests the result of its trial from a
-mailbox and waits. It reserves no core and no GPU, so waiting trials cannot block stages, and a stage that two trials
-share runs once.
+mailbox and waits. It reserves no core and no GPU, so waiting trials cannot block stages. A stage that two trials share
+runs once.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ Asked = tuple[int, int]
 """A turn of a trial: the number of the trial and the number of the turn, both from 0. With a scheduler, a trial has
 several turns: it is measured after each turn, and the scheduler decides whether it continues."""
 AS_IT_IS = 0
-"""The number of the trial with the unchanged configuration. Proposed trials have the numbers after it."""
+"""Number of the trial with the unchanged configuration. Proposed trials have the numbers from 1 on."""
 TURN = "turn"
-"""Name of the quantity that Tune's schedulers use as time: the `lengths` of `Board`."""
+"""Name under which Tune's schedulers get the length of a trial so far (`Board.lengths`), which they use as time."""
 GOES_ON = "free memory on the machines, then run the same command: the search continues where it stopped"
 DEATHS = 3
-"""Largest number of restarts of a trial's waiting process after it died."""
+"""Largest number of times that the waiting process of a trial is restarted after it died."""
 
 
 @dataclass
@@ -171,7 +171,7 @@ def _tune(board: Board, at_once: int, scheduler: Any, mailbox: Any, scratch: str
     """Runs Ray Tune in a thread. Its own files are temporary, because all results are in the store."""
     hush()
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new output prints a message even with verbose=0
-    os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # a failed trial reports no metrics
+    os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # Tune must accept failed trials, which report no metrics
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     asked = tune.with_parameters(_asks, mailbox=mailbox)
     settings = tune.TuneConfig(
@@ -247,7 +247,7 @@ class _InOrder(Searcher):
         """Numbers of the trials, keyed by Tune's trial id."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune pickles this object, but the board cannot leave this process
+        return {}  # leaves out the board, because Tune pickles this object and the board cannot leave this process
 
     def suggest(self, trial_id: str) -> Any:
         """Returns the next trial's number, turns and lengths; None while the proposal must wait for results."""

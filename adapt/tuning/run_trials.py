@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 HOPELESS = (ClusterError, StorageError)
-"""Errors that all trials would have. They end the search; other errors only fail their trial."""
+"""Types of errors that all trials would have. They end the search, and any other error ends only its trial."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
             dispatch(board, at_once, scheduler, lambda turn: trials.begin(turn, board.values[turn[0]]), look)
     except BaseException:
         trials.work.is_given_up = True
-        with suppress(Exception):  # the search's error is raised, not a tracker's
+        with suppress(Exception):  # hides errors of trackers, so that the error of the search is raised
             trackers.close(failed=True)
         raise
     trackers.close()
@@ -238,7 +238,7 @@ PERIOD_S = 1.0
 
 
 class Watched:
-    """Shows the trials of a search while they run.
+    """Shows the progress of a search's trials on the terminal and in a file.
 
     Args:
         trials: the trials.

@@ -32,7 +32,7 @@ def checked(search: "Search") -> tuple[Space, Proposals]:
     """
     config = search.config
     check_fresh_seeds(config)
-    if config.tune.fresh_seeds:  # the best trial will be tested on the test split
+    if config.tune.fresh_seeds:  # with fresh seeds, the best trial will be tested on the test split
         check_test_files(config)
     space = read_space(search.space)
     check_turns(config, space)
@@ -48,7 +48,7 @@ def checked(search: "Search") -> tuple[Space, Proposals]:
 
 
 def _check_going_on(search: "Search", space: Space) -> None:
-    """Refuses trials that cannot continue after a turn, for the configuration and each end of a searched domain.
+    """Refuses a search whose trials cannot continue after a turn. Tries the ends of each searched range one by one.
 
     Combinations of values are not checked. A trial that cannot continue trains each turn from the beginning.
     """
@@ -56,7 +56,7 @@ def _check_going_on(search: "Search", space: Space) -> None:
         try:
             shorter, longer = search.trial(values, 0), search.trial(values)
         except ConfigError:
-            continue  # the value may be valid together with other values
+            continue  # skips a value that is invalid by itself, because it may be valid together with other values
         check_goes_on(search.config.tune.scheduler, shorter, longer)
 
 
@@ -90,14 +90,14 @@ def check_fields(space: Space, place: str, configure: Configure, trial: Callable
 
 
 def _matters(name: str, space: Space, configure: Configure, trial: Callable[[Config], Trial]) -> bool:
-    """Whether two values of a field lead to trials with different keys, while all other fields are equal."""
+    """Whether a field affects trials: two of its values give different keys if all other fields are equal."""
     generator = np.random.default_rng(0)
     for _ in range(DRAWS):
         drawn = {other: draw(domain, generator) for other, domain in space.items()}
         try:
             keys = {trial(configure({**drawn, name: end})).key for end in _two(ends(space[name]))}
         except ConfigError:
-            continue  # these values contradict each other, but others may not
+            continue  # tries other values, because these contradict each other
         if len(keys) > 1:
             return True
     return False
@@ -117,7 +117,7 @@ def _fits(name: str, value: Any, place: str, configure: Configure) -> None:
 
 
 def check_objectives(config: Config, trial: Trial) -> None:
-    """Refuses objectives that trials do not report, or that have no better direction.
+    """Refuses objectives that trials do not report, or of which neither higher nor lower values are better.
 
     Raises:
         ConfigError: an objective is refused. The message names the nearest figure, or what the objective needs.

@@ -1,4 +1,4 @@
-"""Forecasts the stages and device-hours of a search before its first trial, and checks its budget."""
+"""Forecasts which stages a search will run and its device-hours, and compares these with its budget."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -109,7 +109,7 @@ def trials_ahead(search: Search, asked: Proposals, store: Store) -> list[TrialAh
 
 
 def told_ahead(asked: Proposals) -> list[Values]:
-    """Returns the values of the trials that are proposed without the result of another trial."""
+    """Returns the values of the trials whose proposals do not depend on results of other trials."""
     proposed: list[Values] = []
     while len(proposed) < asked.count and not asked.told(len(proposed)):
         proposed.append(asked.propose(proposed, []))

@@ -1,4 +1,4 @@
-"""Runs a search from the command line of `dontstop tune` to its report: trials, then the best one with fresh seeds."""
+"""Runs `dontstop tune`: reads its command line, runs the trials, confirms the best one, and writes the report."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class SearchRun(SelfShown):
 
 
 def run_search(search: Search) -> SearchRun:
-    """Runs the trials that have not run, then the best one with fresh seeds, and writes the report.
+    """Runs all unfinished trials, then the best trial with fresh seeds, and writes the report.
 
     Raises:
         AdaptError: the search cannot work, or all trials failed.
@@ -79,7 +79,7 @@ def _search_and_confirm(search: Search, store: Store) -> SearchRun:
 
 
 def _report(search: Search, entries: list[Entry], store: Store) -> Path:
-    """Writes the HTML report and returns its path. A report that is newer than all its records is not written again."""
+    """Writes the HTML report, unless it is newer than all its records, and returns its path."""
     folder = store.root / "reports" / f"search-{search.name}"
     page, records = folder / HTML, [entry.record.path / RECORD_FILE for entry in entries]
     if not page.exists() or any(record.stat().st_mtime > page.stat().st_mtime for record in records):
@@ -113,7 +113,7 @@ def _long(argument: str) -> str:
 
 
 def job_searched(tune: Mapping[str, Any]) -> Job:
-    """Returns the searched job: `tune.job`, else the job with the name of the file of the space.
+    """Returns the searched job: `tune.job`, or else the job that the file of the space is named after.
 
     Raises:
         ConfigError: no job has this name.

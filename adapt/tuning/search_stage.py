@@ -1,4 +1,4 @@
-"""Stage `search`: runs trials with values of a space, and finds the best trial and the Pareto front."""
+"""Stage `search` runs trials with values from a search space, and finds the best trial and the Pareto front."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,7 +76,7 @@ class Searched:
     best: int
     """Number of the best trial by the first objective."""
     front: list[int]
-    """Numbers of the trials on the Pareto front: no other trial is at least as good in every objective."""
+    """Numbers of the trials on the Pareto front, where no other trial is at least as good in every objective."""
     device_hours: float
     """Device-hours of the stages of all trials. Each stage counts once, even if it ran before the search."""
     stages: int
@@ -143,7 +143,7 @@ SHOWN = 40
 
 
 def best_first(rows: Sequence[TrialRow], objective: str, way: str) -> list[TrialRow]:
-    """Returns the trials with results, those with most steps first, and among these the best first.
+    """Returns the trials with results, ordered by number of steps (most first), then by a figure (best first).
 
     Args:
         rows: results of the trials.
@@ -160,7 +160,7 @@ class Search(Stage[Searched]):
     """The stage that runs the trials of a space with Ray Tune."""
 
     kind = "search"
-    version = 2  # since this version the type of the result declares which direction is better
+    version = 2  # since version 2, the type of the result declares which direction is better
 
     name: str
     job: Job
@@ -195,7 +195,7 @@ class Search(Stage[Searched]):
         }
 
     def trial(self, values: Mapping[str, Any], turn: int = -1) -> Trial:
-        """Returns the trial with these values up to the end of a turn, by default the last, without running it.
+        """Returns the stages of the trial with these values up to the end of a turn, by default the last turn.
 
         Raises:
             AdaptError: the values contradict each other.
@@ -211,7 +211,7 @@ class Search(Stage[Searched]):
         return {name: "min" if is_lower_better(name, result) else "max" for name in self.config.tune.objectives}
 
     def measured(self, config: Config) -> Trial:
-        """Returns the trial of a configuration, without running it.
+        """Returns the stages of the trial with this configuration.
 
         Raises:
             AdaptError: the configuration cannot work.
@@ -256,7 +256,7 @@ class Search(Stage[Searched]):
 
 
 def _cost(row: TrialRow, objective: str, way: str) -> float:
-    """Returns the value of an objective with a sign such that lower is better."""
+    """Returns the value of an objective, negated if higher values are better."""
     value = row.figures[objective].value
     return value if way == "min" else -value
 

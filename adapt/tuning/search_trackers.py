@@ -44,7 +44,7 @@ class SearchTrackers:
     """
 
     def __init__(self, search: Search, folder: Path, store: Store) -> None:
-        shutil.rmtree(folder / FOLDER, ignore_errors=True)  # files of a killed run; all trials are logged again
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)  # deletes files of a killed run, which are all logged again
         self._search, self._store, self._folder = search, store, folder / FOLDER
         uri = anchored(search.config.tracking).mlflow_uri
         self._mlflow = SearchInMLflow(search, uri) if uri else None
@@ -73,7 +73,7 @@ class SearchTrackers:
         last = trainings[0]
         file = self._store.folder(last.kind, last.name, last.key) / METRICS_FILE
         reports: list[dict[str, Any]] = []
-        with suppress(OSError, ValueError):  # a line may be incomplete if the trial was killed
+        with suppress(OSError, ValueError):  # skips the rest, since a line is incomplete if the trial was killed
             for line in file.read_text().splitlines():
                 reports.append(json.loads(line))
         return reports
@@ -135,7 +135,7 @@ class SearchInMLflow:
         self._client.set_terminated(run, "FAILED" if row.error else "FINISHED")
         for training in trainings:
             for found in self._found("dontstop.key", training.key):
-                if PARENT not in found.data.tags:  # a shared training is a child of the first trial
+                if PARENT not in found.data.tags:  # a training that trials share stays a child of the first one
                     self._client.set_tag(found.info.run_id, PARENT, run)
 
     def close(self, failed: bool) -> None:

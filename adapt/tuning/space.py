@@ -1,4 +1,4 @@
-"""Reads a search space, which has a domain of values for each searched field. This module imports Ray Tune."""
+"""Reads a search space: the range or list of values of each searched field. This module imports Ray Tune."""
 
 import importlib.util
 import inspect
@@ -114,7 +114,7 @@ def _domain(name: str, value: Any, path: str) -> Any:
 
 
 def ends(domain: Any) -> list[Any]:
-    """Returns the bounds of a range, or all values of a list."""
+    """Returns the lowest and highest value of a range, or all values of a list."""
     if hasattr(domain, "categories"):
         return list(domain.categories)
     is_open = isinstance(domain, Integer) and not isinstance(domain.get_sampler(), Quantized)

@@ -1,4 +1,4 @@
-"""The turns of trials: a trial is measured after a part of its steps, and continues if Ray Tune's scheduler allows it.
+"""Divides trials into turns. After each turn, a trial is measured, and Ray Tune's scheduler decides whether to go on.
 
 This needs the learning-rate schedule `wsd`. Each turn is a training of another length. It starts from the state that
 the previous turn had before its cooldown.
