@@ -94,12 +94,11 @@ class Run(SelfShown, Generic[R]):
             ConfigError: the job makes no model, or none for this share.
             ModelError: the model cannot be loaded, or has no parameters for this domain.
         """
-        from adapt.model.load import load_model
-        from adapt.model.tokenizer import load_tokenizer
+        from adapt.model import load, tokenizer  # load torch
 
         folder = self._run.model_folder(share)
-        model = load_model(folder, causal=self.config.objective.kind == "causal", domain=domain)
-        return model, load_tokenizer(folder)
+        model = load.load_model(folder, causal=self.config.objective.kind == "causal", domain=domain)
+        return model, tokenizer.load_tokenizer(folder)
 
     def blocks(self) -> list[Block]:
         """Returns the tables, sentences and plots of the result."""

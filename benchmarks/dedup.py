@@ -21,13 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from adapt.corpus.deduplication import Alike, Match, clusters, merged, parts_of, sign_chunk
+from adapt.corpus.deduplication import Match, clusters, merged, parts_of, sign_chunk
+from adapt.corpus.minhash import DuplicateRule
 from adapt.corpus.shingles import normalised, shingles, words
 from benchmarks.common import Options, Result, apart, main
 from benchmarks.rounds import alternate
 
 TARGETS = {"precision": (">=", 0.95), "recall": (">=", 0.9), "ratio_to_datasketch": (">=", 2.0)}
-ALIKE = Alike(near=True)
+RULE = DuplicateRule(near=True)
 COMMON = 200
 """Maximum number of documents with a shingle that is used to find pairs. Similar documents also share rarer
 shingles."""
@@ -56,11 +57,11 @@ def measure(options: Options) -> Result:
         np.maximum.at(best, pairs[:, side], similarities)
     cluster = np.arange(documents)
     cluster[linked[:, 0]] = linked[:, 1]
-    alike = pairs[similarities >= ALIKE.threshold]
+    alike = pairs[similarities >= RULE.threshold]
     found = cluster[alike[:, 0]] == cluster[alike[:, 1]]
     result = Result(
         {
-            "precision": float((best[dropped] >= ALIKE.threshold).mean()),
+            "precision": float((best[dropped] >= RULE.threshold).mean()),
             "recall": float(found.mean()),
         },
         [
@@ -69,7 +70,7 @@ def measure(options: Options) -> Result:
             ("dropped", f"{len(dropped)} of {documents}"),
             (
                 "dropped with a partner within 0.05 of the threshold",
-                f"{(best[dropped] >= ALIKE.threshold - 0.05).mean():.4f}",
+                f"{(best[dropped] >= RULE.threshold - 0.05).mean():.4f}",
             ),
             ("pairs at the threshold or above", f"{len(alike)}"),
         ],
@@ -111,15 +112,15 @@ def ours(data: Path | None, documents: int) -> tuple[float, np.ndarray, np.ndarr
     """Returns the time [s], the dropped documents, and the first document of each document's cluster."""
     os.environ["RAYON_NUM_THREADS"] = "1"  # as in a Ray task
     texts = texts_of(data, documents)
-    sign_chunk(Path(tempfile.mkdtemp()), (0, 0, 0), texts[:10], ALIKE)  # loads modules before the time is measured
+    sign_chunk(Path(tempfile.mkdtemp()), (0, 0, 0), texts[:10], RULE)  # loads modules before the time is measured
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         chunks = []
         for number, start in enumerate(range(0, documents, CHUNK)):
             part = texts[start : start + CHUNK]
-            sign_chunk(Path(folder), (0, 0, number), part, ALIKE)
+            sign_chunk(Path(folder), (0, 0, number), part, RULE)
             chunks.append({"source": 0, "item": 0, "chunk": number, "documents": len(part)})
-        found = Match(parts_of(Path(folder), chunks), 1, ALIKE.threshold)({"id": np.zeros(1, np.int64)})
+        found = Match(parts_of(Path(folder), chunks), 1, RULE.threshold)({"id": np.zeros(1, np.int64)})
         numbers, firsts = clusters(merged([np.stack([found["first"], found["document"]], axis=1)]))
         seconds = time.perf_counter() - began
     return seconds, numbers[numbers != firsts], np.stack([numbers, firsts], axis=1)
@@ -131,16 +132,16 @@ def theirs(data: Path | None, documents: int) -> tuple[float, int]:
 
     texts = texts_of(data, documents)
     began = time.perf_counter()
-    index = MinHashLSH(num_perm=ALIKE.permutations, params=ALIKE.bands)
+    index = MinHashLSH(num_perm=RULE.permutations, params=RULE.bands)
     signed: list[MinHash] = []
     dropped = 0
     for number, text in enumerate(texts):
         found = words(normalised(text))
-        n = min(ALIKE.n, len(found))
+        n = min(RULE.n, len(found))
         runs = {" ".join(found[start : start + n]).encode() for start in range(len(found) - n + 1)}
-        signature = MinHash(num_perm=ALIKE.permutations)
+        signature = MinHash(num_perm=RULE.permutations)
         signature.update_batch(runs)
-        dropped += any(signed[other].jaccard(signature) >= ALIKE.threshold for other in index.query(signature))
+        dropped += any(signed[other].jaccard(signature) >= RULE.threshold for other in index.query(signature))
         index.insert(number, signature)
         signed.append(signature)
     return time.perf_counter() - began, dropped
@@ -148,7 +149,7 @@ def theirs(data: Path | None, documents: int) -> tuple[float, int]:
 
 def truth(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Returns pairs that share a shingle, and their exact Jaccard similarity: int64 [pairs, 2] and float64 [pairs]."""
-    sets = [np.unique(shingles(normalised(text), ALIKE.n)) for text in texts]
+    sets = [np.unique(shingles(normalised(text), RULE.n)) for text in texts]
     holders: dict[int, list[int]] = defaultdict(list)
     for number, runs in enumerate(sets):
         for run in runs.tolist():

@@ -114,8 +114,8 @@ def agreement(folder: Path, texts: list[str]) -> float:
 def cost_of(pool_file: Path, kind: str) -> Cost:
     """Measures a selection from a pool in this process. Without a kind, the pool is read and cleaned once."""
     from adapt.config import Config, CorpusConfig, SelectConfig
-    from adapt.corpus.deduplication import Alike
     from adapt.corpus.files.manifest import build_manifest
+    from adapt.corpus.minhash import DuplicateRule
     from adapt.runner.digest import Digests
     from adapt.select.choose import Budget, choose
     from adapt.select.pool import Pool
@@ -129,7 +129,8 @@ def cost_of(pool_file: Path, kind: str) -> Cost:
     start = time.process_time()
     if steps:
         given, selections = Given(pool, target, Config()), [step.selection for step in steps]
-        choose(selections, given, Budget(documents=BUDGET), 1.0, Alike(near=True), lambda texts: [1] * len(texts))
+        rule = DuplicateRule(near=True)
+        choose(selections, given, Budget(documents=BUDGET), 1.0, rule, lambda texts: [1] * len(texts))
     else:
         for _ in pool:
             pass

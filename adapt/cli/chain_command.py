@@ -15,8 +15,7 @@ from adapt.show.progress.goals import show_logs
 from adapt.show.report.study import Study
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import Context
-from adapt.submit.commands import carry_out_there, chain_of
-from adapt.submit.submit_order import VERBS, Asked, order_of, read_asked
+from adapt.submit.submit_order import VERBS, Asked, chain_of, order_of, read_asked
 from adapt.support.errors import ConfigError
 from adapt.support.shipped import recipe_file
 from adapt.terminal.console import finish, log
@@ -132,6 +131,8 @@ def on_cluster(arguments: Sequence[str]) -> None:
         _serve(asked)
         return
     if asked.verb in VERBS or asked.address:
+        from adapt.submit.commands import carry_out_there  # loads Ray
+
         carry_out_there(asked)
         return
     order = order_of(asked.rest)

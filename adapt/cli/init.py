@@ -16,6 +16,7 @@ import yaml
 from adapt.cli.inspect_files import TaskLook, TextLook, look_at_task, look_at_text, plain_name, split_paths
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import read_objects
+from adapt.corpus.heldout import key_of
 from adapt.model.architecture import max_sequence_length
 from adapt.model.demo_checkpoint import NAME as DEMO
 from adapt.model.locate import CONFIG, locate, read_json
@@ -175,8 +176,6 @@ def _task(given: Sequence[str], out: Path, force: bool) -> TaskLook:
 
 def _split_off(look: TaskLook, files: dict[str, Path]) -> None:
     """Distributes the examples of train over files. Examples with the same text go to the same split."""
-    from adapt.corpus.heldout import key_of
-
     lines: dict[str, list[str]] = {split: [] for split in files}
     absent = [split for split in files if split != "train"]
     for file in expand_paths(look.config.train):

@@ -14,7 +14,12 @@ from adapt.corpus.files.formats import DELIMITERS, Bad, format_of
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import Reading, check_field, read_objects, read_records, texts
 from adapt.corpus.files.storage import state
+from adapt.corpus.heldout import keys_of, share_of_keys
+from adapt.corpus.screening import Tally, clean
+from adapt.evaluate.measurements import FEWEST
+from adapt.stage.training_plan import documents_to_measure
 from adapt.support.errors import DataError
+from adapt.task.labelled_examples import check_split, classes_of
 
 SAMPLE_BYTES = 32 << 20
 """Maximum amount of text to read from all files together [bytes]."""
@@ -153,8 +158,6 @@ def look_at_text(paths: Sequence[str]) -> TextLook:
         DataError: a file is missing or has an unknown format, no field holds text, or cleaning drops all documents.
         StorageError: a remote store cannot be read.
     """
-    from adapt.corpus.screening import Tally, clean
-
     files = expand_paths([*paths])
     sampled = _spread(files)
     with_fields = [file for file in sampled if format_of(file)[0] != "text"]
@@ -207,10 +210,6 @@ def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple
         documents: number of documents in the corpus.
         is_whole: whether `texts` contains all documents.
     """
-    from adapt.corpus.heldout import keys_of, share_of_keys
-    from adapt.evaluate.measurements import FEWEST
-    from adapt.stage.training_plan import documents_to_measure
-
     wanted = max(documents_to_measure(documents), FEWEST if documents >= 2 * FEWEST else 0)
     usual = CorpusConfig().heldout_fraction
     # enough for the measurement, although the exact number of held-out documents is random
@@ -358,8 +357,6 @@ def look_at_task(paths: dict[str, list[str]], name: str = "") -> TaskLook:
         DataError: a file is missing or broken, no field holds text or labels, or labels are missing or wrong.
         StorageError: a remote store cannot be read.
     """
-    from adapt.task.labelled_examples import check_split, classes_of
-
     files = expand_paths(paths["train"])
     records = [record for file in _spread(files) for record in _first_records(file, _EXAMPLES)]
     seen = fields_seen(records)

@@ -12,14 +12,12 @@ from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
+from pydantic import TypeAdapter, ValidationError
 
 from adapt.support.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 T = TypeVar("T")
 _SIGNS = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
@@ -43,8 +41,6 @@ def read_fields(kind: Any, values: Any, name: str = "", see: str = "") -> Any:
     Raises:
         ConfigError: names the first field that has the wrong type, is out of its range, or is not finite.
     """
-    from pydantic import ValidationError
-
     _check_numbers(values, name)
     try:
         return _validated(kind, values)
@@ -104,8 +100,6 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
     return TypeAdapter(kind)
 
 

@@ -26,6 +26,7 @@ from adapt.corpus.files.manifest import LISTERS, Manifest
 from adapt.corpus.files.records import TEXT_FIX, Reading, check_field, check_quotes
 from adapt.corpus.files.sources import sources_of
 from adapt.corpus.files.storage import broken_files
+from adapt.corpus.heldout import share_holding  # imports pyarrow, which plans do not need
 from adapt.runner.digest import Digests
 from adapt.runner.key import deciding
 from adapt.support.errors import ConfigError, DataError
@@ -228,8 +229,6 @@ def check_heldout(heldout: int, trained: int | None, field: str, folder: Path) -
         DataError: no document is held out. The message names the field that trains on the text.
     """
     if not heldout:
-        from adapt.corpus.heldout import share_holding  # imports pyarrow, which plans do not need
-
         found = share_holding([folder], 1)
         more = f" to {found.share:g}" if found else ""
         raise DataError(

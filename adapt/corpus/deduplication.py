@@ -26,23 +26,25 @@ from xxhash import xxh3_128_intdigest
 
 from adapt.config import CorpusConfig
 from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.files.sources import numbered_items
 from adapt.corpus.heldout import MEASURED, TRAINED, in_share, keys_of_normalised
 from adapt.corpus.minhash import (
     ChunkParts,
+    DuplicateRule,
     band_hashes,
-    bands_for,
     candidates,
     duplicates,
     share_probability,
     signatures,
     write_chunk,
 )
-from adapt.corpus.prepare_corpus import CHUNK_CHARACTERS, WAITING_BYTES, Read, numbered_items, screen_of
+from adapt.corpus.prepare_corpus import CHUNK_CHARACTERS, WAITING_BYTES, Read, screen_of
 from adapt.corpus.read_progress import Pace, Piece, text_bytes, watched
 from adapt.corpus.screening import DUPLICATE
 from adapt.corpus.shingles import normalised_texts
 from adapt.ray.runtime import data_settings, user_errors
 from adapt.runner.files import write_atomically
+from adapt.support.schema import duplicates_file
 
 ENTRIES_PER_PARTITION = 8_000_000
 """Number of bucket entries that a task sorts at once, which takes about 400 MB of memory."""
@@ -54,37 +56,12 @@ Source = tuple[str, Manifest, CorpusConfig]
 
 
 @dataclass(frozen=True)
-class Alike:
-    """Settings that decide which documents are duplicates."""
-
-    near: bool
-    """Whether near copies count as duplicates. If False, only documents with equal normalised texts do."""
-    n: int = 5
-    """Length of a shingle, which is a run of words [words]."""
-    permutations: int = 256
-    """Number of positions of a MinHash signature."""
-    threshold: float = 0.8
-    """Smallest estimated Jaccard similarity of near copies."""
-
-    @classmethod
-    def of(cls, corpus: CorpusConfig) -> "Alike":
-        """Reads the settings from the configuration of a corpus."""
-        near = corpus.deduplicate == "near"
-        return cls(near, corpus.near_ngram, corpus.near_permutations, corpus.near_threshold)
-
-    @property
-    def bands(self) -> tuple[int, int]:
-        """Number of bands of a signature and number of rows per band; (0, 0) if only equal texts are duplicates."""
-        return bands_for(self.threshold, self.permutations) if self.near else (0, 0)
-
-
-@dataclass(frozen=True)
 class Sign:
     """The Ray Data task that writes the digests, signatures and buckets of a chunk's documents."""
 
     source: int
     folder: Path
-    alike: Alike
+    alike: DuplicateRule
     heldout_fraction: float
 
     def __call__(self, table: pa.Table) -> dict[str, list[int]]:
@@ -102,7 +79,7 @@ class Sign:
 
 
 def sign_chunk(
-    folder: Path, key: tuple[int, int, int], texts: Sequence[str], alike: Alike, heldout_fraction: float = 0.0
+    folder: Path, key: tuple[int, int, int], texts: Sequence[str], alike: DuplicateRule, heldout_fraction: float = 0.0
 ) -> None:
     """Writes the digests, signatures and buckets of a chunk's documents (see `adapt.corpus.minhash`)."""
     plain = normalised_texts(texts)
@@ -145,7 +122,7 @@ class Match:
 
 def deduplicate(
     sources: Sequence[Source],
-    alike: Alike,
+    alike: DuplicateRule,
     folder: Path,
     entity_field: str | None = None,
     before: Sequence[Source] = (),
@@ -218,11 +195,6 @@ def _piece(chunk: dict[str, Any]) -> Piece:
     return Piece(int(chunk["item"]), int(chunk["documents"]), int(chunk["text_bytes"]), bool(chunk["is_last"]))
 
 
-def duplicates_file(source: int) -> str:
-    """Returns the name of the file that lists a source's duplicates."""
-    return f"duplicates-{source:03d}.arrow"
-
-
 def parts_of(folder: Path, chunks: Iterable[dict[str, int]]) -> ChunkParts:
     """Returns the chunks in stream order, with the numbers of their documents."""
     columns = ("source", "item", "chunk", "documents")
@@ -282,14 +254,13 @@ def clusters(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         The documents that are in a pair, ascending, and for each of them the first document of its cluster: int64
             [documents] each.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
+    from scipy.sparse import coo_array, csgraph
 
     documents, places = np.unique(pairs, return_inverse=True)
     places = places.reshape(-1, 2)
     size = len(documents)
     graph = coo_array((np.ones(len(places), bool), (places[:, 0], places[:, 1])), shape=(size, size))
-    _, labels = connected_components(graph, directed=False) if size else (0, np.zeros(0, np.int64))
+    _, labels = csgraph.connected_components(graph, directed=False) if size else (0, np.zeros(0, np.int64))
     _, first = np.unique(labels, return_index=True)  # the first of each label is the smallest document
     return documents, documents[first[labels]] if size else documents
 

@@ -6,18 +6,22 @@ of a configuration holds out the same share. Second, if a whole text is measured
 task), every document with the key of a measured document is left out of training.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import ceil, floor, log10
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from adapt.corpus.cleaning.block import Drop
+from adapt.corpus.legibility import Legibility
 from adapt.corpus.shingles import normalised, normalised_texts
+from adapt.runner import Record
+from adapt.runner.files import link_or_copy, storage_errors
 from adapt.support.errors import DataError
 from adapt.support.schema import HELDOUT_GLOB, KEYS, SHARD_GLOB
 
@@ -155,3 +159,35 @@ def _keys(folder: Path, pattern: str) -> Iterator[np.ndarray]:
             raise DataError(
                 f"{path} cannot be read: {error}", f"delete {folder} to prepare the corpus again"
             ) from error
+
+
+BY_REASON = ("dropped", "changed", "bad")
+"""Metrics that are counts by reason."""
+
+
+def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
+    """Links the held-out shards of some sources into `folder`, in the order of the sources, and sums their counts.
+
+    Returns:
+        The sums of the metrics that are whole numbers or counts by reason, and `legibility`: how the tokenizer splits
+            the words of all sources.
+    """
+    with storage_errors(folder):
+        for number, source in enumerate(sources):
+            for shard in sorted(source.path.glob(HELDOUT_GLOB)):
+                link_or_copy(shard, folder / shard.name.replace("-", f"-{number:03d}-", 1))
+    names = dict.fromkeys(name for source in sources for name in source.metrics)
+    values = {name: [source.metrics.get(name, 0) for source in sources] for name in names}
+    sums = {name: sum(counts) for name, counts in values.items() if all(type(value) is int for value in counts)}
+    counted = {name: values[name] for name in BY_REASON if name in values}
+    reasons = {name: _added(counts) for name, counts in counted.items() if all(type(of) is dict for of in counts)}
+    legibility = Legibility.together(source.metrics.get("legibility") for source in sources)
+    return {**sums, **reasons, **({"legibility": legibility} if legibility else {})}
+
+
+def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Returns the sums of counts that are keyed by reason."""
+    total = Counter[str]()
+    for each in counts:
+        total.update(each)
+    return dict(total)

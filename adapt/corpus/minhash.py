@@ -24,7 +24,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from rensa import RMinHash
 
+from adapt.config import CorpusConfig
 from adapt.corpus.shingles import shingles
 from adapt.runner.files import file_aside
 from adapt.support.splitmix import GOLDEN, mix
@@ -44,8 +46,6 @@ def signatures(texts: Sequence[str], n: int, permutations: int) -> np.ndarray:
     Returns:
         uint32 [texts, permutations].
     """
-    from rensa import RMinHash
-
     sets = [shingles(text, n) for text in texts]
     ends = np.cumsum([0, *map(len, sets)]).astype(np.uint64)
     flat = np.concatenate([*sets, np.zeros(0, np.uint64)])
@@ -69,6 +69,31 @@ def bands_for(threshold: float, permutations: int) -> tuple[int, int]:
         if share_probability(threshold, permutations // rows, rows) >= RECALL_AT_THRESHOLD:
             return permutations // rows, rows
     return permutations, 1
+
+
+@dataclass(frozen=True)
+class DuplicateRule:
+    """Settings that decide which documents are duplicates."""
+
+    near: bool
+    """Whether near copies count as duplicates. If False, only documents with equal normalised texts do."""
+    n: int = 5
+    """Length of a shingle, which is a run of words [words]."""
+    permutations: int = 256
+    """Number of positions of a MinHash signature."""
+    threshold: float = 0.8
+    """Smallest estimated Jaccard similarity of near copies."""
+
+    @classmethod
+    def of(cls, corpus: CorpusConfig) -> "DuplicateRule":
+        """Reads the settings from the configuration of a corpus."""
+        near = corpus.deduplicate == "near"
+        return cls(near, corpus.near_ngram, corpus.near_permutations, corpus.near_threshold)
+
+    @property
+    def bands(self) -> tuple[int, int]:
+        """Number of bands of a signature and number of rows per band; (0, 0) if only equal texts are duplicates."""
+        return bands_for(self.threshold, self.permutations) if self.near else (0, 0)
 
 
 def band_hashes(signed: np.ndarray, bands: int, rows: int) -> np.ndarray:

@@ -3,14 +3,12 @@
 Reading tasks cut parts into chunks of some megabytes of text. Tokenizing tasks turn each chunk into one shard, named by
 its position. Memory holds only a few chunks, however large the corpus is, and the shards do not depend on the number of
 workers.
-
-`gather` joins the held-out text of several prepared sources into one corpus, on which the loss is measured.
 """
 
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -27,17 +25,14 @@ from adapt.corpus.decontamination import evaluation_index
 from adapt.corpus.encode_chunks import Encode, EncodedChunk, share_tokenizer
 from adapt.corpus.entities import Tagged
 from adapt.corpus.files.manifest import Manifest
-from adapt.corpus.files.sources import items_of
+from adapt.corpus.files.sources import numbered_items
 from adapt.corpus.heldout import MEASURED, Measured
 from adapt.corpus.legibility import Legibility
 from adapt.corpus.read_progress import Pace, Piece, watched
 from adapt.corpus.screening import PASS, REJECTS, Screen, Tally, check_few_bad, item_texts
 from adapt.model.locate import Pretrained
 from adapt.ray.runtime import data_settings, user_errors
-from adapt.runner import Record
-from adapt.runner.files import link_or_copy, storage_errors
 from adapt.support.errors import DataError
-from adapt.support.schema import HELDOUT_GLOB
 from adapt.terminal.console import log
 
 CHUNK_CHARACTERS = 4_000_000
@@ -165,11 +160,6 @@ def _piece(chunk: EncodedChunk) -> Piece:
     return Piece(chunk.item, documents, chunk.text_bytes, bool(chunk.tally))
 
 
-def numbered_items(manifest: Manifest, corpus: CorpusConfig) -> list[dict[str, Any]]:
-    """Returns the items of a manifest (units that one task reads) in stream order, with their numbers."""
-    return [{"item": i, "sources": item} for i, item in enumerate(items_of(manifest, corpus))]
-
-
 def batch_of(item: dict[str, Any]) -> dict[str, Any]:
     """Returns an item in the form in which Ray Data passes it to `Read`."""
     return {name: np.array([value]) for name, value in item.items()}
@@ -267,35 +257,3 @@ def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: M
             "use a model whose tokenizer knows this language and script (model.path), or train a tokenizer and a model"
             " on it (dontstop vocabulary scratch)",
         )
-
-
-BY_REASON = ("dropped", "changed", "bad")
-"""Metrics that are counts by reason."""
-
-
-def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
-    """Links the held-out shards of some sources into `folder`, in the order of the sources, and sums their counts.
-
-    Returns:
-        The sums of the metrics that are whole numbers or counts by reason, and `legibility`: how the tokenizer splits
-            the words of all sources.
-    """
-    with storage_errors(folder):
-        for number, source in enumerate(sources):
-            for shard in sorted(source.path.glob(HELDOUT_GLOB)):
-                link_or_copy(shard, folder / shard.name.replace("-", f"-{number:03d}-", 1))
-    names = dict.fromkeys(name for source in sources for name in source.metrics)
-    values = {name: [source.metrics.get(name, 0) for source in sources] for name in names}
-    sums = {name: sum(counts) for name, counts in values.items() if all(type(value) is int for value in counts)}
-    counted = {name: values[name] for name in BY_REASON if name in values}
-    reasons = {name: _added(counts) for name, counts in counted.items() if all(type(of) is dict for of in counts)}
-    legibility = Legibility.together(source.metrics.get("legibility") for source in sources)
-    return {**sums, **reasons, **({"legibility": legibility} if legibility else {})}
-
-
-def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Returns the sums of counts that are keyed by reason."""
-    total = Counter[str]()
-    for each in counts:
-        total.update(each)
-    return dict(total)

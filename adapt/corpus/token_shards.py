@@ -20,7 +20,7 @@ from adapt.model.tokenize.ragged import Ragged
 from adapt.runner.files import file_aside
 from adapt.runner.record import load_record
 from adapt.support.errors import DataError
-from adapt.support.schema import BYTES, KEYS, STARTS, TOKENS, TOKENS_IN, token_schema
+from adapt.support.schema import BYTES, KEYS, STARTS, TOKENS, TOKENS_IN
 
 Documents = Sequence[Sequence[int]] | Sequence[np.ndarray]
 
@@ -68,6 +68,12 @@ def write_flat_shard(
             schema, columns = schema.append(pa.field(name, pa.uint64())), [*columns, pa.array(values, pa.uint64())]
     with file_aside(path) as aside, pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch(columns, schema=schema))
+
+
+def token_schema(vocabulary_size: int, marks: tuple[str, ...] = ()) -> pa.Schema:
+    """Returns the schema of a token shard: ids are 16 or 32 bit unsigned integers, and marks have one bit per token."""
+    smallest = pa.uint16() if vocabulary_size <= 2**16 else pa.uint32()
+    return pa.schema([(TOKENS, pa.list_(smallest)), *((mark, pa.list_(pa.bool_())) for mark in marks)])
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
 
 from adapt.config.fields import PositiveFloat, PositiveInt, how
 from adapt.embed.embedder import EmbeddedTexts, Embedder
@@ -71,8 +73,6 @@ class StaticMean(Embedder):
         Raises:
           DataError: the sample has no token.
         """
-        from safetensors.numpy import save_file
-
         if self._is_distilled:
             return {}
         common, figures = TokenMeans(self._model).common(texts, self.options.smoothing, self.options.texts_at_once)
@@ -81,8 +81,6 @@ class StaticMean(Embedder):
 
     def load(self, folder: Path | None) -> None:
         """Reads the embeddings, and the learned weights and component."""
-        from safetensors.numpy import load_file
-
         if self._is_distilled:
             self._means: DistilledMeans | TokenMeans = DistilledMeans(self._model.model)
         else:
@@ -209,8 +207,6 @@ EMBEDDINGS = "embeddings"
 
 def is_distilled(folder: Path) -> bool:
     """Returns whether a folder contains model2vec embeddings instead of a model."""
-    from safetensors import SafetensorError, safe_open
-
     if not (folder / WEIGHTS).is_file():
         return False
     try:

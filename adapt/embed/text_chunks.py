@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from adapt.config import CorpusConfig
 from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.files.sources import numbered_items
 from adapt.corpus.heldout import in_share, keys_of
-from adapt.corpus.prepare_corpus import numbered_items, screen_of
 from adapt.corpus.read_progress import Pace
 from adapt.corpus.screening import PASS, Screen, Tally, check_few_bad, check_some_left, item_texts
 from adapt.support.errors import DataError
@@ -66,6 +66,8 @@ class PoolSource:
 
     def reader(self, folder: Path) -> ReadChunks:
         """Returns a reader that cleans like stage `prepare`."""
+        from adapt.corpus.prepare_corpus import screen_of  # loads Ray
+
         screen = screen_of(self.corpus, folder, measured=self.measured)
         return ReadPool(self.corpus, screen)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from adapt.config import PositiveInt
 from adapt.embed.embedder import EmbeddedTexts, Embedder
@@ -48,7 +49,6 @@ class Tfidf(Embedder):
 
     def learn(self, texts: Sequence[str], folder: Path) -> dict[str, float]:
         """Learns words, weights and singular vectors (Halko et al. 2011) from a sample, and writes them."""
-        from safetensors.numpy import save_file
         from sklearn.decomposition import TruncatedSVD
 
         bags, counts = Bags.learnt(texts, self.options.words, min(self.options.least_documents, len(texts)))
@@ -63,8 +63,6 @@ class Tfidf(Embedder):
 
     def load(self, folder: Path | None) -> None:
         """Reads the learned words, weights and singular vectors."""
-        from safetensors.numpy import load_file
-
         assert folder is not None
         self._bags, stored = Bags.load(folder), load_file(folder / WEIGHTS_FILE)
         self._weights, self._directions = stored["weights"], stored["directions"]
@@ -110,11 +108,7 @@ class Bags:
         Raises:
             DataError: fewer than LEAST_WORDS words remain.
         """
-        from sklearn.feature_extraction.text import CountVectorizer
-
-        counter = CountVectorizer(
-            token_pattern=WORD, stop_words="english", max_features=most, min_df=least_documents, dtype=np.float32
-        )
+        counter = _counter(stop_words="english", max_features=most, min_df=least_documents)
         try:
             counts = counter.fit_transform(texts)
         except ValueError:  # no word remains
@@ -128,9 +122,7 @@ class Bags:
 
     def counts(self, texts: Sequence[str]) -> tuple[Any, int]:
         """Returns the word counts, sparse float32 [texts, words], and the number of texts without a known word."""
-        from sklearn.feature_extraction.text import CountVectorizer
-
-        counter = CountVectorizer(token_pattern=WORD, vocabulary=self.words, dtype=np.float32)
+        counter = _counter(vocabulary=self.words)
         table = counter.transform(texts)
         return table, int((np.diff(table.indptr) == 0).sum())
 
@@ -142,3 +134,10 @@ class Bags:
     def load(cls, folder: Path) -> Bags:
         """Reads the vocabulary that `save` wrote."""
         return cls(tuple(json.loads((folder / VOCABULARY_FILE).read_text(encoding="utf-8"))))
+
+
+def _counter(**settings: Any) -> Any:
+    """Returns scikit-learn's counter of words."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    return CountVectorizer(token_pattern=WORD, dtype=np.float32, **settings)

@@ -18,6 +18,7 @@ from adapt.embed.embedder import EmbeddedTexts, Embedder
 from adapt.model.architecture import max_sequence_length
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.ragged import IDS
+from adapt.model.tokenize.text_tokenizer import QuickTokenizer, text_tokenizer
 
 LENGTHS = {"mean": 32, "first": 512}
 """Default number of tokens per piece, keyed by pooling."""
@@ -59,14 +60,13 @@ class TransformerMean(Embedder):
         """
         import torch
 
-        from adapt.model.load import load_base
-        from adapt.model.states import check_layer
+        from adapt.model import load, states
 
         assert self.pretrained is not None
         self._tokens = TextTokens(self.pretrained)
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        model = load_base(self.pretrained.model, self.pretrained.trust_remote_code)
-        check_layer(model, self.options.layer, "layer of the embedder transformer")
+        model = load.load_base(self.pretrained.model, self.pretrained.trust_remote_code)
+        states.check_layer(model, self.options.layer, "layer of the embedder transformer")
         self._model = torch.nn.Module.to(model, self._device)
         longest = max_sequence_length(self.pretrained.model)
         length = self.options.sequence_length or LENGTHS[self.options.pooling]
@@ -98,7 +98,6 @@ class TextTokens:
 
     def __init__(self, pretrained: Pretrained) -> None:
         os.environ["RAYON_NUM_THREADS"] = "1"  # one thread, because tasks already run in parallel
-        from adapt.model.tokenize.text_tokenizer import QuickTokenizer, text_tokenizer
 
         tokenizer = text_tokenizer(pretrained)
         self._quick = QuickTokenizer(tokenizer.backend)

@@ -19,6 +19,13 @@ NOBODY = -1
 """Id or position of a missing result."""
 
 
+def library() -> Any:
+    """Imports faiss, untyped because its own types are incomplete."""
+    import faiss
+
+    return faiss
+
+
 def nobody(queries: int, count: int) -> Nearest:
     """Returns the result of a search without any neighbour: distances inf, ids -1."""
     return np.full((queries, count), np.inf), np.full((queries, count), NOBODY, np.int64)
@@ -117,9 +124,11 @@ def _scanned(
 
 
 def _largest(queries: np.ndarray, block: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    import faiss
-
+    faiss = library()
     by_product: dict[str, Any] = {"metric": faiss.METRIC_INNER_PRODUCT}
+    found: tuple[np.ndarray, np.ndarray]
     if faiss.get_num_gpus() and count <= MOST_ON_GPU:
-        return faiss.knn_gpu(faiss.StandardGpuResources(), queries, block, count, **by_product)
-    return faiss.knn(queries, block, count, **by_product)
+        found = faiss.knn_gpu(faiss.StandardGpuResources(), queries, block, count, **by_product)
+    else:
+        found = faiss.knn(queries, block, count, **by_product)
+    return found

@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from adapt.index.exact_search import library
 from adapt.index.parts import VectorPart
 from adapt.runner.files import file_aside
 from adapt.support.errors import ConfigError, DataError, nearest
@@ -98,13 +99,6 @@ FIRST_WIDTH = {"ivf": 8, "ivf_pq": 8, "hnsw": 64}
 """Default width of a search, keyed by kind. The width is the number of lists searched, or of candidates in the
 graph."""
 _BLOCK = 2**15
-
-
-def library() -> Any:
-    """Imports faiss, untyped because its own types are incomplete."""
-    import faiss
-
-    return faiss
 
 
 def candidates_file(number: int) -> str:

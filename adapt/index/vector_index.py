@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from adapt.index.exact_search import Nearest, merge_nearest, nearest_of, ranked
+from adapt.index.exact_search import Nearest, library, merge_nearest, nearest_of, ranked
 from adapt.index.index_files import IndexFacts
-from adapt.index.index_kinds import FIRST_WIDTH, FLAT_VECTORS, Proposer, library, widest
+from adapt.index.index_kinds import FIRST_WIDTH, FLAT_VECTORS, Proposer, widest
 from adapt.index.parts import VectorPart, unit_rows
 from adapt.ray.runtime import hide_unreserved_gpus, user_errors
 from adapt.support.errors import DataError

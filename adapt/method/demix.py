@@ -56,11 +56,11 @@ class Demix(TrainsSets):
         The experts are copies of the nearest domain's experts if `initial` is `nearest` and there is another domain, or
         else of the model's own feed-forward blocks.
         """
-        from adapt.model.additions.domain_modules import nearest_domain_to
-        from adapt.model.additions.experts import begin_experts
+        from adapt.model.additions import domain_modules, experts  # load torch
 
         is_as_another = number and self.options.initial == "nearest"
-        begin_experts(model, number, nearest_domain_to(model, number) if is_as_another else None)
+        nearest = domain_modules.nearest_domain_to(model, number) if is_as_another else None
+        experts.begin_experts(model, number, nearest)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
         """Returns the model's dimensions with one expert per domain. Each token passes through one expert."""

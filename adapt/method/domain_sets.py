@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from adapt.corpus.sample_order import permute
 from adapt.method.base import Setting
 from adapt.method.domain_parameters import Words
 from adapt.method.measurement import EPOCH, text_of
@@ -98,8 +99,6 @@ def sample_of(texts: Sequence[Path], seed: int) -> list[np.ndarray]:
         texts: folders of the domain's prepared text; empty if the text is streamed.
         seed: seed of the draw.
     """
-    from adapt.corpus.sample_order import permute
-
     if not texts:
         return []
     stream = text_of(texts)

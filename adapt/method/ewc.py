@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from safetensors import safe_open
+
 from adapt.config import Config, NonNegativeFloat, PositiveInt
 from adapt.method.base import AddedMemory, Domain, Setting, TrainingEngine
 from adapt.method.l2sp import PullsWeights
@@ -109,8 +111,6 @@ class Ewc(PullsWeights):
 
     def begin(self, engine: TrainingEngine) -> None:
         """Copies the current weights, and loads this rank's parts of the Fisher information."""
-        from safetensors import safe_open
-
         from adapt.method.quadratic_penalty import Pull, Pulls, own_parts, parts_now
 
         folder = self._setting.past.get(FISHER)

@@ -19,6 +19,7 @@ from adapt.runner import Outcome
 from adapt.runner.record import cost_of
 from adapt.support.errors import ConfigError
 from adapt.support.schema import SHARD_GLOB
+from adapt.train.capacity.device import training_needs
 
 if TYPE_CHECKING:
     import torch
@@ -140,8 +141,6 @@ def what_of_sums(config: Config, start: Start, wanted: int) -> dict[str, Any]:
 
 def needs_as_training(config: Config) -> Mapping[str, float]:
     """Returns the resources of a stage that computes on all workers, as a training does."""
-    from adapt.train.capacity.device import training_needs
-
     return training_needs(config.resources)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from adapt.config import Config
+from adapt.corpus.sample_order import permute
+from adapt.corpus.token_shards import TokenStream
 from adapt.method.measurement import EPOCH, Summed, Summing, share_of_sums, text_of
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
@@ -25,12 +27,10 @@ from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch
 from adapt.objective.table import sees_only_earlier
+from adapt.ray.runtime import await_resources, connect
 from adapt.runner.files import file_aside
 from adapt.support.errors import DataError, ModelError, StageError, TrainingError
-
-if TYPE_CHECKING:
-    from adapt.corpus.token_shards import TokenStream
-    from adapt.train.over_rows import Share
+from adapt.train.over_rows import Share, batches_of, over_rows
 
 ROWS = 16
 """Number of rows that a task reads at once."""
@@ -49,8 +49,6 @@ def sampled_rows(corpora: Sequence[str | Path], length: int, wanted: int, seed: 
     Raises:
         DataError: there is no text.
     """
-    from adapt.corpus.sample_order import permute
-
     rows = text_of(corpora).rows(length)
     if not rows:
         raise DataError(
@@ -92,9 +90,6 @@ def sum_up(summing: Summing, name: str, previous: Path | None) -> Summed:
         DataError: there is no text.
         TrainingError: a sum is not finite.
     """
-    from adapt.ray.runtime import await_resources, connect
-    from adapt.train.over_rows import batches_of, over_rows
-
     config, folder = summing.config, Path(summing.folder)
     connect(config.resources)
     await_resources(config.resources)

@@ -220,6 +220,11 @@ def no_head(name: str, absent: Sequence[str]) -> ModelError:
     )
 
 
+def has_head(folder: Path) -> ModelError:
+    """Returns the error for a model that has a head already."""
+    return ModelError(f"model.head is new, but {folder} has a masked-language-model head", "leave model.head out")
+
+
 def listed(names: Sequence[str]) -> str:
     """Formats the first five names, and the number of further names."""
     more = len(names) - 5

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from adapt.model.load import UNUSED, check_direction, read_weights
-from adapt.model.locate import Pretrained, no_head
+from adapt.model.locate import Pretrained, has_head, no_head
 from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_config, load_tokenizer
 from adapt.support.errors import ModelError
@@ -59,8 +59,3 @@ def write_with_head(start: Pretrained, folder: Path) -> int:
 
     save_model(start.model, model.state_dict(), tokenizer, folder, start.trust_remote_code, resize=tied)
     return sum(named[name].numel() for name in missing if name in named)
-
-
-def has_head(folder: Path) -> ModelError:
-    """Returns the error for a model that has a head already."""
-    return ModelError(f"model.head is new, but {folder} has a masked-language-model head", "leave model.head out")

@@ -118,11 +118,9 @@ def watch_address(host: str, port: int) -> None:
 
 
 def _await_silence(host: str, port: int) -> None:
-    import ray
-
     patience = float(os.environ.get(_RAYS_PATIENCE, 60)) * _GONE_SHARE
     answered = time.monotonic()
-    while ray.is_initialized():
+    while _is_connected():
         with suppress(OSError):
             socket.create_connection((host, port), timeout=_LOOK_S).close()
             answered = time.monotonic()
@@ -135,7 +133,11 @@ def _await_silence(host: str, port: int) -> None:
 
 
 def _say_gone(what: str) -> None:
+    if _is_connected():  # otherwise, Ray was shut down on purpose
+        end_now(TrainingError(what, AGAIN))
+
+
+def _is_connected() -> bool:
     import ray
 
-    if ray.is_initialized():  # otherwise, Ray was shut down on purpose
-        end_now(TrainingError(what, AGAIN))
+    return bool(ray.is_initialized())

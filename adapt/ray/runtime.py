@@ -169,11 +169,9 @@ def hush() -> None:
 
 def gpus_per_worker(resources: ResourcesConfig) -> float:
     """Returns the number of GPUs per worker. If it is not configured, it is 1 on a cluster with GPUs, else 0."""
-    import ray
-
     if resources.gpus_per_worker is not None:
         return resources.gpus_per_worker
-    return 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
+    return 1.0 if totals()["GPU"] else 0.0
 
 
 def hide_unreserved_gpus() -> None:

@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from xxhash import xxh3_128_intdigest
 
-from adapt.corpus.deduplication import Alike
-from adapt.corpus.minhash import band_hashes, estimated_jaccard, signatures
+from adapt.corpus.minhash import DuplicateRule, band_hashes, estimated_jaccard, signatures
 from adapt.corpus.shingles import normalised
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.ragged import IDS
-from adapt.model.tokenize.text_tokenizer import QuickTokenizer
-from adapt.model.tokenizer import load_text_tokenizer
+from adapt.model.tokenize.text_tokenizer import QuickTokenizer, text_tokenizer
 from adapt.select.grams import chunks
 from adapt.select.highest import Ranked, as_it_is, best, permitted_ids
 from adapt.select.selection import Given, Room, Selection
@@ -38,7 +36,7 @@ class Distinct:
         alike: rules that decide which texts are copies.
     """
 
-    def __init__(self, alike: Alike) -> None:
+    def __init__(self, alike: DuplicateRule) -> None:
         self._alike = alike
         self._texts: set[int] = set()
         self._signatures: list[np.ndarray] = []
@@ -146,7 +144,7 @@ def choose(
     given: Given,
     budget: Budget,
     keep: float,
-    alike: Alike,
+    alike: DuplicateRule,
     count: CountTokens,
 ) -> Choice:
     """Chooses documents of a pool.
@@ -236,9 +234,9 @@ class TokenCounter:
     """
 
     def __init__(self, pretrained: Pretrained, ends: bool) -> None:
-        tokenizer = load_text_tokenizer(pretrained)
-        self._quick = QuickTokenizer(tokenizer.backend_tokenizer)
-        self._end = tokenizer.eos_token_id if ends else None
+        tokenizer = text_tokenizer(pretrained)
+        self._quick = QuickTokenizer(tokenizer.backend)
+        self._end = tokenizer.end if ends else None
 
     def __call__(self, texts: Sequence[str]) -> list[int]:
         """Returns the number of tokens of each text, including special tokens."""

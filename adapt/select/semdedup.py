@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adapt.config import OpenFraction, PositiveInt
+from adapt.index.exact_search import library
 from adapt.index.index_files import IndexFacts, Spread, one_after_another, rows_at
 from adapt.index.parts import VectorPart, unit_rows
 from adapt.ray.runtime import connect
@@ -145,9 +146,7 @@ def centres_of(sample: np.ndarray, clusters: int, seed: int) -> np.ndarray:
         clusters: number of clusters.
         seed: seed of the first centres.
     """
-    import faiss
-
-    means = faiss.Kmeans(
+    means = library().Kmeans(
         sample.shape[1],
         clusters,
         niter=PASSES,

@@ -65,11 +65,12 @@ def canvas(width: float, height: float) -> "tuple[Figure, Axes]":
     return figure, figure.subplots()
 
 
-def style() -> Any:
-    """Returns a context manager. Figures must be made and saved inside it."""
+def style(**more: Any) -> Any:
+    """Returns a context manager, with further settings of matplotlib. Figures must be made and saved inside it."""
     from matplotlib import rc_context
 
-    return rc_context(STYLE)
+    settings: Any = {**STYLE, **more}
+    return rc_context(settings)
 
 
 def svg(figure: "Figure", name: str) -> str:
@@ -79,10 +80,8 @@ def svg(figure: "Figure", name: str) -> str:
         figure: the figure, drawn with the placeholder colours.
         name: name that no other figure of the page has, because ids are derived from it.
     """
-    from matplotlib import rc_context
-
     file = io.StringIO()
-    with rc_context({"svg.hashsalt": name, "svg.id": re.sub(r"\W", "-", name)}):
+    with style(**{"svg.hashsalt": name, "svg.id": re.sub(r"\W", "-", name)}):
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = file.getvalue()
     text = text[text.index("<svg") :]

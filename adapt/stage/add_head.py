@@ -7,7 +7,7 @@ from typing import Any
 
 from adapt.config import Config
 from adapt.model.architecture import HEADS
-from adapt.model.locate import CONFIG, read_json
+from adapt.model.locate import CONFIG, has_head, read_json
 from adapt.model.start import Start
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.runner.record import OneModel, Record
@@ -67,13 +67,10 @@ class AddHead(Stage[Headed]):
         check_weights(folder)
         kind = str(read_json(folder / CONFIG).get("model_type"))
         if kind not in HEADS:
-            from adapt.model.load import check_direction
-            from adapt.model.tokenizer import load_config
+            from adapt.model import load, tokenizer  # load torch
 
-            check_direction(load_config(folder, self.start.pretrained.trust_remote_code), False, folder)
+            load.check_direction(tokenizer.load_config(folder, self.start.pretrained.trust_remote_code), False, folder)
         elif any(name.startswith(HEADS[kind]) for name in weight_names(folder)):
-            from adapt.model.new_head import has_head
-
             raise has_head(folder)
 
     def run(self, folder: Path, done: Done) -> Outcome[Headed]:

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import ModelConfig, ResourcesConfig
 from adapt.embed.embedder import EMBEDDERS, Embedder, embedder_of
+from adapt.embed.text_chunks import LinesSource, PoolSource, TextSource
 from adapt.model.start import Start
 from adapt.ray.runtime import connect
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.runner.key import canonical, deciding
 from adapt.select import TEXTS_FILE
+from adapt.select.pool import Pool, guards
 from adapt.select.selection import Vectors
 from adapt.select.vector_search import check_enough
 from adapt.stage.context import Context, located
@@ -26,7 +28,6 @@ from adapt.stage.text_sources import Files, TaskTexts, without
 
 if TYPE_CHECKING:
     from adapt.embed.cluster_embedding import StoredType
-    from adapt.embed.text_chunks import PoolSource, TextSource
     from adapt.index.index_kinds import IndexKind
 
 
@@ -44,10 +45,8 @@ class PoolTexts:
         """Returns how the pool is read, for the key."""
         return self.files.what()
 
-    def source(self, done: Done) -> "PoolSource":
+    def source(self, done: Done) -> PoolSource:
         """Returns the source from which tasks read the pool."""
-        from adapt.embed.text_chunks import PoolSource
-
         corpus, measured = without(self.files.corpus, self.unseen, done), [done[text].path for text in self.measured]
         return PoolSource(self.files.manifest, corpus, tuple(measured))
 
@@ -62,10 +61,8 @@ class StageTexts:
         """Returns nothing, because the key of the stage identifies the texts."""
         return {}
 
-    def source(self, done: Done) -> "TextSource":
+    def source(self, done: Done) -> TextSource:
         """Returns the source from which tasks read the texts."""
-        from adapt.embed.text_chunks import LinesSource
-
         return LinesSource(done[self.stage].path / TEXTS_FILE)
 
 
@@ -156,8 +153,6 @@ class CountEnough(Stage[Counted]):
         Raises:
           DataError: the pool has fewer documents, or too many of its records are unreadable.
         """
-        from adapt.select.pool import Pool, guards
-
         source = self.texts.source(done)
         pool = Pool(source.manifest, source.corpus, guards(source.corpus, source.measured, []).sieve)
         found = sum(1 for _ in islice(pool, self.wanted))

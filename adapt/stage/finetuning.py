@@ -22,6 +22,7 @@ from adapt.stage.preflight import check_model, check_weights
 from adapt.stage.text_sources import TaskSplit
 from adapt.statistics.seeds import Spread, spread
 from adapt.support.better import Less, More
+from adapt.task.prepare_task import check_task, prepare_task
 from adapt.terminal.console import duration
 
 
@@ -89,8 +90,6 @@ class PrepareTask(Stage[TaskPrepared]):
             ConfigError, DataError, ModelError, StorageError: for the reasons given at
                 `adapt.task.prepare_task.prepare_task`; or files have changed since they were listed.
         """
-        from adapt.task.prepare_task import prepare_task
-
         prepared = prepare_task(self.task, self.tokens.made(done).pretrained, folder)
         for split in self.splits:
             check_listed(split.listed)
@@ -103,8 +102,6 @@ def task_of(context: Context, task: TaskConfig) -> PrepareTask:
     Raises:
         ConfigError, DataError, StorageError: for the reasons given at `adapt.task.prepare_task.check_task`.
     """
-    from adapt.task.prepare_task import check_task
-
     check_task(task)
     splits = tuple(TaskSplit.of(task, split, context.digests) for split in ("train", "dev", "test"))
     return PrepareTask(task.name, task, splits, context.tokens)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from adapt.advise.corpus_sample import sample_corpus
 from adapt.config import Config
 from adapt.model.start import Start
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
@@ -13,6 +14,7 @@ from adapt.runner.files import link_or_copy, write_atomically
 from adapt.runner.key import deciding
 from adapt.runner.record import Record
 from adapt.select import TEXTS_FILE
+from adapt.select.choose import TokenCounter
 from adapt.select.markup import markup_warnings
 from adapt.show.blocks import Block, FindingBlock, Findings, Table, TextBlock, formatted, summary
 from adapt.stage.context import Tokens
@@ -185,9 +187,7 @@ class JudgeSelection(Stage[SelectionJudged]):
 
     def run(self, folder: Path, done: Done) -> Outcome[SelectionJudged]:
         """Links the selected texts into the folder, measures all sets of texts, and writes examples and the map."""
-        from adapt.advise.corpus_sample import sample_corpus
         from adapt.select import selection_metrics as metrics
-        from adapt.select.choose import TokenCounter
 
         chosen, target = done[self.chosen], self.target.texts(done)
         link_or_copy(chosen.path / TEXTS_FILE, folder / TEXTS_FILE)

@@ -114,8 +114,7 @@ class Merge(Stage[MadeOf]):
         Raises:
           ModelError: the models differ in architecture or vocabulary. Nothing is written in this case.
         """
-        from adapt.merge.streamed_merge import merge_models
-        from adapt.merge.tensor_files import stored_weights
+        from adapt.merge import streamed_merge, tensor_files  # load torch
 
         base, models = self.start.made(done), [model.made(done) for model in self.models]
         tokens = check_alike(base, models)  # also checks models that this chain made
@@ -126,10 +125,12 @@ class Merge(Stage[MadeOf]):
             weights = []
             for source in (model.model for model in models):
                 opened: AbstractContextManager[Weights] = (
-                    checkpoint_weights(source) if is_checkpoint(source) else stored_weights(source)
+                    checkpoint_weights(source) if is_checkpoint(source) else tensor_files.stored_weights(source)
                 )
                 weights.append((source, stack.enter_context(opened)))
-            tensors = merge_models(self.merging, base.model, weights, targets, base.trust_remote_code, tokens)
+            tensors = streamed_merge.merge_models(
+                self.merging, base.model, weights, targets, base.trust_remote_code, tokens
+            )
         number = tokens.number if tokens else 0
         facts = {target: self._facts(share, base, models, number) for share, target in targets.items()}
         index = MERGERS.load(self.merging.kind).dressed_as

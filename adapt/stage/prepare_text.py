@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from adapt.config import Config, CorpusConfig
 from adapt.corpus.corpora import FILES, GENERAL, check_heldout, reading_identity, warn_of_little
 from adapt.corpus.files.manifest import Manifest, build_manifest
+from adapt.corpus.heldout import gather
 from adapt.corpus.legibility import Legibility
 from adapt.corpus.token_windows import Cut
 from adapt.runner import NOTHING, Done, Outcome, Stage
@@ -15,6 +16,7 @@ from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
 from adapt.stage.context import Context, Tokens
 from adapt.stage.text_sources import Dedup, Files, TaskTexts, check_and_connect, without
+from adapt.support.schema import duplicates_file
 
 if TYPE_CHECKING:
     from adapt.corpus.streaming import Online
@@ -152,11 +154,7 @@ def prepare_shards(
 
 def duplicates_of(dedup: Dedup | None, place: int, done: Done) -> Path | None:
     """Returns the file that lists a source's duplicates; None without deduplication."""
-    if dedup is None:
-        return None
-    from adapt.corpus.deduplication import duplicates_file
-
-    return done[dedup].path / duplicates_file(place)
+    return done[dedup].path / duplicates_file(place) if dedup else None
 
 
 AS_IT_IS: dict[str, Any] = {
@@ -243,6 +241,4 @@ class Gather(Stage[Prepared]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
         """Links the shards and adds up the counts."""
-        from adapt.corpus.prepare_corpus import gather
-
         return Outcome(Prepared(**gather([done[source].record for source in self.sources.values()], folder)))

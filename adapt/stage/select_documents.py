@@ -3,15 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from adapt.advise.corpus_sample import sample_corpus
 from adapt.config import Config
 from adapt.corpus.corpora import dedup_identity
 from adapt.corpus.files.manifest import check_listed
+from adapt.corpus.minhash import DuplicateRule
 from adapt.model.start import Start
 from adapt.objective.table import measured_what
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
+from adapt.select.choose import Budget, Choice, TokenCounter, choose
 from adapt.select.markup import Mark, foreign_marks, markup_warnings, without_marks
+from adapt.select.pool import MeasuredText, Pool, guards
 from adapt.select.selection import Given
 from adapt.select.table import steps_of, way_of
 from adapt.stage.context import Tokens
@@ -20,10 +24,6 @@ from adapt.stage.prepare_text import Prepare, Prepared
 from adapt.stage.text_sources import Files, TaskTexts, lines_of, without, write_texts
 from adapt.support.errors import DataError
 from adapt.terminal.console import log
-
-if TYPE_CHECKING:
-    from adapt.select.choose import Budget, Choice
-
 
 SAMPLE = 2000
 """Number of documents of the pool in which markup is searched for."""
@@ -64,8 +64,6 @@ class Target(Stage[TargetWritten]):
         Raises:
             DataError: there is no text, or files have changed since they were listed.
         """
-        from adapt.advise.corpus_sample import sample_corpus
-
         texts = self._read(done)
         marks = foreign_marks(texts, sample_corpus(self.pool.manifest, self.pool.corpus, SAMPLE).texts)
         for line in markup_warnings(marks):
@@ -80,7 +78,6 @@ class Target(Stage[TargetWritten]):
     def _read(self, done: Done) -> list[str]:
         if isinstance(self.text, TaskTexts):
             return [line["text"] for line in lines_of(done[self.text].path)]
-        from adapt.select.pool import Pool, guards
 
         corpus = self.text.corpus
         found = [str(text) for text in Pool(self.text.manifest, corpus, guards(corpus, [], []).sieve)]
@@ -170,8 +167,6 @@ class Select(Stage[Selected]):
 
     def needs(self) -> Mapping[str, float] | None:
         """Requires one CPU, or the whole cluster if a model scores, an index is searched, or the pool is large."""
-        from adapt.select.pool import Pool
-
         is_small = Pool(self.pool.manifest, self.pool.corpus).is_small
         return {"CPU": 1} if is_small and not self.start and not self.vectors else None
 
@@ -183,7 +178,6 @@ class Select(Stage[Selected]):
                 changed since they were listed.
         """
         from adapt.corpus.cluster_calls import Cluster
-        from adapt.select.pool import MeasuredText, Pool, guards
 
         corpus = without(self.pool.corpus, self.unseen, done)
         files = {done[text].path: text.files for text in self.measured if isinstance(text, Prepare)}
@@ -221,9 +215,7 @@ class Select(Stage[Selected]):
             )
         )
 
-    def _budget(self, done: Done, texts: int) -> "Budget":
-        from adapt.select.choose import Budget
-
+    def _budget(self, done: Done, texts: int) -> Budget:
         select = self.config.select
         if self.like:
             return Budget(tokens=done[self.like].result.tokens)
@@ -237,19 +229,16 @@ def measuring_what(config: Config) -> dict[str, Any]:
     return {"objective": measured_what(config), "sequence_length": config.evaluation.sequence_length}
 
 
-def _choose(given: "Given", tokens: Tokens, budget: "Budget") -> "Choice":
+def _choose(given: Given, tokens: Tokens, budget: Budget) -> Choice:
     """Chooses documents from the pool until the budget is full."""
-    from adapt.corpus.deduplication import Alike
-    from adapt.select.choose import TokenCounter, choose
-
     config = given.config
     selections = [step.selection for step in steps_of(config)]
-    alike = Alike.of(replace(config.corpus, deduplicate="near"))
+    alike = DuplicateRule.of(replace(config.corpus, deduplicate="near"))
     count = TokenCounter(tokens.pretrained, tokens.form.ends)
     return choose(selections, given, budget, config.select.keep, alike, count)
 
 
-def _check_enough(choice: "Choice", documents: int, budget: "Budget", is_control: bool) -> None:
+def _check_enough(choice: Choice, documents: int, budget: Budget, is_control: bool) -> None:
     """Checks that the pool filled the budget.
 
     For random documents of a comparison, any number of documents suffices.

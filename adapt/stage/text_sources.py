@@ -15,6 +15,7 @@ from adapt.config import Config, CorpusConfig, EvaluationSet, TaskConfig, what
 from adapt.corpus.corpora import check_readable, dedup_identity, reading_identity
 from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed
 from adapt.corpus.files.sources import sources_of
+from adapt.corpus.minhash import DuplicateRule
 from adapt.corpus.shingles import normalised
 from adapt.ray.runtime import address_of, await_resources, connect
 from adapt.runner import NOTHING, Done, Outcome, Stage
@@ -240,14 +241,14 @@ class Dedup(Stage[Deduplicated]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Deduplicated]:
         """Writes the lists of duplicates and a report."""
-        from adapt.corpus.deduplication import Alike, deduplicate
+        from adapt.corpus.deduplication import deduplicate
 
         for files in (*self.before, *self.sources):
             corpus = without(files.corpus, self.unseen, done) if files in self.sources else files.corpus
             check_and_connect(files.manifest, corpus, self.tokens, self.config)
         before = [(files.source, files.manifest, files.corpus) for files in self.before]
         read = [(files.source, files.manifest, without(files.corpus, self.unseen, done)) for files in self.sources]
-        entity_field, alike = self.tokens.form.entity_field, Alike.of(self.config.corpus)
+        entity_field, alike = self.tokens.form.entity_field, DuplicateRule.of(self.config.corpus)
         return Outcome(Deduplicated(**deduplicate(read, alike, folder, entity_field, before)))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from adapt.config import Config, CorpusConfig, TrainingConfig, fewest_of, most_of
 from adapt.corpus.corpora import FEWEST_DOCUMENTS
+from adapt.corpus.heldout import share_holding
 from adapt.corpus.sample_order import Mixture, replay_shares, share_changes
 from adapt.evaluate.measurements import FEWEST
 from adapt.method.table import method_of, past_fraction
@@ -246,8 +247,6 @@ def _share(stage: Stage[Prepared]) -> float:
 
 def _fix(share: float, documents: int | None, folders: Sequence[Path]) -> str:
     """Returns advice on the share that would hold out enough documents."""
-    from adapt.corpus.heldout import share_holding
-
     none = "set it to 0 to train without a measurement"
     if documents is None:  # the text is streamed, so its number of documents is unknown
         return f"set corpus.heldout_fraction to {min(10 * share, 0.5):.2g} or more, or {none}"

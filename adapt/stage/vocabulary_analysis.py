@@ -15,6 +15,7 @@ from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.stage.context import Tokens
 from adapt.stage.prepare_text import duplicates_of
 from adapt.stage.text_sources import Dedup, Files
+from adapt.vocabulary.corpus_texts import corpus_texts, measured_in
 from adapt.vocabulary.vocabulary_results import Analyzed, draw_curves
 
 
@@ -53,8 +54,6 @@ class Screening:
         Raises:
             DataError: a file is broken, or too many records are.
         """
-        from adapt.vocabulary.corpus_texts import corpus_texts, measured_in
-
         measured = measured_in(self.measured.manifest, self.measured.corpus) if self.measured else None
         return {
             name: corpus_texts(
@@ -71,8 +70,6 @@ class Screening:
 
 def whole_text(files: Files, config: Config) -> Iterator[str]:
     """Returns documents of files without screening, up to `vocabulary.max_megabytes`."""
-    from adapt.vocabulary.corpus_texts import corpus_texts
-
     return corpus_texts(files.manifest, files.corpus, config.vocabulary.max_megabytes, config.seed)
 
 

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import ray
 import yaml
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from adapt.config import Config, ResourcesConfig, fewest_of
+from adapt.ray.private import autoscaler_limits
 from adapt.runner.lock import locked
 from adapt.support.errors import ClusterError, ConfigError, StorageError
 from adapt.terminal.console import log
@@ -64,10 +67,6 @@ def kinds_of_nodes() -> tuple[list[NodeKind], bool]:
     Raises:
         ConfigError: NODE_GROUPS cannot be read.
     """
-    import ray
-
-    from adapt.ray.private import autoscaler_limits
-
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     limits = autoscaler_limits() or limits_from(os.environ.get(NODE_GROUPS, "")) or limits_in(autoscaler_file())
     if not limits:
@@ -103,8 +102,6 @@ def limits_from(groups: str) -> list[tuple[Mapping[str, float], int]]:
 
 def autoscaler_file() -> Path | None:
     """Finds the cluster file of this cluster's autoscaler. Returns None if the autoscaler does not run on this node."""
-    import ray
-
     ours = f"--gcs-address={ray.get_runtime_context().gcs_address}"
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
@@ -152,9 +149,6 @@ def check_storage(root: Path) -> int:
             f"storage.root {root}: there is no {root.parent} on the cluster",
             "mount its file system on every node, or use a folder that exists: --storage.root /shared/…",
         )
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
     word, sign = secrets.token_hex(8), root / f".seen-{secrets.token_hex(4)}"
     try:
         root.mkdir(exist_ok=True)

@@ -8,9 +8,18 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
+import ray
+import requests
+from ray.exceptions import AuthenticationError
+from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
+from ray.util.state import list_nodes
+from ray.util.state.exception import RayStateApiException
+
+from adapt.ray.private import send_in_silence, version_at
 from adapt.ray.runtime import hush
 from adapt.submit.package import STOP_WAIT_S
 from adapt.submit.submit_order import NAME, PART, Order
@@ -20,13 +29,11 @@ from adapt.support.redact import has_password
 from adapt.terminal.console import duration, log
 from adapt.terminal.streams import is_unread
 
-if TYPE_CHECKING:
-    from ray.job_submission import JobDetails, JobSubmissionClient
-
-
 ADDRESS = "RAY_API_SERVER_ADDRESS"
 """Environment variable with the address of a cluster's dashboard. The command `ray job` uses it too."""
 _PATIENCE_S = 5.0
+_LOST = (requests.exceptions.RequestException, aiohttp.ClientError, OSError, RuntimeError, TimeoutError)
+"""Exceptions that are raised if a cluster does not answer, or if a connection breaks."""
 
 
 def address_from(given: str | None) -> str:
@@ -50,19 +57,13 @@ def address_from(given: str | None) -> str:
 _TOKEN = "export RAY_AUTH_MODE=token, and put the cluster's token into ~/.ray/auth_token (or RAY_AUTH_TOKEN_PATH)"
 
 
-def connected(address: str) -> "JobSubmissionClient":
+def connected(address: str) -> JobSubmissionClient:
     """Creates a client for the jobs of the cluster at an address.
 
     Raises:
         ClusterError: the cluster does not answer, the token is missing or wrong, or the versions of Ray differ.
     """
     _check_answers(address)
-    import ray
-    from ray.exceptions import AuthenticationError
-    from ray.job_submission import JobSubmissionClient
-
-    from adapt.ray.private import send_in_silence, version_at
-
     hush()
     for name in ("dashboard_sdk", "job.sdk"):  # these loggers report each package and the end of each job's log
         logging.getLogger(f"ray.dashboard.modules.{name}").setLevel(logging.WARNING)
@@ -104,7 +105,7 @@ ORPHANED = "the node that ran the job is gone"
 _MOST_NODES = 10_000
 
 
-def listed_jobs(client: "JobSubmissionClient") -> "list[JobDetails]":
+def listed_jobs(client: JobSubmissionClient) -> list[JobDetails]:
     """Lists the jobs of a cluster. A running job whose node is gone is listed as failed, with the message ORPHANED."""
     jobs = client.list_jobs()
     if not any(job.status == "RUNNING" and job.driver_node_id for job in jobs):
@@ -122,9 +123,6 @@ def dead_nodes(address: str) -> set[str]:
     Raises:
         ConnectionError: the dashboard does not answer.
     """
-    from ray.util.state import list_nodes
-    from ray.util.state.exception import RayStateApiException
-
     dead: Any = [("state", "=", "DEAD")]
     try:
         found = list_nodes(address=address, filters=dead, limit=_MOST_NODES, raise_on_missing_output=False)
@@ -133,14 +131,12 @@ def dead_nodes(address: str) -> set[str]:
     return {node.node_id for node in found}
 
 
-def is_orphaned(job: "JobDetails") -> bool:
+def is_orphaned(job: JobDetails) -> bool:
     """Returns whether the node of a job is gone according to `listed_jobs`. The end of the job's log is lost then."""
     return job.message == ORPHANED
 
 
-def _failed(job: "JobDetails") -> "JobDetails":
-    from ray.job_submission import JobStatus
-
+def _failed(job: JobDetails) -> JobDetails:
     failed: JobDetails = job.model_copy(update={"status": JobStatus.FAILED, "message": ORPHANED})
     return failed
 
@@ -159,7 +155,7 @@ It is so small that it never limits the number of jobs.
 class JobCluster:
     """A cluster that jobs are submitted to, and the settings of these jobs."""
 
-    client: "JobSubmissionClient"
+    client: JobSubmissionClient
     environment: dict[str, Any]
     """Runtime environment of each job; see `adapt.submit.package`."""
     retries: int = 2
@@ -167,7 +163,7 @@ class JobCluster:
     drive_on: str | None = None
     """Ray resource of the nodes that run the entry points of jobs. None for the head."""
 
-    def jobs(self, name: str) -> "list[JobDetails]":
+    def jobs(self, name: str) -> list[JobDetails]:
         """Lists the jobs of the chain or job with this name, oldest first."""
         of_name = [job for job in listed_jobs(self.client) if (job.metadata or {}).get(NAME) == name]
         return sorted(of_name, key=lambda job: job.start_time or 0)
@@ -188,18 +184,18 @@ class JobCluster:
                 raise ClusterError(f"the cluster takes no job: {error}", "see its dashboard, then try again") from error
 
 
-def of_order(order: Order, jobs: "Iterable[JobDetails]", part: str = "") -> "list[JobDetails]":
+def of_order(order: Order, jobs: Iterable[JobDetails], part: str = "") -> list[JobDetails]:
     """Returns the jobs that have exactly this work: the same name, configuration and part."""
     metadata = order.metadata(part)
     return [job for job in jobs if {name: (job.metadata or {}).get(name) for name in metadata} == metadata]
 
 
-def is_bad_luck(job: "JobDetails") -> bool:
+def is_bad_luck(job: JobDetails) -> bool:
     """Returns whether a retry of a job may succeed: the job failed, and its exit code is not in LASTING."""
     return job.status == "FAILED" and (job.driver_exit_code is None or job.driver_exit_code not in LASTING)
 
 
-def ended(job: "JobDetails") -> "JobDetails":
+def ended(job: JobDetails) -> JobDetails:
     """Returns the job if it has succeeded.
 
     Raises:
@@ -277,7 +273,7 @@ def show_while_read(text: str) -> None:
 class Follower:
     """Shows a job's log until the job ends, across lost connections to the cluster."""
 
-    client: "JobSubmissionClient"
+    client: JobSubmissionClient
     job: str
     """Submission id of the job."""
     shown: Callable[[str], None] = show_log
@@ -291,7 +287,7 @@ class Follower:
     again_s: float = field(default=_AGAIN_S[0])
     """Time until the next attempt to connect [s]."""
 
-    def until_end(self) -> "JobDetails | None":
+    def until_end(self) -> JobDetails | None:
         """Waits for the end of the job, and shows its log.
 
         Returns:
@@ -322,7 +318,7 @@ class Follower:
                     return job
                 asyncio.run(self._tail())
                 time.sleep(0.1)  # the log ends a moment before the status changes
-            except _lost() as error:
+            except _LOST as error:
                 self._wait(error)
 
     async def _tail(self) -> None:
@@ -360,11 +356,3 @@ class Follower:
             ) from error
         time.sleep(self.again_s)
         self.again_s = min(self.again_s * 2, _AGAIN_S[1])
-
-
-def _lost() -> tuple[type[BaseException], ...]:
-    """Returns the exceptions that are raised if a cluster does not answer, or if a connection breaks."""
-    import aiohttp
-    import requests
-
-    return requests.exceptions.RequestException, aiohttp.ClientError, OSError, RuntimeError, TimeoutError

@@ -5,7 +5,9 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from adapt.chain.chain_stages import Chain, ahead, build_chain, build_one
+from ray.job_submission import JobSubmissionClient
+
+from adapt.chain.chain_stages import ahead
 from adapt.ray.runtime import connect
 from adapt.runner.stage import everything
 from adapt.show.blocks import Table
@@ -18,7 +20,7 @@ from adapt.submit.cluster_check import check_driver, check_environment, check_pl
 from adapt.submit.cluster_jobs import Follower, JobCluster, Unread, address_from, connected, show_while_read, stop
 from adapt.submit.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
 from adapt.submit.submission import driver_options, run_as_jobs, run_small, submit
-from adapt.submit.submit_order import PART, Asked, Order, order_of
+from adapt.submit.submit_order import PART, Asked, Order, chain_of, order_of
 from adapt.support.errors import ConfigError
 from adapt.terminal.console import duration, finish, log
 
@@ -126,8 +128,6 @@ def _stages(asked: Asked, order: Order) -> None:
 
     The command runs as a job on the cluster.
     """
-    from ray.job_submission import JobSubmissionClient
-
     client = JobSubmissionClient()
     cluster = JobCluster(client, {}, asked.retries, asked.drive_on)
     own = [job for job in cluster.jobs(order.name) if not job.status.is_terminal()]
@@ -135,13 +135,6 @@ def _stages(asked: Asked, order: Order) -> None:
     most = order.configs[0].resources.stages_at_once or ON_A_CLUSTER
     counts = run_as_jobs(replace(cluster, environment=environment or {}), order, most, "again" in asked.switches)
     finish("stages", root_of(order.configs[0]), counts)
-
-
-def chain_of(order: Order) -> Chain:
-    """Builds the stages of a submitted chain or job."""
-    if order.job:
-        return build_one(order.job, order.configs[0])
-    return build_chain(list(order.nodes.values()))
 
 
 def _times(job: object) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from adapt.ray.private import files_sent
 from adapt.support.errors import ConfigError
 from adapt.support.redact import names_secret, redact
 
@@ -58,8 +59,6 @@ def check_size(environment: dict[str, Any], most: int = MOST_BYTES) -> int:
     Raises:
         ConfigError: the files are too large. The message names the largest folders.
     """
-    from adapt.ray.private import files_sent
-
     root = Path(environment["working_dir"])
     sizes: Counter[str] = Counter()
     for path in files_sent(root, environment.get("excludes", ())):

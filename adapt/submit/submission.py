@@ -9,7 +9,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from ray.job_submission import JobDetails
 
 from adapt.chain.chain_nodes import Node
 from adapt.submit.cluster_jobs import Follower, JobCluster, ended, is_bad_luck, of_order
@@ -17,10 +19,6 @@ from adapt.submit.submit_order import DIGEST, Order
 from adapt.support import errors
 from adapt.support.errors import AdaptError, ClusterError, ConfigError, StageError
 from adapt.terminal.console import log
-
-if TYPE_CHECKING:
-    from ray.job_submission import JobDetails
-
 
 _RAYS_OWN = re.compile(r"INFO job_manager\.py|^Running entrypoint for job")
 _MESSAGE = re.compile(r"^(\w+): (.*)\n  fix: (.*)$", re.MULTILINE)
@@ -87,7 +85,7 @@ def run_small(cluster: JobCluster, entrypoint: str, name: str, shows: bool = Tru
         ) from error
 
 
-def _as_ours(text: str, job: "JobDetails") -> AdaptError:
+def _as_ours(text: str, job: JobDetails) -> AdaptError:
     """Converts the output of a failed command on the cluster to one of our own errors."""
     for name, what, fix in reversed(_MESSAGE.findall(text)):
         kind = getattr(errors, name, None)
@@ -100,7 +98,7 @@ def _as_ours(text: str, job: "JobDetails") -> AdaptError:
     )
 
 
-def submit(cluster: JobCluster, order: Order, again: bool = False) -> "JobDetails":
+def submit(cluster: JobCluster, order: Order, again: bool = False) -> JobDetails:
     """Submits work to a cluster and follows it until its end. Work that is already running is only followed.
 
     Args:
@@ -149,7 +147,7 @@ def _begin(cluster: JobCluster, order: Order, attempt: int) -> str:
     return name
 
 
-def refuse_other(order: Order, jobs: "Iterable[JobDetails]") -> None:
+def refuse_other(order: Order, jobs: Iterable[JobDetails]) -> None:
     """Refuses a name under which other work is running, because jobs are found by this name.
 
     Raises:

@@ -10,6 +10,7 @@ from typing import Any
 
 from adapt.chain.chain_file import read_chain, read_command, read_job
 from adapt.chain.chain_nodes import Node, expand_chain
+from adapt.chain.chain_stages import Chain, build_chain, build_one
 from adapt.config import Config, flat
 from adapt.job.job_run import Job
 from adapt.parse import parse
@@ -175,3 +176,10 @@ def order_of(arguments: Sequence[str]) -> Order:
 def _digest(named: Sequence[tuple[str, Config]]) -> str:
     content: list[Any] = [[name, sorted(flat(config).items(), key=lambda pair: pair[0])] for name, config in named]
     return hashlib.sha256(json.dumps(content, default=repr).encode()).hexdigest()
+
+
+def chain_of(order: Order) -> Chain:
+    """Builds the stages of a submitted chain or job."""
+    if order.job:
+        return build_one(order.job, order.configs[0])
+    return build_chain(list(order.nodes.values()))

@@ -1,12 +1,5 @@
 """Names of the columns, files and types of data that one stage writes and another reads."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 TOKENS = "tokens"
 """Column of a token shard with one list of token ids per document, including special tokens."""
 
@@ -56,9 +49,6 @@ TOKENS_IN = {SHARD_GLOB: "train_tokens", HELDOUT_GLOB: "heldout_tokens"}
 """Names of the metrics with the number of tokens in these shards, in the record of a prepared corpus."""
 
 
-def token_schema(vocabulary_size: int, marks: tuple[str, ...] = ()) -> pa.Schema:
-    """Returns the schema of a token shard: ids are 16 or 32 bit unsigned integers, and marks have one bit per token."""
-    import pyarrow as pa
-
-    smallest = pa.uint16() if vocabulary_size <= 2**16 else pa.uint32()
-    return pa.schema([(TOKENS, pa.list_(smallest)), *((mark, pa.list_(pa.bool_())) for mark in marks)])
+def duplicates_file(source: int) -> str:
+    """Returns the name of the file that lists a source's duplicates."""
+    return f"duplicates-{source:03d}.arrow"

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from adapt.corpus.legibility import Legibility, count_sample
 from adapt.corpus.shingles import normalised
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.ragged import IDS
+from adapt.model.tokenize.text_tokenizer import QuickTokenizer, known_of
 from adapt.support.errors import ConfigError
 from adapt.support.redact import redact
 from adapt.task.dataset import IGNORED, SPLITS, Facts, Split
@@ -32,10 +33,6 @@ from adapt.task.labelled_examples import (
 )
 from adapt.task.labels import label_warnings
 from adapt.terminal.console import log
-
-if TYPE_CHECKING:
-    from adapt.model.tokenize.text_tokenizer import QuickTokenizer
-
 
 _BATCH = 1000
 """Number of examples that are tokenized at once. The number is limited because the tokenizer needs many times the
@@ -189,7 +186,6 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
         ConfigError, DataError, StorageError: see `adapt.task.labelled_examples`.
         ModelError: the tokenizer cannot be used.
     """
-    from adapt.model.tokenize.text_tokenizer import QuickTokenizer, known_of
     from adapt.model.tokenizer import load_text_tokenizer  # imports torch and transformers; `check_task` needs neither
 
     checked = {split: check_split(task, split) for split in SPLITS}

@@ -8,6 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
 from adapt.terminal import library
 from adapt.terminal.console import log, logs_json
 
@@ -72,8 +78,6 @@ def live_table() -> "Iterator[Callable[[RenderableType], None] | None]":
     if not (sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and _terminal.acquire(blocking=False)):
         yield None
         return
-    from rich.console import Console
-    from rich.live import Live
 
     try:
         with Live(console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False) as live:
@@ -146,8 +150,6 @@ class _LiveLine:
     """Shows a single line, which is redrawn with each report. Log messages appear above the line."""
 
     def __init__(self, waiting: str, least: Sequence[str]) -> None:
-        from rich.console import Console
-        from rich.live import Live
 
         self._least = least
         self._drawn_at = 0.0
@@ -181,10 +183,6 @@ class _LiveLine:
 
 def line(parts: Mapping[str, str], done: int, total: int, least: Sequence[str], width: int) -> "RenderableType":
     """Formats the first part, a bar and the other parts as a line of at most `width` characters."""
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
     kept = dict(parts)
     for name in least:
         if len("  ".join(kept.values())) + 5 <= width:  # room for a bar of at least four characters

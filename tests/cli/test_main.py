@@ -13,7 +13,7 @@ from adapt.support.errors import ConfigError
 from adapt.support.shipped import recipe_file, recipes, spaces, unless_here
 
 LIGHT = "import sys; from adapt.cli.main import run_command; run_command({!r}); print(sorted({!r} & set(sys.modules)))"
-HEAVY = {"torch", "ray", "transformers", "deepspeed", "pyarrow", "matplotlib"}
+HEAVY = {"torch", "ray", "transformers", "deepspeed", "scipy", "matplotlib"}
 
 
 def test_every_job_and_command_is_listed_and_can_run() -> None:

@@ -20,11 +20,10 @@ from adapt.config import CorpusConfig, EvaluationSet
 from adapt.corpus import deduplication as module
 from adapt.corpus import prepare_corpus as preparing
 from adapt.corpus.deduplication import (
-    Alike,
+    DuplicateRule,
     Match,
     clusters,
     deduplicate,
-    duplicates_file,
     kept_apart,
     merged,
     parts_of,
@@ -39,9 +38,10 @@ from adapt.corpus.prepare_corpus import prepare
 from adapt.corpus.shingles import normalised, shingles
 from adapt.model.locate import Pretrained
 from adapt.runner.digest import Digests
+from adapt.support.schema import duplicates_file
 from tests.samples import sentences
 
-NEAR = Alike(near=True)
+NEAR = DuplicateRule(near=True)
 
 
 def edited(text: str, changes: int, draw: random.Random) -> str:
@@ -77,7 +77,7 @@ def jaccard(text: str, other: str) -> float:
 def found(
     folder: Path,
     texts: Sequence[str],
-    alike: Alike = NEAR,
+    alike: DuplicateRule = NEAR,
     size: int = 50,
     partitions: int = 1,
     seed: int | None = None,
@@ -109,7 +109,7 @@ def test_exact_duplicates_have_the_same_normalised_text(tmp_path: Path) -> None:
     first: dict[str, int] = {}
     for number, text in enumerate(texts):
         first.setdefault(normalised(text), number)
-    result = found(tmp_path, texts, Alike(near=False))
+    result = found(tmp_path, texts, DuplicateRule(near=False))
     assert {number for number, kept in result.items() if number != kept} == set(range(len(texts))) - set(first.values())
     assert all(kept == first[normalised(texts[number])] for number, kept in result.items())
 
@@ -128,7 +128,7 @@ def test_near_duplicates_agree_with_a_comparison_of_all_pairs(tmp_path: Path) ->
     for number in result:
         assert max(alike[tuple(sorted((number, other)))] for other in result if other != number) > 0.7  # type: ignore[index]
     assert {number for number, kept in result.items() if number != kept} > {
-        number for number, kept in found(tmp_path, texts, Alike(near=False)).items() if number != kept
+        number for number, kept in found(tmp_path, texts, DuplicateRule(near=False)).items() if number != kept
     }
 
 
@@ -157,8 +157,8 @@ def test_short_texts_and_texts_without_words_are_duplicates_only_if_equal(tmp_pa
     assert found(tmp_path, texts) == {0: 0, 2: 0, 3: 3, 4: 3, 6: 6, 7: 6}  # NFKC replaces an ellipsis by three dots
 
 
-@pytest.mark.parametrize("alike", [NEAR, Alike(near=False)])
-def test_empty_chunks_and_sources(tmp_path: Path, alike: Alike) -> None:
+@pytest.mark.parametrize("alike", [NEAR, DuplicateRule(near=False)])
+def test_empty_chunks_and_sources(tmp_path: Path, alike: DuplicateRule) -> None:
     for chunk, texts in enumerate([[], ["a text"], [], ["a text"]]):
         sign_chunk(tmp_path, (0, chunk, 0), texts, alike)
     chunks = [{"source": 0, "item": n, "chunk": 0, "documents": n % 2} for n in (2, 1, 3, 0)]
@@ -295,7 +295,7 @@ def test_two_sources_from_files_to_shards(
     out = tmp_path / "dedup"
     (out / "work").mkdir(parents=True)
     (out / "work" / "leftover.arrow").write_text("half")
-    metrics = deduplicate(sources, Alike.of(corpora[0]), out, None)
+    metrics = deduplicate(sources, DuplicateRule.of(corpora[0]), out, None)
 
     contaminated = [jaccard(text, texts[3]) > 0.5 for text in texts]
     clean = [text for text, out_ in zip(texts, contaminated, strict=True) if not out_]

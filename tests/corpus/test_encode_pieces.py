@@ -17,10 +17,11 @@ from adapt.corpus.encode_chunks import Encode, Marker
 from adapt.corpus.entities import Span, Tagged
 from adapt.corpus.heldout import key_of
 from adapt.corpus.prepare_corpus import _row
+from adapt.corpus.token_shards import token_schema
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 from adapt.model.tokenizer import load_text_tokenizer
-from adapt.support.schema import BYTES, KEYS, TOKENS, token_schema
+from adapt.support.schema import BYTES, KEYS, TOKENS
 from tests.model.tokenize.adversaries import adversaries
 from tests.objective.rows import wrapped
 from tests.samples import sentences

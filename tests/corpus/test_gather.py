@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.corpus.prepare_corpus import gather
+from adapt.corpus.heldout import gather
 from adapt.corpus.token_shards import TokenStream, write_shard
 from adapt.runner import Done, Outcome, Record, Store, ensure
 from adapt.support.schema import HELDOUT_GLOB

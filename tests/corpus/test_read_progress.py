@@ -12,9 +12,11 @@ import pytest
 from adapt.config import CorpusConfig
 from adapt.corpus import read_progress
 from adapt.corpus.corpora import PLAIN
-from adapt.corpus.deduplication import Alike, deduplicate
+from adapt.corpus.deduplication import deduplicate
 from adapt.corpus.files.manifest import Manifest, build_manifest
-from adapt.corpus.prepare_corpus import numbered_items, prepare
+from adapt.corpus.files.sources import numbered_items
+from adapt.corpus.minhash import DuplicateRule
+from adapt.corpus.prepare_corpus import prepare
 from adapt.corpus.read_progress import Line, Pace, Piece, text_bytes
 from adapt.corpus.streaming import Online, sample_heldout
 from adapt.corpus.token_windows import Cut
@@ -215,7 +217,7 @@ def test_deduplicating_shows_its_progress(
     monkeypatch.setattr("adapt.corpus.deduplication.CHUNK_CHARACTERS", 5000)
     manifest, corpus = corpus_in(tmp_path)
     (out := tmp_path / "out").mkdir()
-    metrics = deduplicate([("", manifest, corpus)], Alike(near=False), out)
+    metrics = deduplicate([("", manifest, corpus)], DuplicateRule(near=False), out)
     lines = lines_of("dedup", capsys)
     assert len(lines) > 3
     assert lines[-1] == (metrics["documents"], 100)

@@ -9,8 +9,8 @@ import pytest
 
 from adapt.config import CorpusConfig
 from adapt.corpus.files.manifest import build_manifest
+from adapt.corpus.files.sources import numbered_items
 from adapt.corpus.heldout import is_heldout
-from adapt.corpus.prepare_corpus import numbered_items
 from adapt.corpus.screening import ITEM_IDS
 from adapt.embed import text_chunks
 from adapt.embed.text_chunks import ReadPool, read_lines

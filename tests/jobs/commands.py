@@ -19,7 +19,7 @@ from adapt.stage.context import Context
 from tests.runner.made import pretend
 
 ROOT = Path(__file__).parents[2]
-HEAVY = {"ray", "torch", "transformers", "deepspeed", "pyarrow", "numpy", "datasets", "tokenizers", "huggingface_hub"}
+HEAVY = {"ray", "torch", "transformers", "deepspeed", "scipy", "sklearn", "datasets"}
 # This program runs a script as the main program, and then records the packages that the script has loaded.
 PROGRAM = """
 import atexit, runpy, sys

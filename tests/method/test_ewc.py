@@ -140,7 +140,7 @@ def test_gradients_that_are_not_finite_are_refused(
     share = [(0, sampled_rows([corpus], LENGTH, 4, 3, "it"))]
     file, examples, _, finite = share_of_sums(asked, torch.device("cpu"), "fp32", share)
     assert (examples, finite) == (4, True)
-    monkeypatch.setattr("adapt.train.over_rows.over_rows", lambda *_: ([(file, examples, 9, False)], 1.0))
+    monkeypatch.setattr("adapt.method.row_sums.over_rows", lambda *_: ([(file, examples, 9, False)], 1.0))
     with pytest.raises(TrainingError, match="not finite"):
         sum_up(asked, FISHER_FILE, None)
 

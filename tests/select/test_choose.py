@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapt.corpus.deduplication import Alike
+from adapt.corpus.minhash import DuplicateRule
 from adapt.select.choose import HELD, Budget, Choice, Distinct, choose
 from adapt.select.selection import NEVER, Given, NoOptions, Random, Selection
 from tests.samples import sentences
@@ -22,7 +22,7 @@ def words_in(texts: Sequence[str]) -> list[int]:
 def chosen(
     pool: Listed, *selections: Selection, keep: float = 2.0, target: Sequence[str] = (), **budget: int
 ) -> Choice:
-    return choose(selections, given(pool, target), Budget(**budget), keep, Alike(near=True), words_in)
+    return choose(selections, given(pool, target), Budget(**budget), keep, DuplicateRule(near=True), words_in)
 
 
 def longest() -> Selection:
@@ -135,7 +135,7 @@ def test_a_larger_budget_contains_a_smaller_one() -> None:
     assert taken(tokens=200)[: len(taken(tokens=100))] == taken(tokens=100)
 
 
-ALIKE = Alike(near=True)
+ALIKE = DuplicateRule(near=True)
 
 
 def jaccard(one: str, other: str) -> float:

@@ -9,9 +9,9 @@ import pytest
 
 from adapt.config import Config, CorpusConfig, ResourcesConfig, SelectConfig
 from adapt.corpus.cluster_calls import Cluster
-from adapt.corpus.deduplication import Alike
 from adapt.corpus.files import sources
 from adapt.corpus.files.manifest import build_manifest
+from adapt.corpus.minhash import DuplicateRule
 from adapt.runner.digest import Digests
 from adapt.select import pool as pools
 from adapt.select.choose import Budget, Choice, choose
@@ -50,7 +50,9 @@ def pool_of(corpus: CorpusConfig, is_spread: bool = False) -> Pool:
 def chosen(pool: Pool, kind: Any) -> Choice:
     selections = [step.selection for step in steps_of(Config(select=SelectConfig(kind=kind)))]
     given = Given(pool, TARGET, Config())
-    return choose(selections, given, Budget(tokens=700), 3.0, Alike(near=True), lambda texts: [len(t) for t in texts])
+    return choose(
+        selections, given, Budget(tokens=700), 3.0, DuplicateRule(near=True), lambda texts: [len(t) for t in texts]
+    )
 
 
 def test_the_cluster_chooses_the_same_documents_as_one_process(corpus: CorpusConfig, ray_cluster: None) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from adapt.config import CorpusConfig, EvaluationSet
-from adapt.corpus.deduplication import Alike
 from adapt.corpus.files import sources
 from adapt.corpus.files.manifest import Manifest, build_manifest
-from adapt.corpus.prepare_corpus import numbered_items
+from adapt.corpus.files.sources import numbered_items
+from adapt.corpus.minhash import DuplicateRule
 from adapt.corpus.screening import ITEM_IDS, id_at, place_of
 from adapt.corpus.shingles import normalised, words
 from adapt.embed import text_chunks as embedded
@@ -196,7 +196,9 @@ def test_near_copies_of_test_texts_are_removed(length: int, tmp_path: Path) -> N
     copies = [changed(text, number, seed) for seed, text in enumerate(known) for number in (0, 1, 2, 4)]
     copies += [variant for text in known for variant in (f"{text} more", text.upper(), f"more {text}", text[3:])]
     near = [
-        copy for place, copy in enumerate(copies) if max(jaccard(copy, text) for text in known) >= Alike(True).threshold
+        copy
+        for place, copy in enumerate(copies)
+        if max(jaccard(copy, text) for text in known) >= DuplicateRule(True).threshold
     ]
     assert len(near) >= 60
     assert all(check(near))

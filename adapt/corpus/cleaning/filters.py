@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
+from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from adapt.config import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt
 from adapt.corpus.cleaning.block import Block, Drop
@@ -184,8 +185,6 @@ class Language(Block):
 
 @cache
 def _classifier() -> Any:
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
 
+import ftfy
+
 from adapt.config import PositiveInt
 from adapt.corpus.cleaning.block import Block, Drop, Edit, count_change, edited
 
@@ -31,8 +33,6 @@ class FixUnicode(Block):
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the repaired text."""
-        import ftfy
-
         fixed = ftfy.fix_text(text, uncurl_quotes=self.uncurl_quotes)
         count_change(changes, self.name, fixed != text)
         return fixed

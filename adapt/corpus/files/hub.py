@@ -30,8 +30,7 @@ def commit_of(corpus: CorpusConfig) -> str:
         DataError: there is no such repository or revision, or no permission to read it.
         StorageError: the Hub does not answer.
     """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub import HfApi, errors
 
     repository, revision = str(corpus.dataset), corpus.dataset_revision
     _refuse_files(repository)
@@ -39,14 +38,14 @@ def commit_of(corpus: CorpusConfig) -> str:
     def ask() -> str:
         try:
             return str(HfApi().dataset_info(repository, revision=revision).sha)
-        except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
+        except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
             at = f" at revision {revision}" if revision else ""
             raise DataError(
                 f"there is no dataset {repository}{at}, or none that you may read",
                 "check corpus.dataset and corpus.dataset_revision; for a private dataset, set HF_TOKEN to your access"
                 " token",
             ) from error
-        except HfHubHTTPError as error:
+        except errors.HfHubHTTPError as error:
             if _is_outage(error):
                 raise
             raise DataError(

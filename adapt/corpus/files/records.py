@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
+import pyarrow as pa
+
 from adapt.corpus.entities import Tagged, parse_entities
 from adapt.corpus.files.delimited import are_enclosing, header_of, rows
 from adapt.corpus.files.formats import DELIMITERS, MIB, NOT_UTF8, TABLES, Bad, format_of, no_readable
@@ -300,8 +302,6 @@ def _line_fields(path: str | Path, kind: str, compression: str | None) -> dict[s
 
 
 def _fix_of_type(kind: Any) -> str:
-    import pyarrow as pa
-
     if pa.types.is_struct(kind):
         return (
             f"; fields inside of others cannot be named: give {', '.join(map(repr, kind.names))} columns of their own"
@@ -314,8 +314,6 @@ def _fix_of_type(kind: Any) -> str:
 
 
 def _may_be_text(kind: Any) -> bool:
-    import pyarrow as pa
-
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
     return any(test(kind) for test in tests)
@@ -345,9 +343,14 @@ def schema_of(file: BinaryIO, kind: str) -> Any:
         file: the file, positioned at its beginning.
         kind: `parquet` or `arrow`.
     """
-    import pyarrow.parquet as pq
+    return _parquet(file).schema_arrow if kind == "parquet" else _arrow(file).schema
 
-    return pq.read_schema(file) if kind == "parquet" else _arrow(file).schema
+
+def _parquet(file: BinaryIO) -> Any:
+    """Opens a Parquet file. Pages are read when they are needed, because a row group may be larger than memory."""
+    import pyarrow.parquet as pq  # slow to load
+
+    return pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
 
 
 def batches(file: BinaryIO, kind: str, columns: list[str], span: Span) -> Iterator[Any]:
@@ -360,10 +363,7 @@ def batches(file: BinaryIO, kind: str, columns: list[str], span: Span) -> Iterat
         span: range of the file.
     """
     if kind == "parquet":
-        import pyarrow.parquet as pq
-
-        # buffered, so that pages are read when they are needed: a row group may be larger than memory
-        with pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet:
+        with _parquet(file) as parquet:
             groups = span.takes(parquet.num_row_groups)
             yield from parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False)
         return
@@ -377,8 +377,6 @@ def batches(file: BinaryIO, kind: str, columns: list[str], span: Span) -> Iterat
 
 
 def _arrow(file: BinaryIO) -> Any:
-    import pyarrow as pa
-
     is_file = file.read(len(_MAGIC)) == _MAGIC
     file.seek(0)
     return pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)

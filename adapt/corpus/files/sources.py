@@ -78,6 +78,11 @@ def items_of(manifest: Manifest, corpus: CorpusConfig) -> list[str]:
     return [json.dumps([asdict(slice) for slice in item]) for part in manifest.parts for item in _items(part, corpus)]
 
 
+def numbered_items(manifest: Manifest, corpus: CorpusConfig) -> list[dict[str, Any]]:
+    """Returns the items of a manifest (units that one task reads) in stream order, with their numbers."""
+    return [{"item": i, "sources": item} for i, item in enumerate(items_of(manifest, corpus))]
+
+
 class ItemPlace(NamedTuple):
     """The position of an item in its corpus."""
 

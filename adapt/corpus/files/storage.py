@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pyarrow as pa
+
 from adapt.corpus.files.filesystem import filesystem, is_url, retried, unreadable
 from adapt.corpus.files.formats import COMPRESSED, MIB, check_contents, format_of, refuse_substitutes
 from adapt.runner.digest import stamp_of
@@ -212,7 +214,6 @@ def _decompressed(raw: io.BufferedReader, compression: str) -> Any:
         return gzip.GzipFile(fileobj=raw)  # ignores zeros after the end, which tapes and block devices add
     if compression == "xz":
         return _Xz(raw)
-    import pyarrow as pa
 
     return pa.input_stream(raw, compression=compression)
 
@@ -275,8 +276,6 @@ def broken_files(path: str | Path) -> Iterator[None]:
     Raises:
         DataError: the file is missing, not readable, cut short, or of another format than its name says.
     """
-    import pyarrow as pa
-
     try:
         yield
     except (FileNotFoundError, PermissionError) as error:

@@ -222,22 +222,21 @@ class Das(Method):
         Raises:
             ModelError: the importance was measured on another model, or the model has no dropout to make views differ.
         """
-        from adapt.method.das.contrast import Contrast, injected
-        from adapt.method.das.importance import SoftMask, load_importance, mean_plasticity, with_floor
+        from adapt.method.das import contrast, importance  # load torch
         from adapt.model.layers import Gates
 
         self._setting = setting
         das, folder = self.options, setting.past.get(IMPORTANCE)
-        importance = load_importance(folder, model) if folder else None
-        if importance and das.soft_mask != "none":
-            masked = with_floor(importance.units, das.plasticity_floor)
-            self._mask = SoftMask(masked, das.soft_mask, embedding=importance.embedding)
+        known = importance.load_importance(folder, model) if folder else None
+        if known and das.soft_mask != "none":
+            masked = importance.with_floor(known.units, das.plasticity_floor)
+            self._mask = importance.SoftMask(masked, das.soft_mask, embedding=known.embedding)
             self._mask.prepare_model(model, setting)
-            self._plasticity = mean_plasticity(masked)
+            self._plasticity = importance.mean_plasticity(masked)
         if das.contrast_weight:
-            gates, known = (Gates(model), importance.units) if importance else (None, None)
-            views = injected(model, das.injected_dropout)
-            self._contrast = Contrast(das, gates, known, views, setting.first_general)
+            gates, units = (Gates(model), known.units) if known else (None, None)
+            views = contrast.injected(model, das.injected_dropout)
+            self._contrast = contrast.Contrast(das, gates, units, views, setting.first_general)
         return model
 
     def losses(

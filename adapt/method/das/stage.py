@@ -16,6 +16,7 @@ from adapt.method.measurement import needs_as_training, objective_of_sums
 from adapt.model.locate import Pretrained
 from adapt.model.size import model_size
 from adapt.model.start import Start
+from adapt.ray.runtime import await_resources, connect
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import cost_of
 from adapt.terminal.console import log
@@ -110,7 +111,6 @@ class MeasureImportance(Stage[ImportanceMeasured]):
     def run(self, folder: Path, done: Done) -> Outcome[ImportanceMeasured]:
         """Measures importance on the cluster's devices."""
         from adapt.method.das.unit_sizes import measure_importance
-        from adapt.ray.runtime import await_resources, connect
 
         config, das = self.config, self.options
         size = model_size(self.start.pretrained.model)

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,9 +37,7 @@ from adapt.model.safeguards import quiet
 from adapt.model.tokenizer import load_config, load_tokenizer
 from adapt.objective.masking import make
 from adapt.support.errors import TrainingError
-
-if TYPE_CHECKING:
-    from adapt.train.over_rows import Share
+from adapt.train.over_rows import Share, batches_of, over_rows
 
 PASS_TOKENS = 4_096
 """Number of tokens per pass if `training.micro_batch` is `auto`. It is enough to use a device fully."""
@@ -129,8 +127,6 @@ def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, 
         ModelError: there is no dropout to measure with.
         TrainingError: gradients are not finite.
     """
-    from adapt.train.over_rows import batches_of, over_rows
-
     batches = batches_of(rows, measuring.options.importance_batch)
     sequences = sequences_in_a_pass(measuring.config)
     parts, seconds = over_rows(partial(measure_share, measuring), batches, measuring.config, sequences)

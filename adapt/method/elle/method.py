@@ -107,19 +107,18 @@ class Elle(Method):
         Raises:
             DataError: an earlier domain has no text.
         """
-        from adapt.method.elle.grown_model import grown, take_prompt
-        from adapt.method.elle.past_text import PastText
+        from adapt.method.elle import grown_model, past_text  # load torch
 
         self._setting, options = setting, self.options
         if folders := {name: folder for name, folder in setting.past.items() if name.startswith(TEXT)}:
-            self._past = PastText(folders, setting.seed)
+            self._past = past_text.PastText(folders, setting.seed)
             if empty := self._past.without_text():
                 raise DataError(f"{empty} has no text to replay", "give that domain more text, or use another method")
         growth, seed = self._growth(setting.number), setting.seed + (setting.number or 1)
         if growth != Growth():
-            model = grown(model, growth, options.new_layers == "silent", options.noise, seed)
+            model = grown_model.grown(model, growth, options.new_layers == "silent", options.noise, seed)
         if options.prompt_length:
-            self._names, prompts = take_prompt(model, setting, options.prompt_length, folders)
+            self._names, prompts = grown_model.take_prompt(model, setting, options.prompt_length, folders)
             if self._past:
                 self._past.use_prompts(self._names.index(setting.domain), prompts)
         return model
