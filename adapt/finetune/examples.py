@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from adapt.finetune.metrics import THRESHOLD, metric_of, predictions
-from adapt.model.packing.packed import Bucket, Documents, Packed, sent
+from adapt.model.packing.packed import Bucket, Documents, Layout, Packed, sent
 from adapt.support.errors import DataError
 from adapt.task.dataset import IGNORED, SPLITS, Facts, Split
 
@@ -281,7 +281,8 @@ class Grouped(Documents):
     """Documents whose attention is computed in small groups of similar lengths."""
 
     @cached_property
-    def _layout(self) -> tuple[list[Bucket], Tensor, Tensor, Tensor | None]:
+    def layout(self) -> Layout:
+        """The documents in groups of similar lengths, short ones first."""
         ends = self.known.numpy().astype(np.int64)
         begins, lengths = ends[:-1], np.diff(ends)
         order = np.argsort(lengths, kind="stable")
@@ -299,7 +300,7 @@ class Grouped(Documents):
         back[tokens[occupied]] = np.flatnonzero(occupied)
         filling = np.flatnonzero(~occupied)
         on_device = [sent(torch.from_numpy(indices), self.device) for indices in (tokens, back, filling)]
-        return buckets, on_device[0], on_device[1], on_device[2]
+        return Layout(buckets, *on_device)
 
 
 PASS_TOKENS = 8192

@@ -252,12 +252,10 @@ class TrainedWords(nn.Module):
         self.rows = nn.Parameter(table.detach()[used])
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Looks up ids, [...], and returns vectors, [..., H]. In training mode, only used ids may be looked up."""
+        """Looks up ids, [...], and returns vectors, [..., H]. In training mode, unused ids, of padding, get any row."""
         places = self.place[ids]
-        if self.training:
-            return embedding(places, self.rows)
-        known = (places >= 0)[..., None]
-        return torch.where(known, embedding(places.clamp(min=0), self.rows), embedding(ids, self.table))
+        vectors = embedding(places.clamp(min=0), self.rows)
+        return vectors if self.training else torch.where((places >= 0)[..., None], vectors, embedding(ids, self.table))
 
     def whole(self) -> nn.Embedding:
         """Returns an ordinary embedding with the same vectors, including the trained ones."""

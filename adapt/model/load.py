@@ -8,6 +8,7 @@ the weights are read.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from adapt.model.locate import listed, no_head, weight_files
 from adapt.model.packing import attention
 from adapt.model.packing.isolation import keep_documents_apart, try_architecture
 from adapt.model.packing.packed import Packed
+from adapt.model.packing.padded import Way, run_as_rows
 from adapt.model.safeguards import check_finite, one_at_a_time, quiet
 from adapt.model.size import ALIASES
 from adapt.model.states import last_hidden_state
@@ -49,7 +51,7 @@ def load_model(
 
     Returns:
         The model in evaluation mode, on the CPU, in fp32, with the additions in its config.json
-        (`adapt.model.additions`). Its attention keeps packed documents isolated from each other.
+        (`adapt.model.additions`). It keeps the documents of a packed sequence isolated from each other.
 
     Raises:
         ModelError: the model is a decoder and an encoder is needed, or the other way round; its attention cannot keep
@@ -71,7 +73,9 @@ def load_model(
     return model
 
 
-def check_loads(folder: Path, causal: bool | None, trust_remote_code: bool = False, only_earlier: bool = False) -> None:
+def check_loads(
+    folder: Path, causal: bool | None, trust_remote_code: bool = False, only_earlier: bool = False
+) -> Way | None:
     """Refuses a model that `load_model` would refuse, as far as this can be checked without reading its weights.
 
     Args:
@@ -80,13 +84,17 @@ def check_loads(folder: Path, causal: bool | None, trust_remote_code: bool = Fal
         trust_remote_code: see `load_model`.
         only_earlier: whether to also check that the model's attention can be made causal.
 
+    Returns:
+        The way in which the model takes documents. None if it is only known when the model is loaded.
+
     Raises:
         ModelError: see `load_model`, and `adapt.model.packing.isolation.see_only_earlier`.
     """
     config = load_config(folder, trust_remote_code)
     check_direction(config, is_decoder(config) if causal is None else causal, folder)
-    if not additions_of(config) and not hasattr(config, "auto_map"):
-        try_architecture(config, model_class(config), only_earlier)
+    if additions_of(config) or hasattr(config, "auto_map"):
+        return None
+    return try_architecture(config, model_class(config), only_earlier)
 
 
 def model_class(config: PreTrainedConfig) -> Any:
@@ -97,6 +105,8 @@ def model_class(config: PreTrainedConfig) -> Any:
 def check_direction(config: PreTrainedConfig, causal: bool, folder: Path) -> None:
     """Refuses decoders for masked language modelling, and everything but decoders for causal language modelling."""
     named = (config.architectures or [config.model_type])[0]
+    if getattr(config, "is_encoder_decoder", False):
+        raise _two_parts(folder)
     if causal and not is_decoder(config):
         raise not_a_decoder(named, folder)
     if not causal and not is_encoder(config):
@@ -185,7 +195,7 @@ _TOLERANCE = 1e-4
 def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
     """Loads a model without its head, in evaluation mode, on the CPU, in fp32.
 
-    Its attention keeps packed documents isolated from each other.
+    It keeps the documents of a packed sequence isolated from each other.
 
     Args:
         folder: folder of the model.
@@ -196,7 +206,7 @@ def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
     """
     config = load_config(folder, trust_remote_code)
     if getattr(config, "is_encoder_decoder", False):
-        raise ModelError(f"{folder} has an encoder and a decoder", "choose a model that is one of the two")
+        raise _two_parts(folder)
     loaded, report = read_weights(AutoModel, folder, config, trust_remote_code)
     missing = [name for name in report["missing_keys"] if UNUSED not in name]
     check_complete(missing, report["mismatched_keys"], folder)
@@ -208,25 +218,39 @@ def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
 
 @torch.no_grad()
 def _keep_apart(model: Any) -> None:
-    """Switches a model's attention, and checks that two packed documents have the same states as separate documents."""
-    middle = int(model.config.vocab_size) // 2
+    """Makes a model keep packed documents apart, and checks that they have the same states as separate documents."""
+    middle = int(model.config.get_text_config().vocab_size) // 2
     documents = [torch.arange(middle, middle + length) for length in _LENGTHS]
     expected = torch.cat([model(input_ids=document[None]).last_hidden_state[0] for document in documents])
-    try:
-        with quiet(), attention.noting_calls() as callers:
-            model.set_attn_implementation(attention.NAME)
-            packed = last_hidden_state(model, Packed.joined(*map(Packed.single, documents)))
-    except (TypeError, ValueError, NotImplementedError) as error:  # the model needs a feature that attention lacks
-        raise _not_apart(model) from error
-    is_close = torch.allclose(packed, expected, rtol=_TOLERANCE, atol=_TOLERANCE * float(expected.abs().max()))
-    if not callers or not is_close:
+
+    def is_apart() -> bool:
+        states = last_hidden_state(model, Packed.joined(*map(Packed.single, documents)))
+        return torch.allclose(states, expected, rtol=_TOLERANCE, atol=_TOLERANCE * float(expected.abs().max()))
+
+    usual = model.config._attn_implementation
+    with suppress(TypeError, ValueError, NotImplementedError), quiet(), attention.noting_calls() as callers:
+        model.set_attn_implementation(attention.NAME)
+        if is_apart() and callers:
+            return
+    if additions_of(model.config):  # additions work with packed documents only
         raise _not_apart(model)
+    model.set_attn_implementation(usual)
+    rows = run_as_rows(model)
+    for rows.is_exact in (False, True):
+        with suppress(TypeError, ValueError, RuntimeError):  # the model's own error with padding
+            if is_apart():
+                return
+    raise _not_apart(model)
+
+
+def _two_parts(folder: Path) -> ModelError:
+    return ModelError(f"{folder} has an encoder and a decoder", "choose a model that is one of the two")
 
 
 def _not_apart(model: PreTrainedModel) -> ModelError:
     return ModelError(
-        f"{type(model).__name__} cannot keep documents apart that share a sequence",
-        "choose a model whose attention goes through transformers' interface, such as BERT, RoBERTa or Llama",
+        f"{type(model).__name__} gives other states to documents that are computed together than to single documents",
+        "choose an architecture like BERT, RoBERTa, DistilBERT, ELECTRA, ModernBERT, GPT-2 or Llama",
     )
 
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from adapt.model.architecture import first_position
 from adapt.model.linear_losses import linear_cross_entropy
 from adapt.model.masked_updates import in_use
 from adapt.model.packing.packed import Packed
+from adapt.model.packing.padded import document_inputs, trunk_of
 from adapt.support.errors import ModelError
 
 ATTRIBUTE = "_target_gather"
@@ -31,6 +32,8 @@ class TargetGather:
         self.positions: Tensor | None = None
         self.count: int | None = None  # number of hidden states that the last call passed on
         self.kept: list[Tensor] | None = None
+        self.is_linear = True
+        """Whether the last step of the head is a linear layer, so that its loss can be computed in blocks."""
 
     @contextmanager
     def only(self, positions: Tensor) -> Iterator[None]:
@@ -125,6 +128,9 @@ def predict_at(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
 
 
 def _losses(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    if not gather_of(getattr(model, "module", model)).is_linear:
+        losses = cross_entropy(predict_at(model, packed, positions).float(), targets, reduction="none")
+        return losses.sum(), losses.detach()
     by_position: list[Tensor] = []
 
     def compare(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -149,7 +155,16 @@ def compared_at(
 
     Returns:
         The numbers [K], with gradients.
+
+    Raises:
+        ModelError: the head does not end in a linear layer.
     """
+    if not gather_of(getattr(model, "module", model)).is_linear:
+        raise ModelError(
+            f"the head of {type(getattr(model, 'module', model)).__name__} changes its scores after its last linear"
+            " layer, so that two models' scores cannot be compared in blocks",
+            "set distill.of to states, or method.kind to another method",
+        )
 
     def answer(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         numbers = function(hidden.squeeze(0), weight, bias)
@@ -180,24 +195,12 @@ def _forward(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
     inner: Any = getattr(model, "module", model)
     gather = gather_of(inner)
     options = {"use_cache": False} if inner.can_generate() else {}
-    with gather.only(positions):
-        output = model(
-            input_ids=packed.input_ids,
-            position_ids=packed.position_ids + first_position(inner.config),
-            documents=packed.documents,
-            attention_mask=no_mask(packed.input_ids.device),
-            return_dict=True,
-            **options,
-        )
+    with gather.only(positions), document_inputs(inner, packed) as inputs:
+        output = model(**inputs, return_dict=True, **options)
     logits: Tensor = output.logits
     if gather.count is None or logits.shape[:2] != torch.Size([1, gather.count]):
         raise unsupported_head(inner)
     return logits
-
-
-def no_mask(device: torch.device) -> Tensor:
-    """Returns a mask of four dimensions, for which transformers builds no mask; attention uses documents instead."""
-    return torch.zeros(1, 1, 1, 1, device=device)
 
 
 def gather_of(model: Any) -> TargetGather:
@@ -205,7 +208,7 @@ def gather_of(model: Any) -> TargetGather:
 
     The hook is stored in the encoder, so that a copy of the model has its own hook.
     """
-    base = model.base_model
+    base = trunk_of(model)
     if base is model or not isinstance(base, nn.Module):
         raise unsupported_head(model)
     gather = getattr(base, ATTRIBUTE, None)

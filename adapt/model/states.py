@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adapt.model.architecture import first_position
 from adapt.model.packing.packed import Documents, Packed, sent
-from adapt.model.sparse_prediction import no_mask
+from adapt.model.packing.padded import document_inputs
 from adapt.support.errors import ConfigError
 
 
@@ -44,14 +43,8 @@ def _run(model: nn.Module, packed: Packed, segments: Tensor | None, **options: A
         options["use_cache"] = False
     if segments is not None and getattr(base.config, "type_vocab_size", 0) > 1:
         options["token_type_ids"] = segments
-    return base(
-        input_ids=packed.input_ids,
-        position_ids=packed.position_ids + first_position(base.config),
-        documents=packed.documents,
-        attention_mask=no_mask(packed.input_ids.device),
-        return_dict=True,
-        **options,
-    )
+    with document_inputs(base, packed) as inputs:
+        return base(**inputs, return_dict=True, **options)
 
 
 def document_states(states: Tensor, packed: Packed, pooling: str) -> Tensor:

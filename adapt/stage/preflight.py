@@ -99,9 +99,10 @@ def check_precision(config: Config) -> None:
 
 
 def check_model(start: Start, causal: bool | None, only_earlier: bool = False) -> None:
-    """Checks that a model can be loaded and packed, by the headers of its weights and by a trial.
+    """Checks that a model can be loaded and trained, by the headers of its weights and by a trial.
 
-    The trial builds the architecture without its weights. It is omitted for architectures whose layers are known here.
+    The trial builds the architecture without its weights, and tells how it takes documents. It is omitted for
+    architectures whose layers are known here, which take packed documents.
 
     Args:
         start: the model. A model that gets a new head needs no head of its own.
@@ -126,8 +127,10 @@ def _check_model(
         raise no_head(f"{model}", [f"{head}*"])
     if kind not in PATTERNS:
         from adapt.model.load import check_loads
+        from adapt.model.packing.padded import WHY
 
-        check_loads(model, causal, trust_remote_code, only_earlier)
+        if (way := check_loads(model, causal, trust_remote_code, only_earlier)) in WHY:
+            log(f"{kind} models take no packed documents: {WHY[way]}")
 
 
 def check_weights(model: Path) -> None:

@@ -108,7 +108,7 @@ class Noted:
 
 RAN_ON = (
     *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation", "micro_batch_asked"),
-    *("gradient_checkpointing", "compile", "device"),
+    *("gradient_checkpointing", "compile", "device", "documents", "padding"),
 )
 """Entries of a training's record that describe how the training ran."""
 
@@ -416,4 +416,4 @@ def outcome_of(
         cut_short=reported.get("cut_short", ""),
     )
     cost = {**cost_of(reported["device_seconds"], price_per_hour), "tokens": reported["own_tokens"]}
-    return Outcome(trained, cost, {name: reported[name] for name in RAN_ON})
+    return Outcome(trained, cost, {name: reported.get(name) for name in RAN_ON})

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from adapt.method.base import Method, Setting
 from adapt.method.table import method_of
 from adapt.model.load import load_model
 from adapt.model.packing.isolation import see_only_earlier
+from adapt.model.packing.packed import Packed
+from adapt.model.packing.padded import WHY, document_rows
 from adapt.model.save_model import save_model
 from adapt.model.size import model_size
 from adapt.model.start import MODEL_FOLDER
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
-from adapt.objective.objective import Objective
+from adapt.objective.objective import Batch, Objective
 from adapt.objective.table import objective_options, sees_only_earlier
 from adapt.ray.runtime import is_own_ray
 from adapt.runner.files import folder_aside, share_with_group, write_atomically
@@ -46,7 +49,7 @@ from adapt.train.metric_trackers import Trackers
 from adapt.train.model_options import apply_options, freeze
 from adapt.train.precision import agreed_precision
 from adapt.train.schedule import worlds
-from adapt.train.training_run import CARRIED, CHECKPOINTS, PROGRESS_FILE, Progress, TrainingRun
+from adapt.train.training_run import CARRIED, CHECKPOINTS, PROGRESS_FILE, Progress, TrainingRun, tell
 from adapt.train.worker_process import StarvationNotice, die_with_parent, only_run, use_threads
 
 
@@ -85,6 +88,8 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
                 if rank == 0:
                     starvation.look(metrics)
 
+            if rank == 0:
+                batches = _with_padding_told(batches, parts, folder)
             workers, size = job.config.resources.workers, parts.resources["micro_batch"]
             with memory_errors(job.config.training, workers, size, lambda: progress.step):
                 parts.loop.run(batches, progress, report, checkpoints.save)
@@ -129,6 +134,8 @@ class RankParts:
         freeze(model, training)
         model.train().to(device)
         apply_options(model, training, device)
+        if config.resources.zero_stage == 3 and (rows := document_rows(model)):
+            rows.compute_at_once()
         number = job.number or 1
         records = [load_record(Path(folder)) for folder in job.corpora]
         document_length = mean_length(summed_sizes(record.metrics for record in records if record))
@@ -158,6 +165,8 @@ class RankParts:
             "compile": training.compile,
             "device": on_gpu_name or f"CPU, {torch.get_num_threads()} threads",
             "parameters": parameters,
+            "documents": rows.way if (rows := document_rows(model)) else "packed",
+            "padding": None,
         }
         utilization = None
         if dimensions:
@@ -179,6 +188,25 @@ class RankParts:
             speed = own / max(progress.seconds, 1e-9)
             figures |= {"flops": own * self.utilization.done, "mfu": self.utilization.mfu(speed)}
         return figures
+
+
+def _with_padding_told(batches: Iterator[Columns], parts: RankParts, folder: Path) -> Iterator[Columns]:
+    """Tells the user how much of the computation is padding, if documents are rows, and returns the same batches.
+
+    The padding is measured on the rank's part of the first global batch. The record has it too.
+    """
+    loop = parts.loop
+    if (rows := document_rows(loop.engine.model.module)) and (first := next(batches, None)):
+        batch, size, device = Batch.of(first), loop.micro_batch, loop.engine.device
+        packed = (
+            Packed.of(*part)
+            for part in zip(*(each.split(size) for each in (batch.tokens, batch.real, batch.starts)), strict=True)
+        )
+        padding = rows.padding(each.documents.to(device) for each in packed)
+        parts.resources["padding"] = padding.share
+        tell(folder, f"{WHY[rows.way]}: {padding}")
+        batches = chain([first], batches)
+    return batches
 
 
 def rank_device(local_world: int, trainings: int = 1) -> torch.device:

@@ -11,12 +11,13 @@ import torch
 from transformers import (
     BertConfig,
     BertModel,
+    ConvBertForMaskedLM,
     DistilBertConfig,
     DistilBertModel,
     ElectraConfig,
     ElectraModel,
-    EsmConfig,
     EsmForMaskedLM,
+    FunnelForMaskedLM,
     ModernBertConfig,
     ModernBertModel,
     RobertaConfig,
@@ -40,25 +41,30 @@ from tests.model.families import FAMILIES, plain
 FP16 = "--training.precision=fp16"
 
 
-@pytest.fixture
-def esm(tmp_path: Path, tiny_bert: Path) -> Path:
-    """Returns the folder of a model that cannot keep attention within documents and raises its own error for it."""
+BERT_SIZES = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+ROW_SIZES: dict[str, dict[str, Any]] = {
+    "EsmForMaskedLM": BERT_SIZES,
+    "ConvBertForMaskedLM": BERT_SIZES,
+    "FunnelForMaskedLM": {"block_sizes": [2, 2, 2], "n_head": 2, "d_head": 16, "d_inner": 64},
+}
+
+
+def other_model(kind: Any, tiny_bert: Path, folder: Path) -> Path:
+    """Writes a random model of an architecture that takes no packed documents, with the tokenizer of `tiny_bert`."""
+    words = len(json.loads((tiny_bert / "tokenizer.json").read_text())["model"]["vocab"])
     torch.manual_seed(0)
-    config = EsmConfig(
-        vocab_size=len(json.loads((tiny_bert / "tokenizer.json").read_text())["model"]["vocab"]),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=130,
-        position_embedding_type="rotary",
-        pad_token_id=0,
-        mask_token_id=4,
-    )
-    EsmForMaskedLM(config).save_pretrained(tmp_path / "esm")
+    config = kind.config_class(vocab_size=words, hidden_size=32, **ROW_SIZES[kind.__name__])
+    config.update({"max_position_embeddings": 130, "pad_token_id": 0, "mask_token_id": 4})
+    kind(config).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(tiny_bert / name, tmp_path / "esm")
-    return tmp_path / "esm"
+        shutil.copy(tiny_bert / name, folder)
+    return folder
+
+
+@pytest.fixture
+def funnel(tmp_path: Path, tiny_bert: Path) -> Path:
+    """Returns the folder of a model that fails on texts of less than five tokens."""
+    return other_model(FunnelForMaskedLM, tiny_bert, tmp_path / "funnel")
 
 
 @pytest.mark.heavy
@@ -74,20 +80,37 @@ def test_fp16_without_a_gpu_is_refused(
 
 
 @pytest.mark.heavy
-def test_an_architecture_without_packing_is_refused(forked: Run, job: list[str], esm: Path, tmp_path: Path) -> None:
+def test_an_architecture_that_cannot_train_is_refused(
+    forked: Run, job: list[str], funnel: Path, tmp_path: Path
+) -> None:
     for command in (["dapt.py"], ["chain.py", "plan"]):
-        ran = forked(*command, *replaced(job, f"--model.path={esm}"))
+        ran = forked(*command, *replaced(job, f"--model.path={funnel}"))
         assert (ran.code, ran.out) == (4, "")
-        assert "ModelError: EsmForMaskedLM cannot keep documents apart" in ran.err
+        assert "ModelError: FunnelForMaskedLM cannot compute a text of 3 or 5 tokens" in ran.err
         assert "ray" not in ran.loaded
         assert not list((tmp_path / "runs").glob("*/*/stage.json"))
 
 
-def test_checking_an_architecture_reads_no_weights(esm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelError, match="EsmForMaskedLM cannot keep documents apart"):
-        check_model(Start(Pretrained(esm, esm), None), False)
-    with pytest.raises(ModelError, match="cannot keep documents apart"):
-        check_model(Start(Pretrained(esm, esm), None), None)
+def test_checking_an_architecture_reads_no_weights(funnel: Path) -> None:
+    for causal in (False, None):
+        with pytest.raises(ModelError, match="FunnelForMaskedLM cannot compute a text of 3 or 5 tokens alone"):
+            check_model(Start(Pretrained(funnel, funnel), None), causal)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (EsmForMaskedLM, "esm models take no packed documents: documents cannot share a sequence"),
+        (ConvBertForMaskedLM, "convbert models take no packed documents: padding would change the model's outputs"),
+    ],
+)
+def test_rows_are_announced(
+    kind: Any, said: str, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = other_model(kind, tiny_bert, tmp_path / "other")
+    capsys.readouterr()
+    check_model(Start(Pretrained(folder, folder), None), False)
+    assert said in capsys.readouterr().err
 
 
 def test_too_little_disk_space_for_all_outputs_is_refused(

@@ -1,4 +1,4 @@
-"""Builds small random models of eight architectures, and documents to pack."""
+"""Builds small random models of several architectures, and documents to pack."""
 
 import copy
 
@@ -7,6 +7,8 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     BertConfig,
+    ConvBertConfig,
+    DebertaV2Config,
     DistilBertConfig,
     ElectraConfig,
     GPT2Config,
@@ -31,6 +33,12 @@ FAMILIES = {
     "gpt2": GPT2Config(n_embd=WIDTH, n_layer=2, n_head=2),
     "llama": LlamaConfig(**BERT, num_key_value_heads=1),
 }
+DEBERTA = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}
+ROWS = {
+    "deberta-v2": DebertaV2Config(**BERT, **DEBERTA),
+    "convbert": ConvBertConfig(**BERT, embedding_size=WIDTH),
+}
+"""Configs of models that compute documents as rows: padded ones, and ones of exactly the same length."""
 QWEN3 = Qwen3Config(**BERT, num_key_value_heads=1)
 """Config of a model whose layers have Llama's names and whose head width is independent of the hidden size."""
 
@@ -40,18 +48,18 @@ def plain(family: str, **changes: int) -> PreTrainedModel:
 
     Its random weights are large, so that attention affects the outputs.
     """
-    config = copy.deepcopy(FAMILIES.get(family, QWEN3))
+    config = copy.deepcopy({**FAMILIES, **ROWS}.get(family, QWEN3))
     config.update(changes)
     config.vocab_size, config.pad_token_id, config.bos_token_id, config.eos_token_id = VOCABULARY, 1, 0, 2
     config.initializer_range = 0.2
     torch.manual_seed(0)
     kind = AutoModelForCausalLM if family in ("gpt2", "llama", "qwen3") else AutoModelForMaskedLM
-    model: PreTrainedModel = kind.from_config(config, attn_implementation="sdpa").eval()
+    model: PreTrainedModel = kind.from_config(config, attn_implementation=None if family in ROWS else "sdpa").eval()
     return model
 
 
 def ready(family: str, **changes: int) -> PreTrainedModel:
-    """Returns a model with the same weights as `plain`, whose attention stays within packed documents."""
+    """Returns a model with the same weights as `plain` that keeps packed documents apart."""
     model = plain(family, **changes)
     keep_documents_apart(model)
     return model

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,16 +16,17 @@ from transformers import (
     BertForMaskedLM,
     BertLMHeadModel,
     BertModel,
-    ConvBertConfig,
     ConvBertModel,
     GPT2Config,
     GPT2LMHeadModel,
+    MPNetModel,
     PreTrainedTokenizerFast,
     T5Config,
 )
 
 from adapt.model.load import load_base, load_model
 from adapt.model.packing.packed import Packed
+from adapt.model.packing.padded import document_rows
 from adapt.model.states import last_hidden_state
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import ModelError
@@ -178,7 +180,7 @@ def test_encoder_is_refused_for_causal_language_modelling(bert: Path) -> None:
 def test_encoder_decoder_is_refused_for_both_objectives(tmp_path: Path) -> None:
     T5Config(architectures=["T5ForConditionalGeneration"]).save_pretrained(tmp_path)
     for causal in (False, True):
-        with pytest.raises(ModelError, match="holds a T5ForConditionalGeneration"):
+        with pytest.raises(ModelError, match="has an encoder and a decoder"):
             load_model(tmp_path, causal)
 
 
@@ -283,8 +285,16 @@ def test_load_base_refuses_an_encoder_decoder(tmp_path: Path) -> None:
         load_base(tmp_path)
 
 
-def test_a_model_with_unsupported_attention_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "way"), [(MPNetModel, "padded"), (ConvBertModel, "by length")])
+def test_a_base_model_without_packing_computes_documents_as_rows(kind: Any, way: str, tmp_path: Path) -> None:
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    ConvBertModel(ConvBertConfig(vocab_size=50, embedding_size=16, **sizes)).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="ConvBertModel cannot keep documents apart"):
-        load_base(tmp_path)
+    model = kind(kind.config_class(vocab_size=50, **sizes, initializer_range=0.2)).eval()
+    model.save_pretrained(tmp_path)
+    loaded = load_base(tmp_path)
+    rows = document_rows(loaded)
+    assert rows is not None
+    assert rows.way == way
+    texts = [torch.arange(5, 5 + length) for length in (4, 9, 7, 4)]
+    states = last_hidden_state(loaded, Packed.joined(*map(Packed.single, texts)))
+    expected = torch.cat([model(input_ids=text[None]).last_hidden_state[0] for text in texts])
+    torch.testing.assert_close(states, expected, rtol=1e-4, atol=1e-5)

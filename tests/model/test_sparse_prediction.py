@@ -11,13 +11,13 @@ from adapt.model.packing.packed import Packed
 from adapt.model.sparse_prediction import gather_of, loss_and_states, loss_at, losses_at, predict_at, states_of
 from adapt.model.states import last_hidden_state
 from adapt.support.errors import ModelError
-from tests.model.families import FAMILIES, VOCABULARY, documents, packed, plain, ready
+from tests.model.families import FAMILIES, ROWS, VOCABULARY, documents, packed, plain, ready
 
 LENGTHS = 12, 5, 9
 TOKENS = sum(LENGTHS)
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=[*FAMILIES, *ROWS])
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

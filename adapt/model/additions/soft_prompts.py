@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from adapt.model.additions.domain_modules import DomainSets
 from adapt.model.architecture import PROMPTS, first_position
 from adapt.model.packing.packed import Prolonged
+from adapt.model.packing.padded import document_rows
 from adapt.support.errors import ModelError
 
 
@@ -124,8 +125,15 @@ def attach_prompts(model: Any, sets: int, length: int) -> None:
         model: a model of transformers, with or without its head.
         sets: number of prompts: one for each domain, or one for all.
         length: length of each prompt [vectors].
+
+    Raises:
+        ModelError: the model takes no packed documents.
     """
     base = model.base_model
+    if document_rows(model):
+        raise ModelError(
+            f"prompts need packed documents, which {type(model).__name__} does not take", "choose another method.kind"
+        )
     table = base.get_input_embeddings().weight
     prompts = DomainSets(Prompt(length, table.shape[1], table.device) for _ in range(sets))
     before = _Before(prompts)

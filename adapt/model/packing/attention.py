@@ -23,7 +23,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from adapt.model.packing.dropout import dropout as quick_dropout
-from adapt.model.packing.packed import Bucket, Documents
+from adapt.model.packing.packed import Bucket, Documents, Layout
 
 NAME = "documents"
 _CHANGES_SCORES = "softcap", "s_aux", "position_bias"
@@ -125,16 +125,22 @@ def _by_bucket(
     causal: bool,
     sliding_window: int | None,
 ) -> Tensor:
-    sizes = [bucket.documents * bucket.length for bucket in documents.buckets]
+    layout = documents.layout
+    sizes = [bucket.documents * bucket.length for bucket in layout.buckets]
     # split and not sliced, because the gradient of a slice has the size of the whole tensor
-    placed = (_Place.apply(states, documents).split(sizes) for states in (query, key, value))  # type: ignore[no-untyped-call]
+    placed = (_Place.apply(states, layout).split(sizes) for states in (query, key, value))  # type: ignore[no-untyped-call]
     outputs = []
-    for bucket, *parts in zip(documents.buckets, *placed, strict=True):
+    for bucket, *parts in zip(layout.buckets, *placed, strict=True):
         queries, keys, values = (part.unflatten(0, (bucket.documents, -1)).transpose(1, 2) for part in parts)
         mask = _mask(bucket, causal, sliding_window, query.device)
         attended = _attend(queries, keys, values, mask, dropout, causal and mask is None, scaling)
         outputs.append(attended.transpose(1, 2).flatten(0, 1))
-    in_order: Tensor = _TakeBack.apply(torch.cat(outputs), documents)  # type: ignore[no-untyped-call]
+    return taken_back(torch.cat(outputs), layout)
+
+
+def taken_back(placed: Tensor, layout: Layout) -> Tensor:
+    """Copies values in the slots of buckets [P, ...] back to the tokens [N, ...]. Padding gets no gradient."""
+    in_order: Tensor = _TakeBack.apply(placed, layout)  # type: ignore[no-untyped-call]
     return in_order
 
 
@@ -193,28 +199,26 @@ class _Place(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(context: Any, states: Tensor, documents: Documents) -> Tensor:
-        context.documents = documents
-        return states.index_select(0, documents.there)
+    def forward(context: Any, states: Tensor, layout: Layout) -> Tensor:
+        context.layout = layout
+        return states.index_select(0, layout.there)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient.index_select(0, context.documents.back), None
+        return gradient.index_select(0, context.layout.back), None
 
 
 class _TakeBack(torch.autograd.Function):
-    """Copies values in the slots of buckets back to the tokens, [N, heads, D]. Padding gets no gradient."""
-
     @staticmethod
-    def forward(context: Any, states: Tensor, documents: Documents) -> Tensor:
-        context.documents = documents
-        return states.index_select(0, documents.back)
+    def forward(context: Any, states: Tensor, layout: Layout) -> Tensor:
+        context.layout = layout
+        return states.index_select(0, layout.back)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        placed = gradient.index_select(0, context.documents.there)
-        if context.documents.filling is not None:
-            placed.index_fill_(0, context.documents.filling, 0.0)
+        placed = gradient.index_select(0, context.layout.there)
+        if context.layout.filling is not None:
+            placed.index_fill_(0, context.layout.filling, 0.0)
         return placed, None
 
 

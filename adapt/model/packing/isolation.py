@@ -1,43 +1,59 @@
-"""Switches a model's attention, and checks that the model then keeps packed documents isolated from each other.
+"""Finds out how a model takes documents, and switches it to that way.
+
+Documents are packed into one sequence if the model then keeps them isolated from each other. Otherwise each document
+becomes a padded row, or a row among rows of exactly the same length if padding changes the model's outputs.
 
 The attention of an encoder can also be made causal, for a phase of next-token prediction.
 """
 
 import copy
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeGuard
 
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from adapt.model.additions.domain_modules import without_sets
+from adapt.model.additions.table import additions_of
 from adapt.model.packing import attention
 from adapt.model.packing.packed import Packed
+from adapt.model.packing.padded import DocumentRows, Way, document_rows, run_as_rows
 from adapt.model.safeguards import quiet
-from adapt.model.sparse_prediction import answering, losses_at, predict_at
+from adapt.model.sparse_prediction import answering, gather_of, losses_at, predict_at
+from adapt.model.tokenizer import is_decoder
 from adapt.support.errors import AdaptError, ModelError
 
 _LENGTHS = 3, 5
+_LONG = 70
+"""Length of a document that only models without packing compute [tokens]. Windows and blocks of attention are longer
+than two short documents."""
+APART = "cannot keep documents apart: computed together, they have other losses than alone"
 _ANSWER = 1000.0
 _TOLERANCE = 1e-4
+_NOISE = 1e-5
+"""Largest rounding difference of losses that are computed in the same way [nats]."""
 
 
-def keep_documents_apart(model: PreTrainedModel) -> None:
-    """Switches a model to attention within documents, and checks that its losses stay the same.
+def keep_documents_apart(model: PreTrainedModel) -> Way:
+    """Makes a model keep the documents of a packed sequence apart, and checks that its losses stay the same.
 
     The possible faults depend on the architecture: positions as a bias between pairs of tokens, attention that does not
-    use transformers' interface or needs more of its options, or logits that are changed after the last linear layer.
-    Each fault changes the losses of two short documents when they are packed.
+    use transformers' interface or needs more of its options, or layers that mix neighbouring tokens. Each fault changes
+    the losses of short documents when they are packed, or when they are padded.
 
     Args:
-        model: a model in evaluation mode, on any device. Its attention is changed in place.
+        model: a language model in evaluation mode, on any device. It is changed in place.
+
+    Returns:
+        The way in which the model takes documents.
 
     Raises:
-        ModelError: the losses of packed documents differ from those of separate documents, or are not finite, or the
-            model raised any error.
+        ModelError: the losses of the documents differ from those of separate documents in all ways, or are not finite;
+            the model predicts tokens that it sees; or the model raised any error.
     """
     with without_sets(model):  # some sets change attention, so losses would differ from transformers' own attention
-        _keep_apart(model)
+        return _keep_apart(model)
 
 
 _CHANGED = 7
@@ -57,6 +73,11 @@ def see_only_earlier(model: PreTrainedModel) -> None:
         ModelError: outputs of the model still depend on later tokens, for example by convolutions, or because its
             attention has no attribute `is_causal`.
     """
+    if document_rows(model):
+        raise ModelError(
+            f"the attention of {type(model).__name__} cannot be made causal, because it takes no packed documents",
+            "choose an encoder like BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT, or objective.kind mlm",
+        )
     for module in model.modules():
         if getattr(module, "is_causal", None) is False:
             module.is_causal = True  # type: ignore[assignment]  # `attention` reads this attribute in every call
@@ -77,15 +98,17 @@ def see_only_earlier(model: PreTrainedModel) -> None:
         )
 
 
-def try_architecture(config: PreTrainedConfig, kind: Any, only_earlier: bool = False) -> None:
-    """Checks with a small random model whether an architecture supports packing. This takes one or two seconds.
-
-    The check is skipped if no small model can be built. In this case, a fault is found when the model is loaded.
+def try_architecture(config: PreTrainedConfig, kind: Any, only_earlier: bool = False) -> Way | None:
+    """Checks with a small random model how an architecture takes documents. This takes one or two seconds.
 
     Args:
         config: config of the model; it is not changed.
         kind: the class of the model, or one of transformers' auto classes.
         only_earlier: whether to also check that its attention can be made causal.
+
+    Returns:
+        The way in which the architecture takes documents. None if no small model can be built. In this case, a fault is
+        found when the model is loaded.
 
     Raises:
         ModelError: see `keep_documents_apart` and `see_only_earlier`.
@@ -96,10 +119,11 @@ def try_architecture(config: PreTrainedConfig, kind: Any, only_earlier: bool = F
                 torch.manual_seed(0)
                 model = kind.from_config(_small(config), dtype=torch.float32).eval()
         except Exception:  # the dimensions of some architectures depend on each other
-            return
-        keep_documents_apart(model)
+            return None
+        way = keep_documents_apart(model)
         if only_earlier:
             see_only_earlier(model)
+        return way
 
 
 def _small(config: PreTrainedConfig) -> PreTrainedConfig:
@@ -109,7 +133,8 @@ def _small(config: PreTrainedConfig) -> PreTrainedConfig:
         for name, value in config.to_dict().items():
             if isinstance(value, list) and len(value) == layers:  # an entry per layer, such as its type or its window
                 setattr(small, name, value[:2])
-        small.num_hidden_layers = min(int(layers), 2)
+        with suppress(NotImplementedError):  # Funnel derives the number from other settings
+            small.num_hidden_layers = min(int(layers), 2)
     small.initializer_range = 0.2
     special = [
         value for name, value in config.to_dict().items() if name.endswith("token_id") and isinstance(value, int)
@@ -118,77 +143,146 @@ def _small(config: PreTrainedConfig) -> PreTrainedConfig:
     return small
 
 
-def _keep_apart(model: PreTrainedModel) -> None:
+def _keep_apart(model: PreTrainedModel) -> Way:
     try:
-        expected = _separate(model)
-    except Exception as error:  # architectures that need other inputs raise errors of any type
-        raise _refused(model, error) from error
+        expected = _separate(model, _documents(model))
+        sees_more = is_decoder(model.config) and _sees_later_tokens(model)
+    except Exception as raised:  # architectures that need other inputs raise errors of any type
+        raise _refused(model, raised, "cannot compute a text of 3 or 5 tokens alone") from raised
     if not expected.isfinite().all():
         raise ModelError(
             f"{type(model).__name__} gives a loss of {expected.sum():.3g}: its weights are not finite",
             "copy or download the model again, or use another checkpoint",
         )
+    if sees_more:
+        raise ModelError(
+            f"{type(model).__name__} sees the tokens that it has to predict, because its attention is not causal",
+            "choose an encoder with a masked-LM head, or a decoder such as GPT-2 or Llama",
+        )
+    usual = model.config._attn_implementation
+    error: Exception | None = None
     try:
         with quiet(), attention.noting_calls() as callers:
             model.set_attn_implementation(attention.NAME)
-            losses = _together(model)
-    except Exception as error:  # the packed pass can also raise errors of any type
+            if _is_apart(model, _documents(model), expected) and callers:
+                return "packed"
+    except Exception as raised:  # the packed pass can also raise errors of any type
+        error = raised
+    if additions_of(model.config) or _lacks_memory(error):  # additions work with packed documents only
         raise _refused(model, error) from error
-    if not callers or not torch.allclose(losses, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
-        raise _refused(model)
+    model.set_attn_implementation(usual)
+    return _run_as_rows(model)
 
 
-def _documents(model: PreTrainedModel) -> list[torch.Tensor]:
-    """Returns two documents with ids from the middle of the vocabulary, where there are no special tokens."""
-    middle = int(model.config.vocab_size) // 2
-    begin = 0
-    documents = []
-    for length in _LENGTHS:
-        documents.append(torch.arange(middle + begin, middle + begin + length, device=model.device))
-        begin += length
-    return documents
+def _run_as_rows(model: PreTrainedModel) -> Way:
+    """Makes a model run documents as rows, padded if possible. Raises a ModelError if neither way works."""
+    documents, rows = _documents(model, _long(model)), run_as_rows(model)
+    error: Exception | None = None
+    expected = _separate(model, documents)
+    for rows.is_exact in (False, True):
+        try:
+            if _is_apart(model, documents, expected) and (rows.is_exact or _ignores_padding(model, rows, documents)):
+                return rows.way
+        except Exception as raised:  # the model's own error with padding, or with several documents
+            error = raised
+    raise _refused(model, error) from error
+
+
+def _ignores_padding(model: PreTrainedModel, rows: DocumentRows, documents: list[torch.Tensor]) -> bool:
+    """Whether losses do not depend on the token at padding positions. Small weights would hide a small influence."""
+    rows.filling = int(documents[0][0])
+    one = _together(model, documents)
+    rows.filling = int(documents[0][1])
+    other = _together(model, documents)
+    rows.filling = None
+    return torch.allclose(one, other, rtol=0, atol=_NOISE)
+
+
+def _is_apart(model: PreTrainedModel, documents: list[torch.Tensor], expected: torch.Tensor) -> bool:
+    """Whether the losses of documents in one call are those of separate calls. Notes what the head computes."""
+    gather = gather_of(model)
+    gather.is_linear = False
+    if not _is_close(_together(model, documents), expected):
+        return False
+    gather.is_linear = _ends_in_linear_layer(model, documents)
+    return not gather.is_linear or _is_close(_together(model, documents), expected)
+
+
+def _is_close(losses: torch.Tensor, expected: torch.Tensor) -> bool:
+    return torch.allclose(losses, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
+
+
+def _ends_in_linear_layer(model: PreTrainedModel, documents: list[torch.Tensor]) -> bool:
+    """Whether the model's logits are the outputs of a linear layer, without changes."""
+    packed = Packed.joined(*map(Packed.single, documents))
+    positions = torch.arange(packed.tokens, device=model.device)
+    try:
+        with torch.no_grad(), answering(model, lambda hidden, *_: torch.full_like(hidden[..., :1], _ANSWER)):
+            answer = predict_at(model, packed, positions)
+    except Exception:  # the shape of the answer is wrong for whatever follows the layer
+        return False
+    return torch.equal(answer, torch.full_like(answer, _ANSWER))
+
+
+def _documents(model: PreTrainedModel, *further: int) -> list[torch.Tensor]:
+    """Returns documents with ids from the upper half of the vocabulary, where there are no special tokens."""
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    middle = vocabulary // 2
+    tokens = torch.arange(sum((*_LENGTHS, *further)), device=model.device) % (vocabulary - middle) + middle
+    return list(tokens.split((*_LENGTHS, *further)))
+
+
+def _long(model: PreTrainedModel) -> int:
+    """Returns the length of a longer document that the model accepts [tokens]."""
+    config = model.config.get_text_config()
+    positions = getattr(config, "max_position_embeddings", None)
+    return min(_LONG, positions - 4) if isinstance(positions, int) and positions > 2 * max(_LENGTHS) else _LONG
 
 
 @torch.no_grad()
-def _separate(model: Any) -> torch.Tensor:
+def _separate(model: Any, documents: list[torch.Tensor]) -> torch.Tensor:
     """Returns the losses of all tokens, with each document in its own call of the model."""
     losses = [
         cross_entropy(model(input_ids=document[None]).logits[0].float(), document, reduction="none")
-        for document in _documents(model)
+        for document in documents
     ]
     return torch.cat(losses)
 
 
-def _together(model: PreTrainedModel) -> torch.Tensor:
+@torch.no_grad()
+def _sees_later_tokens(model: Any) -> bool:
+    """Whether the logits of a document's first tokens depend on its last token."""
+    document = _documents(model)[-1]
+    whole, cut = (model(input_ids=tokens[None]).logits[0, : len(document) - 1] for tokens in (document, document[:-1]))
+    return not torch.allclose(whole.float(), cut.float(), rtol=_TOLERANCE, atol=_TOLERANCE * float(cut.abs().max()))
+
+
+def _together(model: PreTrainedModel, documents: list[torch.Tensor]) -> torch.Tensor:
     """Returns the losses of all tokens, with the documents packed into one sequence."""
-    tokens = torch.cat(_documents(model))
-    everywhere = torch.ones(1, len(tokens), dtype=torch.bool)
-    starts = torch.zeros_like(everywhere)
-    starts[0, [0, _LENGTHS[0]]] = True
-    packed = Packed.of(tokens.cpu()[None], everywhere, starts).to(tokens.device)
-    positions = torch.arange(len(tokens), device=tokens.device)
-    with torch.no_grad(), answering(model, lambda hidden, *_: torch.full_like(hidden[..., :1], _ANSWER)):
-        answer = predict_at(model, packed, positions)
-    if not torch.equal(answer, torch.full_like(answer, _ANSWER)):
-        raise ValueError("logits are changed after the last linear layer")
-    return losses_at(model, packed, positions, tokens)
+    packed = Packed.joined(*map(Packed.single, documents))
+    return losses_at(model, packed, torch.arange(packed.tokens, device=model.device), torch.cat(documents))
 
 
-def _refused(model: PreTrainedModel, error: Exception | None = None) -> AdaptError:
-    """Returns the error for an architecture that does not support packing.
+def _refused(model: PreTrainedModel, error: Exception | None = None, does: str = APART) -> AdaptError:
+    """Returns the error for an architecture that cannot be trained.
 
     Errors of this project are returned unchanged, and a lack of memory is raised again.
 
     Args:
         model: the checked model.
         error: the error that the model raised, if any.
+        does: what the model does.
     """
     if isinstance(error, AdaptError):
         return error
-    if error and (isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)):
+    if _lacks_memory(error):
         raise error
     cause = "" if error is None else f" ({type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]})"
     return ModelError(
-        f"{type(model).__name__} cannot keep documents apart that share a sequence{cause}",
-        "choose an architecture like BERT, RoBERTa, DistilBERT, ELECTRA, ModernBERT, GPT-2 or Llama",
+        f"{type(model).__name__} {does}{cause}",
+        "choose an architecture like BERT, RoBERTa, DeBERTa, ELECTRA, ModernBERT, GPT-2 or Llama",
     )
+
+
+def _lacks_memory(error: Exception | None) -> TypeGuard[Exception]:
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)

@@ -3,6 +3,7 @@
 The layout is computed on the host and then sent to the device, so that the host never waits for the device.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,6 +24,19 @@ class Bucket:
     """Number of slots per document, which is the length of the longest document in the bucket [tokens]."""
     real: Tensor | None
     """Whether each slot has a token and not padding, bool [documents, length]; None if there is no padding."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the N tokens of a packed sequence are copied to buckets, which have P slots together, P >= N."""
+
+    buckets: list[Bucket]
+    there: Tensor
+    """Index of the token in each slot of the buckets, int64 [P]. Padding has the index of any token."""
+    back: Tensor
+    """Slot of each token in the buckets, int64 [N]."""
+    filling: Tensor | None
+    """Slots of padding in the buckets, int64; None if there is no padding."""
 
 
 @dataclass(frozen=True)
@@ -81,28 +95,12 @@ class Documents:
         return sent(self.known, self.device)
 
     @cached_property
-    def _layout(self) -> tuple[list[Bucket], Tensor, Tensor, Tensor | None]:
-        return _arrange(self.known, self.device)
-
-    @property
-    def buckets(self) -> list[Bucket]:
-        """The documents grouped by length, short ones first."""
-        return self._layout[0]
-
-    @property
-    def there(self) -> Tensor:
-        """Index of the token in each slot of the buckets, int64 [P], P >= N. Padding has the index of any token."""
-        return self._layout[1]
-
-    @property
-    def back(self) -> Tensor:
-        """Slot of each token in the buckets, int64 [N]."""
-        return self._layout[2]
-
-    @property
-    def filling(self) -> Tensor | None:
-        """Slots of padding in the buckets, int64; None if there is no padding."""
-        return self._layout[3]
+    def layout(self) -> Layout:
+        """The documents grouped by length for attention, short ones first."""
+        lengths = self.known.diff().long()
+        rounded = (lengths + ROUNDING - 1) // ROUNDING * ROUNDING
+        groups = ((rounded == size).nonzero().flatten() for size in rounded.unique().tolist())
+        return arrange(self.known, groups, self.device)
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
@@ -111,13 +109,18 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
     return values.pin_memory().to(device, non_blocking=True) if pinned else values.to(device)
 
 
-def _arrange(cumulative: Tensor, device: torch.device) -> tuple[list[Bucket], Tensor, Tensor, Tensor | None]:
+def arrange(cumulative: Tensor, groups: Iterable[Tensor], device: torch.device) -> Layout:
+    """Lays out documents in buckets.
+
+    Args:
+        cumulative: where documents begin, followed by the length of the sequence, int32 [D + 1], on the host.
+        groups: numbers of the documents in each bucket, int64.
+        device: device of the sequence.
+    """
     begins, ends = cumulative[:-1].long(), cumulative[1:].long()
     lengths = ends - begins
-    rounded = (lengths + ROUNDING - 1) // ROUNDING * ROUNDING
     buckets, there, real = [], [], []
-    for size in rounded.unique().tolist():
-        members = (rounded == size).nonzero().flatten()
+    for members in groups:
         longest = int(lengths[members].max())
         inside = torch.arange(longest) < lengths[members, None]
         indices = (begins[members, None] + torch.arange(longest)).where(inside, 0)
@@ -129,7 +132,7 @@ def _arrange(cumulative: Tensor, device: torch.device) -> tuple[list[Bucket], Te
     back = torch.empty(int(cumulative[-1]), dtype=torch.int64)
     back[tokens[occupied]] = occupied.nonzero().flatten()
     filling = None if bool(occupied.all()) else sent((~occupied).nonzero().flatten(), device)
-    return buckets, sent(tokens, device), sent(back, device), filling
+    return Layout(buckets, sent(tokens, device), sent(back, device), filling)
 
 
 @dataclass(frozen=True)

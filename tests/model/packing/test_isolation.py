@@ -1,32 +1,66 @@
-"""Tests that models which cannot keep packed documents isolated are refused by name."""
+"""Tests how models take documents, and that models are refused by name if no way keeps documents apart."""
 
 import pytest
 import torch
 import transformers
 
 from adapt.model.packing.isolation import keep_documents_apart
+from adapt.model.packing.padded import DocumentRows, document_rows
+from adapt.model.sparse_prediction import gather_of
 from adapt.support.errors import ModelError
 from tests.model.families import BERT, plain
 
 SIZES = {**BERT, "vocab_size": 50, "pad_token_id": 1}
-REFUSED = {
-    "MPNetForMaskedLM": ("MPNetConfig", {}),  # relative positions as a bias
-    "DebertaV2ForMaskedLM": ("DebertaV2Config", {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}),
-    "ConvBertForMaskedLM": ("ConvBertConfig", {"embedding_size": 16}),  # convolutions across documents
-    "Gemma2ForCausalLM": ("Gemma2Config", {"num_key_value_heads": 1, "head_dim": 8}),  # soft-caps attention scores
+WAYS = {
+    "BertForMaskedLM": ("packed", {}),
+    "MPNetForMaskedLM": ("padded", {}),  # relative positions as a bias
+    "DebertaV2ForMaskedLM": ("padded", {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}),
+    "Gemma2ForCausalLM": ("padded", {"num_key_value_heads": 1, "head_dim": 8}),  # soft-caps attention scores
+    "ConvBertForMaskedLM": ("by length", {"embedding_size": 16}),  # convolutions reach into padding
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_unsupported_architectures_are_refused(name: str):
-    config, settings = REFUSED[name]
+def built(name: str, settings: dict[str, object]) -> transformers.PreTrainedModel:
+    kind = getattr(transformers, name)
     torch.manual_seed(0)
-    model = getattr(transformers, name)(getattr(transformers, config)(**SIZES, **settings)).eval()
-    with pytest.raises(ModelError, match=f"{name} cannot keep documents apart"):
+    model: transformers.PreTrainedModel = kind(kind.config_class(**SIZES, **settings)).eval()
+    return model
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_model_takes_documents_in_the_cheapest_way_that_keeps_them_apart(name: str):
+    way, settings = WAYS[name]
+    model = built(name, settings)
+    usual = model.config._attn_implementation
+    assert keep_documents_apart(model) == way
+    rows = document_rows(model)
+    assert (rows.way if rows else "packed") == way
+    assert (model.config._attn_implementation == usual) == (way != "packed")
+
+
+def test_without_a_way_a_model_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """The rows' outputs are returned in reverse order, which changes the losses of each document."""
+    leave = DocumentRows.leave
+
+    def reversed_order(self: DocumentRows, module: object, *arguments: object) -> object:
+        output = leave(self, module, *arguments)
+        if self._layout is not None:
+            output.last_hidden_state = output.last_hidden_state.flip(1)
+        return output
+
+    monkeypatch.setattr(DocumentRows, "leave", reversed_order)
+    with pytest.raises(ModelError, match="MPNetForMaskedLM cannot keep documents apart"):
+        keep_documents_apart(built("MPNetForMaskedLM", {}))
+
+
+def test_a_decoder_that_sees_later_tokens_is_refused():
+    sizes = {"vocab_size": 50, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32}
+    model = transformers.XLNetLMHeadModel(transformers.XLNetConfig(**sizes)).eval()
+    with pytest.raises(ModelError, match="XLNetLMHeadModel sees the tokens that it has to predict"):
         keep_documents_apart(model)
 
 
-def test_logits_changed_after_the_head_are_refused():
+def test_logits_changed_after_the_head_are_computed_by_the_head():
     model = plain("llama")
     forward = model.forward
 
@@ -36,14 +70,13 @@ def test_logits_changed_after_the_head_are_refused():
         return output
 
     model.forward = scaled
-    with pytest.raises(ModelError, match="cannot keep documents apart"):
-        keep_documents_apart(model)
+    assert keep_documents_apart(model) == "packed"
+    assert not gather_of(model).is_linear
 
 
-def test_wrong_positions_are_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("adapt.model.sparse_prediction.first_position", lambda config: 0)  # RoBERTa's start at 2
-    with pytest.raises(ModelError, match="RobertaForMaskedLM cannot"):
-        keep_documents_apart(plain("roberta"))
+def test_models_with_wrong_positions_are_not_packed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("adapt.model.packing.padded.first_position", lambda config: 0)  # RoBERTa's start at 2
+    assert keep_documents_apart(plain("roberta")) == "padded"
 
 
 def test_weights_that_are_not_finite_are_refused():

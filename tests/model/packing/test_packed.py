@@ -55,10 +55,11 @@ def test_joined_documents_can_be_selected_again():
 def test_buckets_have_each_token_once_and_each_document_in_one_row(lengths: list[int]):
     ends = torch.tensor([0, *lengths]).cumsum(0)
     documents = Documents(ends.int(), max(lengths))
-    there, back = documents.there, documents.back
+    layout = documents.layout
+    there, back = layout.there, layout.back
     assert there[back].tolist() == list(range(sum(lengths)))  # `back` undoes `there`
     found, begin = [], 0
-    for bucket in documents.buckets:
+    for bucket in layout.buckets:
         end = begin + bucket.documents * bucket.length
         lines = there[begin:end].view(bucket.documents, bucket.length)
         real = bucket.real if bucket.real is not None else torch.ones_like(lines, dtype=torch.bool)
@@ -68,4 +69,4 @@ def test_buckets_have_each_token_once_and_each_document_in_one_row(lengths: list
     assert begin == len(there)
     assert sorted(found) == [list(range(a, b)) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
     filling = set(range(len(there))) - set(back.tolist())
-    assert (set() if documents.filling is None else set(documents.filling.tolist())) == filling
+    assert (set() if layout.filling is None else set(layout.filling.tolist())) == filling

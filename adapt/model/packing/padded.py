@@ -1,0 +1,248 @@
+"""Runs each document of a packed sequence as a padded row, for models whose attention cannot keep documents apart.
+
+Callers pass packed sequences to every model. For such a model, two hooks of the base model copy the documents to
+rectangles, one row per document, and copy the outputs back to the order of the packed sequence. So the head, the
+objectives and the methods see the same states at the same positions as with a packed model, and the head still runs
+once, at the predicted positions only.
+
+Documents of similar lengths share a rectangle. The rectangles are chosen such that padding and the fixed cost of a pass
+are smallest together. They depend on the lengths of the documents only.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from adapt.model.architecture import first_position
+from adapt.model.packing.attention import taken_back
+from adapt.model.packing.packed import Documents, Layout, Packed, arrange
+from adapt.support.errors import ModelError
+
+Way = Literal["packed", "padded", "by length"]
+"""How a model takes documents: several in one sequence, as padded rows, or as rows of exactly the same length."""
+ATTRIBUTE = "_document_rows"
+PASS_TOKENS = {"cpu": 128, "cuda": 4096}
+"""Fixed cost of a pass, as the number of tokens that the device computes in the same time, keyed by device."""
+WHY: dict[Way, str] = {
+    "padded": "documents cannot share a sequence, so each is computed as a padded row of its own",
+    "by length": "padding would change the model's outputs, so only documents of exactly the same length are computed"
+    " together",
+}
+"""What users are told of a model that takes documents as rows."""
+_REPLACED = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "cache_position", "documents")
+"""Arguments of a base model that depend on the layout of the documents."""
+
+
+@dataclass(frozen=True)
+class Padding:
+    """The cost of computing documents as rows."""
+
+    share: float
+    """Share of the computed positions that are padding."""
+    passes: float
+    """Mean number of passes through the layers in place of one packed pass."""
+
+    def __str__(self) -> str:
+        return f"{self.share:.1%} of the computed positions are padding, in {self.passes:.1f} passes per micro-batch"
+
+
+class DocumentRows:
+    """The hooks of a base model that run documents as rows."""
+
+    def __init__(self) -> None:
+        self.is_exact = False
+        """Whether rows share a rectangle only if they have exactly the same length, because padding would change the
+        model's outputs."""
+        self.filling: int | None = None
+        """Token id at padding positions. None for the one that the model's config names."""
+        self._at_once = False
+        self._documents: Documents | None = None
+        self._layout: Layout | None = None
+        self._inputs: list[dict[str, Tensor]] = []
+
+    @property
+    def way(self) -> Way:
+        """How the model takes documents."""
+        return "by length" if self.is_exact else "padded"
+
+    def compute_at_once(self) -> None:
+        """Computes all rows of a micro-batch in one pass. Under ZeRO stage 3, all ranks must run the same layers.
+
+        Raises:
+            ModelError: padding would change the model's outputs.
+        """
+        if self.is_exact:
+            raise ModelError(
+                f"{WHY['by length']}, which ZeRO stage 3 cannot do", "set resources.zero_stage to 0, 1 or 2"
+            )
+        self._at_once = True
+
+    def layout(self, documents: Documents) -> Layout:
+        """Returns the rectangles of a sequence's documents, with one bucket per rectangle."""
+        lengths = documents.known.diff()
+        cost = 0 if self.is_exact else PASS_TOKENS[documents.device.type]
+        groups = [torch.arange(len(lengths))] if self._at_once else rectangles(lengths, cost)
+        return arrange(documents.known, groups, documents.device)
+
+    def padding(self, sequences: Iterable[Documents]) -> Padding:
+        """Measures the padding with which packed sequences would be computed."""
+        layouts = [self.layout(documents) for documents in sequences]
+        slots = sum(len(layout.there) for layout in layouts)
+        tokens = sum(len(layout.back) for layout in layouts)
+        passes = sum(len(layout.buckets) for layout in layouts)
+        return Padding(1 - tokens / max(slots, 1), passes / max(len(layouts), 1))
+
+    @contextmanager
+    def of(self, documents: Documents) -> Iterator[None]:
+        """Returns a context manager in which the base model takes a packed sequence with these documents."""
+        self._documents = documents
+        try:
+            yield
+        finally:
+            self._documents = self._layout = None
+            self._inputs = []
+
+    def enter(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Replaces a packed sequence by the first rectangle. A forward pre-hook."""
+        if self._documents is None:
+            return None
+        names = inspect.signature(module.forward).parameters
+        given = dict(zip(names, arguments, strict=False)) | options
+        self._layout = self.layout(self._documents)
+        filling = _padding_id(module.config) if self.filling is None else self.filling
+        self._inputs = _inputs(self._layout, given, "attention_mask" in names, filling)
+        for name in _REPLACED:
+            given.pop(name, None)
+        return (), {**given, **self._inputs[0]}
+
+    def leave(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
+        """Runs the other rectangles, and returns all tokens' states in packed order, [1, N, H]. A forward hook."""
+        if self._layout is None:
+            return output
+        outputs = [output, *(module.forward(**{**_without(options), **inputs}) for inputs in self._inputs[1:])]
+        if isinstance(output, tuple):
+            return (self._joined([part[0] for part in outputs]), *output[1:])
+        output.last_hidden_state = self._joined([part.last_hidden_state for part in outputs])
+        if output.get("hidden_states") is not None:
+            layers = zip(*(part.hidden_states for part in outputs), strict=True)
+            output.hidden_states = tuple(self._joined(list(layer)) for layer in layers)
+        return output
+
+    def _joined(self, parts: list[Tensor]) -> Tensor:
+        assert self._layout
+        return taken_back(torch.cat([states.flatten(0, 1) for states in parts]), self._layout)[None]
+
+
+def _without(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in _REPLACED}
+
+
+def _inputs(layout: Layout, given: Mapping[str, Any], takes_mask: bool, padding: int) -> list[dict[str, Tensor]]:
+    """Returns the arguments of the base model for each rectangle."""
+    sizes = [bucket.documents * bucket.length for bucket in layout.buckets]
+    inputs: list[dict[str, Tensor]] = [{} for _ in sizes]
+    for name, filling in (("input_ids", padding), ("token_type_ids", 0)):
+        if given.get(name) is None:
+            continue
+        placed = given[name][0].index_select(0, layout.there)
+        if layout.filling is not None:
+            placed.index_fill_(0, layout.filling, filling)
+        for rows, bucket, part in zip(inputs, layout.buckets, placed.split(sizes), strict=True):
+            rows[name] = part.unflatten(0, (bucket.documents, bucket.length))
+    for rows, bucket in zip(inputs, layout.buckets, strict=True):
+        if takes_mask and bucket.real is not None:
+            rows["attention_mask"] = bucket.real.long()
+    return inputs
+
+
+def _padding_id(config: Any) -> int:
+    text = config.get_text_config()
+    padding = getattr(text, "pad_token_id", None)
+    return padding if isinstance(padding, int) and 0 <= padding < text.vocab_size else 0
+
+
+def rectangles(lengths: Tensor, cost: int) -> list[Tensor]:
+    """Divides documents into groups of similar lengths, such that padding and the cost of passes are smallest together.
+
+    A group of D documents, of which the longest has L tokens, costs D L + `cost`. The best division into groups of
+    consecutive lengths is found by dynamic programming over the different lengths.
+
+    Args:
+        lengths: lengths of the documents [tokens], int64 [documents].
+        cost: cost of a pass [tokens]. With 0, only documents of exactly the same length share a group.
+
+    Returns:
+        The numbers of the documents of each group, short ones first.
+    """
+    sizes, owner, counts = lengths.unique(return_inverse=True, return_counts=True)
+    before = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
+    best, begins = torch.zeros(len(sizes) + 1, dtype=torch.int64), []
+    for end in range(1, len(sizes) + 1):
+        costs = best[:end] + (before[end] - before[:end]) * sizes[end - 1] + cost
+        begins.append(int(costs.argmin()))
+        best[end] = costs[begins[-1]]
+    groups, end = [], len(sizes)
+    while end:
+        begin = begins[end - 1]
+        groups.append(((owner >= begin) & (owner < end)).nonzero().flatten())
+        end = begin
+    return groups[::-1]
+
+
+def run_as_rows(model: Any) -> DocumentRows:
+    """Makes a model run documents as padded rows, in place, and returns its hooks.
+
+    Args:
+        model: a model of transformers, with or without its head.
+    """
+    base, rows = trunk_of(model), DocumentRows()
+    base.register_forward_pre_hook(rows.enter, with_kwargs=True)
+    base.register_forward_hook(rows.leave, with_kwargs=True, prepend=True)  # other hooks see the packed states
+    setattr(base, ATTRIBUTE, rows)
+    return rows
+
+
+def document_rows(model: Any) -> DocumentRows | None:
+    """Returns the hooks with which a model runs documents as rows. None if the model takes packed documents."""
+    return getattr(trunk_of(model), ATTRIBUTE, None)
+
+
+def trunk_of(model: Any) -> Any:
+    """Returns the module that turns tokens into hidden states, which is `base_model` in most architectures.
+
+    In Llama 4, `base_model` is the whole model. OPT and the decoders of translation models call a part of `base_model`.
+    """
+    base = getattr(model, "base_model", model)
+    if base is model and isinstance(getattr(model, "model", None), PreTrainedModel):
+        base = model.model
+    decoder = getattr(base, "decoder", None)
+    return decoder if isinstance(decoder, PreTrainedModel) else base
+
+
+@contextmanager
+def document_inputs(model: Any, packed: Packed) -> Iterator[dict[str, Any]]:
+    """Returns a context manager with the arguments that pass a packed sequence to a model.
+
+    Args:
+        model: a model from `adapt.model.load`, or its `base_model`, without a wrapper.
+        packed: a sequence of N tokens.
+    """
+    if rows := document_rows(model):
+        with rows.of(packed.documents):
+            yield {"input_ids": packed.input_ids}
+        return
+    yield {
+        "input_ids": packed.input_ids,
+        "position_ids": packed.position_ids + first_position(model.config),
+        "documents": packed.documents,
+        # transformers builds no mask for a mask of four dimensions; attention uses documents instead
+        "attention_mask": torch.zeros(1, 1, 1, 1, device=packed.input_ids.device),
+    }
