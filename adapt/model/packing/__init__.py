@@ -2,6 +2,7 @@
 
 - `packed`: packed sequences, and where each document begins and ends.
 - `attention`: attention within documents, for every encoder and decoder.
+- `padded`: documents as padded rows, for models without such attention.
 - `dropout`: dropout like torch's, but faster on CPUs.
-- `isolation`: switches a model to this attention, and checks that documents are isolated.
+- `isolation`: chooses between both for a model, and checks that documents are isolated.
 """
