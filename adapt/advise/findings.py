@@ -211,6 +211,6 @@ def _nearness(evidence: Evidence, nearer: bool) -> str:
 
     known = [task for task in evidence.tasks if task.overlap is not None and task.general_overlap is not None]
     chosen = [task for task in known if is_near(task) == nearer]
-    if 2 * len(chosen) < len(known) + nearer:  # exactly half counts as far
+    if 2 * len(chosen) < len(known) + nearer:  # if the corpus is nearer to exactly half of the tasks, it counts as far
         return ""
     return ", ".join(f"{task.name} {task.overlap:.1%} against {task.general_overlap:.1%}" for task in chosen)

@@ -23,7 +23,7 @@ from adapt.train.schedule import length_of
 
 PER_EXAMPLE, PASSES = 50, 10
 MOST_WORK = 0.5
-"""Largest ratio of all passes over a selection together to one pass over the pool."""
+"""Largest work of all passes over a selection, as a share of one pass over the pool."""
 KIND = "classifier"
 """Kind of selection that is proposed if none is configured. It needs no model, and reads the pool twice."""
 

@@ -171,7 +171,7 @@ def _serve(asked: Asked) -> None:
     chains = [chain_of(order)]
 
     def look() -> tuple[Study, ChainNow]:
-        if chains[-1].later:  # A finished search adds stages to the chain.
+        if chains[-1].later:  # the chain must be built again, because a finished search adds stages
             chains[:] = [chain_of(order)]
         chain = chains[-1]
         now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later)

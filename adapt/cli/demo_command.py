@@ -17,7 +17,7 @@ from adapt.terminal.console import duration, log
 MODEL = "demo:bert-tiny"
 """The model of the demo. The times below were measured with this model."""
 PARSED = 1000
-"""Number of times that the yardstick measurement parses this file."""
+"""Number of times that this file is parsed. The time that this takes is the yardstick, the unit of the times below."""
 START = 100.0
 """Time for starting Ray, reading, tokenizing and evaluating, which is everything except training steps [yardsticks]."""
 PER_MILLION_TOKENS = 250.0

@@ -49,7 +49,7 @@ _FEWEST_STEPS, _WANTED_STEPS, _MOST_STEPS = 20, 200, 12_500
 _MOST_EPOCHS, _TAPT_EPOCHS = 10, 100
 _TAPT_EXAMPLES = 256
 _DEV_SHARE = 0.1
-"""Share of train that is split off for dev, and the same share again for test."""
+"""Share of train that is split off as dev. Test gets the same share."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -180,7 +180,7 @@ def _split_off(look: TaskLook, files: dict[str, Path]) -> None:
     absent = [split for split in files if split != "train"]
     for file in expand_paths(look.config.train):
         for _, record in read_objects(file):
-            if isinstance(record, str):  # the record could not be read
+            if isinstance(record, str):  # skips a record that could not be read; the string is the reason
                 continue
             text = record.get(look.config.text_field)
             place = key_of(" ".join(text) if isinstance(text, list) else str(text)) / 2**64

@@ -212,7 +212,7 @@ def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple
     """
     wanted = max(documents_to_measure(documents), FEWEST if documents >= 2 * FEWEST else 0)
     usual = CorpusConfig().heldout_fraction
-    # enough for the measurement, although the exact number of held-out documents is random
+    # the usual share suffices; the factor allows for chance in the number of held-out documents
     if usual * documents >= 1.5 * wanted:
         most = 5000
         share = usual if usual * documents <= most else float(f"{most / documents:.1g}")

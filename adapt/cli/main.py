@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def run_command(arguments: Sequence[str]) -> None:
-    """Runs the command of a command line.
+    """Runs the command that a command line names.
 
     Args:
         arguments: the command and its arguments.

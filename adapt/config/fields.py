@@ -38,5 +38,5 @@ def how_list() -> Any:
 
 
 def what(section: Any) -> dict[str, Any]:
-    """Returns the fields of a section that determine results, by name: all that are not marked `how`."""
+    """Returns the fields of a section that determine results, keyed by name: all fields that are not marked `how`."""
     return {f.name: getattr(section, f.name) for f in fields(section) if not f.metadata.get("how")}

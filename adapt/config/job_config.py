@@ -1,4 +1,4 @@
-"""The configuration of a job, and what each kind of job requires and sets by default."""
+"""Defines the configuration of a job, and which sections and defaults each kind of job has."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from adapt.config.training import MethodConfig, ModelConfig, ObjectiveConfig, Se
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """Returns every field by its dotted name, for trackers and messages.
+    """Returns the values of all fields, keyed by dotted name, for trackers and messages.
 
-    Options are included only for the chosen kinds.
+    Options of methods, objectives and selections are included only if the configuration uses these.
     """
     sections = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "select_options"}
     for field_name, kind in (("method_options", config.method.kind), ("objective_options", config.objective.kind)):

@@ -131,7 +131,7 @@ class AdviceConfig:
 
 @dataclass(frozen=True)
 class MergeConfig:
-    """A model computed from other models without training (dontstop merge). The base model is model.path."""
+    """Merging of models without training (dontstop merge). The base model is model.path."""
 
     kind: Literal["interpolate", "average", "task_arithmetic", "ties", "dare", "residual"] = "interpolate"
     """`interpolate` takes a point between the base and one model; `average` takes the mean of several, such as the
@@ -208,7 +208,7 @@ class VocabularyConfig:
 
 
 SHARE = 0.01
-"""New tokens as a share of the vocabulary, if no size is configured."""
+"""Number of new tokens as a share of the vocabulary, if no size is configured."""
 
 
 def tokens_wanted(size: int | None, vocabulary: int) -> int:

@@ -1,4 +1,4 @@
-"""Tables of plug-ins: the kinds that a configuration field may name, built in or written by a user."""
+"""Tables of plug-ins (kinds), such as methods, that a configuration field may name: built in or written by a user."""
 
 import hashlib
 import importlib
@@ -84,7 +84,7 @@ class Kinds(dict[str, str], Generic[T]):
         return getattr(self.load(name), "Options", None)
 
     def source(self, name: str) -> dict[str, str]:
-        """Returns what a kind's source code adds to the keys of stages: nothing for built-in kinds."""
+        """Returns the entry of stage keys that identifies a kind's source code; empty for built-in kinds."""
         return {} if name in self else {"source": source_digest(self.load(name))}
 
     def _check(self, place: str, loaded: Any) -> None:
@@ -129,7 +129,7 @@ def imported(field: str, place: str) -> Any:
 def source_digest(kind: Any) -> str:
     """Returns the SHA-256 digest of the file that defines a class.
 
-    It is part of the keys of stages, so that a change of a user's code is noticed.
+    It is part of stage keys, so that a change of a user's code reruns the stages that use it.
     """
     return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Turns plain values from YAML and command lines into dataclasses; pydantic checks types and ranges."""
+"""Converts plain values from YAML and command lines to dataclasses. pydantic checks types and ranges."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _validated(kind: Any, values: Any) -> Any:
 
 
 def _with_numbers(kind: Any, values: Any, errors: Sequence[Any]) -> Any:
-    """Returns the values with texts converted to numbers wherever an error says that a number is expected."""
+    """Converts texts in the values to numbers if pydantic reported that a number is expected there."""
     values = deepcopy(values)
     for error in errors:
         keys, _, value = _place(kind, values, error["loc"])
@@ -140,7 +140,7 @@ def _check_numbers(value: Any, *keys: str | int) -> None:
 
 
 def _in_words(kind: Any, values: Any, errors: Sequence[Any], name: str, see: str) -> ConfigError:
-    """Turns pydantic's errors into one line: the field, the types it accepts, the value it got, and how to fix it."""
+    """Converts pydantic's errors to an error that names the field, the accepted types, the value, and a fix."""
     keys, wanted, value = _place(kind, values, errors[0]["loc"])
     shown = field_name([*filter(None, [name]), *keys]) if keys or name else "the value"
     ours = [each for each in errors if _place(kind, values, each["loc"])[0] == keys]
@@ -164,7 +164,7 @@ def _in_words(kind: Any, values: Any, errors: Sequence[Any], name: str, see: str
 
 
 def _place(kind: Any, values: Any, location: Sequence[Any]) -> tuple[list[str | int], Any, Any]:
-    """Returns the keys of a location as far as they are fields and list positions, with the type and value there."""
+    """Converts the location in an error of pydantic to keys and list positions, with the type and value there."""
     keys: list[str | int] = []
     for key in location:
         inner = next(_below(kind, values, key), None)
@@ -189,7 +189,7 @@ def _bare(kind: Any) -> Any:
 
 
 def _range(kind: Any, value: Any) -> str:
-    """Returns the range that a number violates, as `>=0 and <=1`; empty if no type with a range accepts it."""
+    """Returns the range that a number violates, such as `>=0 and <=1`; empty if the field has no range for it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return ""
     for option in options_of(kind):
@@ -199,7 +199,7 @@ def _range(kind: Any, value: Any) -> str:
 
 
 def _limits(kind: Any) -> str:
-    """Returns the range of a type, as `>=0 and <=1`; empty if it has none."""
+    """Returns the range of a type, such as `>=0 and <=1`; empty if the type has no range."""
     marks = [mark for mark in getattr(kind, "__metadata__", ()) if type(mark) in _SIGNS]
     return " and ".join(f"{_SIGNS[type(mark)][0]}{getattr(mark, _SIGNS[type(mark)][1])}" for mark in marks)
 

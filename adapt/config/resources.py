@@ -84,7 +84,7 @@ class TrackingConfig:
 
 
 Event: TypeAlias = Literal["finish", "failure"]
-"""What a message to a webhook is about."""
+"""Reason for a message to a webhook."""
 
 
 @dataclass(frozen=True)

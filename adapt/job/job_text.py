@@ -154,7 +154,7 @@ def deduplicated(
     config = context.config
     if config.corpus.deduplicate == "none":
         return None
-    tokens = replace(context.tokens, vocabulary=None)  # Duplicates do not depend on the vocabulary.
+    tokens = replace(context.tokens, vocabulary=None)  # no input, because duplicates do not depend on the vocabulary
     return Dedup(config.name, sources, before, unseen, tokens, config)
 
 

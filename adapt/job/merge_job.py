@@ -47,7 +47,7 @@ def _named(context: Context, name: str) -> list[str]:
     if name in context.made or not (glob.has_magic(name) or looks_local(name)):
         return [name]
     folder = Path(name).expanduser()
-    if folder.is_dir():  # An existing folder is used as it is, because its name may look like a pattern.
+    if folder.is_dir():  # returns an existing folder unchanged, because its name may look like a pattern
         return [str(folder)]
     if folders := sorted(glob.glob(str(folder))):
         return folders

@@ -70,7 +70,7 @@ def vector_stages(
     index = BuildIndex(
         name=f"{name}-pool",
         vectors=Embed(f"{name}-pool", embedding, learnt, documents, resources),
-        index=select.index if "target" in needed else "flat",  # Without target vectors, no search uses the index.
+        index=select.index if "target" in needed else "flat",  # without target vectors, nothing is searched
         memory_gib=INDEX_GIB,
         queries=0,
         resources=resources,

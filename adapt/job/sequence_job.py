@@ -47,7 +47,7 @@ def merged_domains(setup: Setup) -> Iterator[Step]:
         ConfigError: the section `merge` does not fit the number of models.
     """
     before_training(setup.context, [setup.texts[setup.order[0]]], None)
-    merging_of_domains(setup.context.config, len(setup.order))  # Errors must be raised before the first training.
+    merging_of_domains(setup.context.config, len(setup.order))  # called early to raise errors before any training
     models: list[Start] = []
     for number, name in enumerate(setup.order, start=1):
         domain = on_domain(setup, setup.context, name)
@@ -118,8 +118,8 @@ def sequence_stages(context: Context) -> SequenceStage:
     """Builds the stages of all domains of a sequence.
 
     Each domain has the method's stages before training, the training, the method's stages after it, the export,
-    held-out losses, and fine-tuning on the tasks of all domains so far. Each task is taught to a copy of the model,
-    without telling it the domain (arXiv 2302.03241, section 4). Every stage depends only on earlier domains, so adding
+    held-out losses, and fine-tuning on the tasks of all domains so far. Each task is learnt by a copy of the model,
+    which is not told the domain (arXiv 2302.03241, section 4). Every stage depends only on earlier domains, so adding
     a domain at the end reruns nothing, and another order reuses the common beginning.
 
     Raises:

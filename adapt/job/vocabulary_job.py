@@ -185,7 +185,7 @@ ACTIONS: Kinds[Callable[[Context], Stage[Any]]] = Kinds(
 
 
 def told(arguments: Sequence[str]) -> list[str]:
-    """Replaces the first word of a command line, if it names the action, by the option `--vocabulary.action`."""
+    """Replaces the first word of a command line by the option `--vocabulary.action`, if the word names an action."""
     if arguments and not arguments[0].startswith("-"):
         return [f"--vocabulary.action={arguments[0]}", *arguments[1:]]
     return list(arguments)

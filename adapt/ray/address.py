@@ -65,7 +65,7 @@ def endpoint(address: str, field: str) -> tuple[str, int]:
 def _on_this_machine(field: str) -> str:
     """Returns the address of the cluster that has a node on this machine.
 
-    Rays that jobs started themselves are ignored.
+    Instances of Ray that jobs started for themselves are ignored.
     """
     addresses: set[str] = set()
     for process in psutil.process_iter(["name", "cmdline"]):
@@ -106,7 +106,7 @@ def check_answers(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_
         if os.environ.get("RAY_USE_TLS") == "1":
             return
         answer = b""
-        with suppress(OSError):  # there was no answer in time, or the server closed the connection
+        with suppress(OSError):  # raised if there was no answer in time, or the server closed the connection
             connection.sendall(_HTTP2)
             answer = connection.recv(9)
     if len(answer) < 4 or answer[3] != _SETTINGS:

@@ -1,8 +1,7 @@
 """Handles signals while Ray starts, and ends the job with a clear message when processes of Ray die.
 
 Ray's compiled code may wait for minutes without handling signals, and it kills the whole process when its control
-store is lost. Therefore, a thread that does not depend on Ray prints the cause, and ends the process with the right
-exit code.
+store is lost. So a thread that does not depend on Ray prints the cause, and ends the process with the right exit code.
 """
 
 import os

@@ -81,7 +81,7 @@ def _start(folder: Path) -> None:
     import ray
 
     os.environ[OWN_RAY] = str(folder)
-    if os.path.expanduser("~") == "~":  # the user has no home folder, but Ray Train needs one
+    if os.path.expanduser("~") == "~":  # sets HOME for users without a home folder, because Ray Train needs it
         os.environ["HOME"] = str(folder)
     # If Ray chose the port itself, it would wait for the port without handling signals. If the mode is unset, Ray uses
     # the token, even if Ray was imported before.
@@ -153,7 +153,7 @@ def private_folder() -> Path:
 
 
 def _lock(file: Path) -> bool:
-    """Locks a file for as long as this process is alive. Returns False if another process has locked the file."""
+    """Locks a file as long as this process is alive. Returns False if another process has locked the file."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,7 +174,7 @@ def _remove_old(parent: Path) -> None:
 
 def _parents() -> list[str]:
     found = [os.environ.get("RAY_TMPDIR", "")]
-    with suppress(FileNotFoundError):  # no temporary folder can be written
+    with suppress(FileNotFoundError):  # raised if no temporary folder can be written
         found.append(tempfile.gettempdir())
     found += ["/tmp", "/var/tmp", os.environ.get("XDG_RUNTIME_DIR", ""), "/dev/shm"]
     return list(dict.fromkeys(filter(None, found)))

@@ -1,4 +1,4 @@
-"""Joins or starts Ray once per process, silences its logs, checks its resources, and unwraps our own errors."""
+"""Joins or starts Ray once per process, silences its logs, checks its resources, and unwraps dontstop's own errors."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ from adapt.terminal.console import log
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the future default; Ray warns if it is unset
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future default, set because Ray warns otherwise
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_ENABLE_AUTO_CONNECT": "0",  # otherwise a thread that still runs after ctrl-C would start another Ray
     # when a raylet dies, Ray prints the raylet's log to stdout, which is for results
@@ -45,7 +45,7 @@ LOCAL_ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # saves a process; this machine is never preempted
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for binding all sockets to loopback
     "RAY_enable_metrics_collection": "0",
-    # Ray adds it to the parent's niceness; with the default of 15, other programs would take the cores first
+    # keeps the parent's niceness; with Ray's default of 15 more, other programs would take the cores first
     "RAY_worker_niceness": "0",
 }
 NODE_ADDRESS = "DONTSTOP_NODE_ADDRESS"

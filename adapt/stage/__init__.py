@@ -1,8 +1,8 @@
-"""Kinds of stages. Each is a frozen dataclass whose fields are its settings and the stages that it reads.
+"""Defines all kinds of stages. A stage is a frozen dataclass whose fields are its settings and its input stages.
 
 - `context`: configuration, initial model and files of a job, from which its stages are built.
 - `preflight`: checks before anything runs.
-- `text_sources`: listing of files, texts of tasks, duplicates.
+- `text_sources`: lists of files with their digests, texts of tasks, duplicates.
 - `prepare_text`: text as token shards.
 - `document_vectors`: vectors of documents.
 - `select_documents`: documents of a pool that are worth training on.

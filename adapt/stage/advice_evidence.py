@@ -1,4 +1,4 @@
-"""Stage `evidence`: measurements on samples of texts and on tasks, for advice on what to run."""
+"""Stage `evidence` measures samples of texts and tasks, for advice on what to run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

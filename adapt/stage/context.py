@@ -1,4 +1,4 @@
-"""The inputs from which a job's stages are built: configuration, initial model, and known files."""
+"""Collects the inputs from which a job's stages are built: configuration, initial model, and listed files."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -141,7 +141,7 @@ class Tokens:
     """Stage that makes the tokenizer. None if the tokenizer of `pretrained` is used."""
 
     def made(self, done: Done) -> "Tokens":
-        """Returns this object with the tokenizer's folder, after the stage that makes the tokenizer has finished."""
+        """Returns a copy that has the tokenizer's folder, after the stage that makes the tokenizer has finished."""
         if self.vocabulary is None:
             return self
         folder = done[self.vocabulary].path
@@ -158,7 +158,7 @@ def root_of(config: Config) -> Path:
 
 
 def first_start(config: Config, digests: Digests) -> Start:
-    """Returns the model that a job begins with, with a new head where `model.head` asks for one."""
+    """Returns the model that a job begins with. It gets a new head if `model.head` is `new`."""
     start = located(config.model, digests)
     return start.with_new_head(AddHead.of(config, start)) if config.model.head == "new" else start
 

@@ -1,4 +1,4 @@
-"""Stages `enough`, `embedder`, `embed` and `index`: vectors of documents, for selections.
+"""Stages `enough`, `embedder`, `embed` and `index` compute vectors of documents, which selections compare.
 
 `enough` checks that a pool has at least as many documents as neighbours are needed. `embedder` trains an embedder on
 the texts. `embed` computes the vectors. `index` makes them searchable.
@@ -118,7 +118,7 @@ class Embedding:
         }
 
     def made(self, done: Done | None) -> Embedder:
-        """Returns the embedder, with its model if the stages that make it have finished."""
+        """Returns the embedder. It has its model if the stages that make the model have finished."""
         pretrained = self.start.made(done) if self.start and done is not None else None
         return embedder_of(self.kind, dict(self.options), self.seed, pretrained)
 
@@ -176,7 +176,7 @@ class LearnEmbedder(Stage[LearntEmbedder]):
     """Trains an embedder on samples of the texts that it will compare."""
 
     kind = "embedder"
-    version = 2  # VAMPIRE's background counts, and its steps draw other random numbers
+    version = 2  # since version 2, VAMPIRE uses background frequencies and draws other random numbers
 
     name: str
     embedding: Embedding
@@ -215,7 +215,7 @@ class Embed(Stage[Embedded]):
     """Computes the vectors of texts."""
 
     kind = "embed"
-    version = 2  # ids are numbers of records
+    version = 2  # since version 2, ids are numbers of records
 
     name: str
     embedding: Embedding
@@ -266,7 +266,7 @@ class BuildIndex(Stage[Indexed]):
     """Builds an index of the vectors of texts."""
 
     kind = "index"
-    version = 2  # the mean of the vectors is subtracted from each
+    version = 2  # since version 2, the mean of all vectors is subtracted from each vector
 
     name: str
     vectors: Embed
@@ -312,8 +312,8 @@ class VectorStages:
     """The stages that compute the vectors of pool and target in one space."""
 
     enough: CountEnough | None
-    """Check that the pool has enough documents. It runs first, because it is fast. None if the budget sets no number of
-    neighbours."""
+    """Stage that checks that the pool has enough documents. It runs first, because it is fast. None if the budget sets
+    no number of neighbours."""
     pool: BuildIndex
     target: Embed | None
     """Stage that embeds the target. None if no selection reads the target's vectors."""

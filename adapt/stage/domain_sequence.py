@@ -1,4 +1,4 @@
-"""Stage `sequence`: matrices and metrics of a sequence of domains, from the measurements of each of its models."""
+"""Stage `sequence` collects the measurements of a sequence's models in matrices, and computes metrics from them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class SequenceResult(SequenceFigures):
     scores: ScoreMatrix
     losses: LossMatrix
     tables: list[dict[str, Any]]
-    """Tables reported by the method. Each table has `title`, `columns`, and `rows` (lists of cells, keyed by row
+    """Tables that the method reports. Each table has `title`, `columns`, and `rows` (lists of cells, keyed by row
     name)."""
     warnings: list[str]
     model: str

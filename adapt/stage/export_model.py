@@ -1,4 +1,4 @@
-"""Stage `export`: the adapted model, with its gains and losses on held-out text."""
+"""Stage `export` writes the adapted model, and compares its losses on held-out text before and after training."""
 
 import json
 from collections.abc import Mapping
@@ -151,7 +151,7 @@ class Export(Stage[Adapted]):
     """Writes the trained model as a Hugging Face folder with a model card."""
 
     kind = "export"
-    version = 2  # losses by text, with intervals
+    version = 2  # since version 2, records have the losses of each text with intervals
     takes = NOTHING
 
     name: str
@@ -221,8 +221,8 @@ class Export(Stage[Adapted]):
     def _kept(self, model: Path) -> SentenceVectors | None:
         """Returns how to make sentence vectors.
 
-        If export.sentence_transformers is not set, a model with additions is not exported for sentence vectors, because
-        sentence-transformers would ignore the additions.
+        If export.sentence_transformers is not set, a model with adapters or other added modules is not exported for
+        sentence vectors, because sentence-transformers would ignore these modules.
         """
         kinds = [entry["kind"] for entry in stored_additions(model)] if self.vectors else []
         if kinds and self.config.export.sentence_transformers is None:

@@ -1,4 +1,4 @@
-"""Stages `extend` and `taught`: add words of a domain as tokens to a model and its tokenizer.
+"""Stages `extend` and `taught` add words of a domain as tokens to a model and its tokenizer.
 
 `taught` trains the rows of the new tokens before the whole model is trained, by `distill` or `warmup`.
 """
@@ -75,7 +75,7 @@ class ExtendVocabulary(Stage[Extended]):
         }
 
     def size_ahead(self, size: ModelSize) -> ModelSize:
-        """Returns the dimensions of the model with its new tokens and its module.
+        """Returns the dimensions of the model with its new tokens and its exBERT module, if any.
 
         The number of new tokens is not known in advance for `elbow` and for a file of words. It then counts as 0.
 
@@ -135,7 +135,7 @@ class Taught(OneModel):
         is_distilled = record.what["way"] == "distill"
         measure = "mean squared error of hidden states" if is_distilled else "mean training loss [nats per token]"
         extended = load_record(Path(record.inputs["extended"]["path"]))
-        # without the line that names its folder
+        # leaves out the last block, which names the folder of the model before training
         before = read_result(Extended, extended).blocks(extended)[:-1] if extended else []
         learnt = (
             f"Embeddings of {self.tokens:,} new tokens were trained for {self.steps:,} steps: "
@@ -197,7 +197,7 @@ class TeachRows(Stage[Taught]):
 
 
 def _teach(stage: TeachRows, done: Done, folder: Path) -> Taught:
-    """Trains the rows in a Ray task."""
+    """Trains the rows of new tokens inside a Ray task."""
     hide_unreserved_gpus()
     return teach(stage, done, folder)
 

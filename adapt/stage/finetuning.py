@@ -122,7 +122,7 @@ class Finetuned:
     """Name of the metric of `score`."""
     score: More[float]
     score_without_leaks: More[float | None]
-    """Score on the test examples whose text does not occur in train. None if all or none of the texts occur in
+    """Score on the test examples whose text does not occur in train. None if no test text, or every one, occurs in
     train."""
     examples: int
     """Number of examples of the test split."""
@@ -207,7 +207,7 @@ class Finetune(Stage[Finetuned]):
             "attention_dropout": self.config.model.attention_dropout,
             "finetune": what(finetune),
             **({"domain": finetune.domain} if finetune.domain else {}),
-            # results without a saved model are kept under another key
+            # changes the key, so that earlier results without a saved model remain valid for their key
             **({"save_model": True} if finetune.save_model else {}),
             "seed": self.seed,
             **deciding(*PACKAGES.get(finetune.mode, ())),
@@ -216,8 +216,8 @@ class Finetune(Stage[Finetuned]):
     def needs(self) -> Mapping[str, float]:
         """Returns the number of CPUs and GPUs that a run requires.
 
-        If the number of GPUs is not configured, only the cluster determines it. Ray then delays runs until there is
-        room.
+        If the number of GPUs is not configured, only the cluster determines it. Ray then delays runs until enough GPUs
+        are free.
         """
         finetune = self.config.finetune
         gpus = {"GPU": finetune.gpus_per_seed} if finetune.gpus_per_seed else {}

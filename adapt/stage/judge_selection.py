@@ -1,4 +1,4 @@
-"""Stage `selection`: the selected documents, with metrics that compare them with random documents."""
+"""Stage `selection` compares selected documents with random documents."""
 
 import json
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class Nearness:
     shared_words: float | None
     """Share of the most frequent words that texts and target have in common, in equal amounts of text."""
     distinct: float
-    """Share of word pairs that are distinct, in equal amounts of text."""
+    """Number of different word pairs divided by the number of all word pairs, in equal amounts of text."""
     distance: float | None
     """Diversity: mean of 1 - cosine over all pairs of 1,000 random texts; see `adapt.select.selection_metrics`."""
     loss: float | None
@@ -64,7 +64,7 @@ class SelectionJudged:
     pool: int
     """Number of documents of the pool that could be selected."""
     near_copies: int
-    """Number of documents that were left out because they nearly equal a selected document."""
+    """Number of documents that were left out as near copies of a selected document."""
     dropped: dict[str, int]
     """Number of documents that were left out, keyed by reason."""
     selection: Nearness
@@ -166,7 +166,7 @@ class JudgeSelection(Stage[SelectionJudged]):
     """Compares a selection with random documents."""
 
     kind = "selection"
-    version = 5  # the AUC is that of windows; the map's sample excludes texts of evaluation sets
+    version = 5  # since version 5, the AUC is measured on windows, and the map excludes texts of evaluation sets
     takes = ONE_CPU
 
     name: str
@@ -229,7 +229,7 @@ class JudgeSelection(Stage[SelectionJudged]):
 
 
 def _reduction(random: Nearness | None, selection: Nearness) -> float | None:
-    """Returns the KL reduction of the selection against random text [nats per gram]."""
+    """Returns the KL reduction: how much closer to the target the selection is than random text [nats per gram]."""
     if random is None or random.kl is None or selection.kl is None:
         return None
     return random.kl - selection.kl

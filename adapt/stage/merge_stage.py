@@ -1,4 +1,4 @@
-"""Stage `merge`: models merged from others, without training."""
+"""Stage `merge` computes models from other models without training."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -96,7 +96,7 @@ class Merge(Stage[MadeOf]):
         return {share: f"share-{share:g}" for share in shares} if len(shares) > 1 else {shares[0]: "."}
 
     def what(self) -> Mapping[str, Any]:
-        """Returns kind, shares, weights and digests of existing models. Models that stages make are inputs instead."""
+        """Returns kind, shares, weights, and digests of existing models. Models that stages make are inputs instead."""
         merging = self.merging
         return {
             "merge": merging.kind,
@@ -117,7 +117,7 @@ class Merge(Stage[MadeOf]):
         from adapt.merge import streamed_merge, tensor_files  # load torch
 
         base, models = self.start.made(done), [model.made(done) for model in self.models]
-        tokens = check_alike(base, models)  # also checks models that this chain made
+        tokens = check_alike(base, models)  # repeats the check for models that this chain has made since
         targets = {share: folder / name for share, name in self.folders.items()}
         for target in targets.values():
             target.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ class Merge(Stage[MadeOf]):
         return Outcome(MadeOf(merging.kind, shares, list(merging.weights), merging.density, tensors, knows, number))
 
     def _facts(self, share: float, base: Pretrained, models: list[Pretrained], new_tokens: int) -> "MergeFacts":
-        """Returns the facts that the model card shows for the model at a share."""
+        """Returns the facts for the card of the model that was merged with this share."""
         merging = self.merging
         weights = [f"{weight:.4g}" for weight in merging.weights] or [""] * len(models)
         known = {"kind": merging.kind, "share": share, "density": merging.density, "new tokens": new_tokens or None}
@@ -166,7 +166,7 @@ class Merge(Stage[MadeOf]):
 
 
 def merged_from(context: Context, path: str) -> Start:
-    """Returns the model at a path: a model that the chain makes, a folder or id of a model, or a checkpoint.
+    """Returns the model with this path: a model that the chain makes, a folder or id of a model, or a checkpoint.
 
     Raises:
       ModelError: there is no model, or it is a checkpoint that cannot be used.
@@ -183,7 +183,7 @@ def merged_from(context: Context, path: str) -> Start:
 
 
 def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | None:
-    """Checks that models can be merged with a base, as far as settings and tokenizers show.
+    """Checks by settings and tokenizers that models can be merged with a base.
 
     Returns:
       Tokens that models have and the base lacks. None if there are none.

@@ -90,7 +90,7 @@ class Evaluate(Stage[Evaluated]):
         """Returns the model, and the settings that determine the measured sample and the masks."""
         config = self.config
         sample = what(config.evaluation)
-        del sample["mask_fraction"]  # It is part of the objective below, so that older keys stay valid.
+        del sample["mask_fraction"]  # the objective below contains it, as in older keys
         return {
             "model": self.start.digest,
             "evaluation": sample,
@@ -172,7 +172,7 @@ class Voted:
 
 @dataclass(frozen=True, eq=False)
 class Neighbours(Stage[Voted]):
-    """Measures how well the nearest neighbours of a text, by a model's features, predict the text's label."""
+    """Measures how well a text's nearest neighbours predict its label. A model's features determine neighbours."""
 
     kind = "neighbours"
 

@@ -1,4 +1,4 @@
-"""Stage `scratch`: a new tokenizer and a model with random weights, for a domain."""
+"""Stage `scratch` trains a new tokenizer on a domain, and makes a model with random weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

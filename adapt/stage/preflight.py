@@ -40,7 +40,7 @@ def check_writable(root: Path) -> None:
 
 
 def check_space(folder: Path, model: Path, keep_checkpoints: int) -> None:
-    """Checks before training that the disk has room for the model and its checkpoints.
+    """Checks before training that the disk has enough space for the model and its checkpoints.
 
     Args:
       folder: folder of the training, which may contain checkpoints of an earlier start.
@@ -107,7 +107,7 @@ def check_model(start: Start, causal: bool | None, only_earlier: bool = False) -
     Args:
         start: the model. A model that gets a new head needs no head of its own.
         causal: whether the model must predict next tokens; None for the objective it was made for.
-        only_earlier: whether the objective makes the model's attention causal.
+        only_earlier: whether the objective makes an encoder's attention causal, so that tokens see only earlier ones.
 
     Raises:
         ModelError: the model cannot be used; names what it lacks.
@@ -116,7 +116,7 @@ def check_model(start: Start, causal: bool | None, only_earlier: bool = False) -
     _check_model(pretrained.model, causal, pretrained.trust_remote_code, start.head is None, only_earlier)
 
 
-@lru_cache  # all stages of a job check the same model
+@lru_cache  # avoids repeated checks, because all stages of a job check the same model
 def _check_model(
     model: Path, causal: bool | None, trust_remote_code: bool, needs_head: bool, only_earlier: bool
 ) -> None:
@@ -189,7 +189,7 @@ def check_training(config: Config) -> None:
     Raises:
         ConfigError: settings contradict each other; names the fields.
     """
-    if not config.training.max_flops:  # the number of steps depends on the model
+    if not config.training.max_flops:  # with max_flops, the number of steps depends on the model
         check_warmup(config.training, length_of(config.training, sys.maxsize).steps)
     if config.training.decay != "linear" and config.training.schedule != "wsd":
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Stage `prepare`: tokenizes text into shards, from files, from texts of another stage, or from other shards."""
+"""Stage `prepare` tokenizes text into shards. The text comes from files, from another stage, or from other shards."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ class Prepare(Stage[Prepared]):
     """Reads, cleans and tokenizes one source, and splits it into training and held-out text."""
 
     kind = "prepare"
-    version = 2  # held out by normalised text, whose hashes are in the shards
+    version = 2  # since version 2, a hash of the normalised text, stored in the shards, decides what is held out
 
     name: str
     files: Files
@@ -210,7 +210,7 @@ class PrepareTexts(Stage[Prepared]):
 
     def what(self) -> Mapping[str, Any]:
         """Returns how the text is read and tokenized."""
-        reading = reading_identity(self.corpus, Digests())  # only evaluation sets have files here
+        reading = reading_identity(self.corpus, Digests())  # digests the files of evaluation sets
         return {"corpus": {**reading, "heldout_fraction": self.corpus.heldout_fraction}, **self.tokens.what()}
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:

@@ -9,7 +9,7 @@ from adapt.runner import Record, Stage, Store, ensure_all
 from adapt.runner.ensure import check_ahead, unfinished
 
 ON_A_CLUSTER = 16
-"""Number of stages that are started at once on a cluster. The cluster itself delays tasks until it has room."""
+"""Number of stages that are started at once on a cluster. The cluster delays their tasks until resources are free."""
 
 
 def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesConfig) -> list[Record]:

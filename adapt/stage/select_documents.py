@@ -1,4 +1,4 @@
-"""Stages `target` and `select`: text that documents should resemble (the target), and documents from a pool."""
+"""Stage `select` selects documents from a pool. Stage `target` collects the text that they should resemble."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ class TargetWritten:
 
     texts: int
     markup: list[Mark]
-    """Signs and words that are frequent in the target and rare in the pool. Signs were removed, words were not."""
+    """Markup signs and words that are frequent in the target and rare in the pool. Only the signs were removed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,9 +103,9 @@ class Selected:
     pool: int
     """Number of documents to choose from."""
     near_copies: int
-    """Number of documents that were skipped because they nearly equal a document with a higher score."""
+    """Number of documents that were skipped as near copies of a document with a higher score."""
     passed: list[int]
-    """Number of documents that each selection except the last passed on to the next."""
+    """Number of documents that each selection passed on to the next selection; the last one is left out."""
     dropped: dict[str, int]
     """Number of documents of the pool that were dropped, keyed by reason."""
     bad: dict[str, int]
@@ -121,7 +121,7 @@ class Select(Stage[Selected]):
     """Selects documents of a pool up to a budget."""
 
     kind = "select"
-    version = 8  # scores depend neither on length nor on the target's markup
+    version = 8  # since version 8, scores depend neither on length nor on the target's markup
 
     name: str
     config: Config
@@ -187,7 +187,7 @@ class Select(Stage[Selected]):
             [MeasuredText(path, text.manifest, text.corpus) for path, text in files.items()],
         )
         pool = Pool(self.pool.manifest, corpus, guard.sieve, cluster=Cluster(self.config.resources))
-        # checked first, because a selection would only report that the pool has no words
+        # checks first for an empty pool, because a selection would only report that the pool has no words
         if next(iter(pool), None) is None:
             pool.check_usable()
         target = self.target.texts(done)

@@ -1,4 +1,4 @@
-"""Matrices of a sequence: scores and losses of each model on each domain, with and without domain ids."""
+"""Collects the scores and losses of each model of a sequence on each domain, with and without domain ids."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ class Step:
     past: Mapping[str, Stage[Any]]
     """Stages of the method's own measurements before the training."""
     is_on_the_last: bool
-    """Whether the training started from the previous model of the sequence."""
+    """Whether the training started from the model of the previous step."""
     own: Evaluate | None = None
     """Evaluation on this step's domain. None if the model has no separate parts per domain."""
     merged: Merge | None = None
@@ -180,9 +180,9 @@ def loss_matrix(order: Sequence[str], before: Mapping[str, Evaluate], steps: Seq
             continue
         losses = done[step.export].result.losses
         of_domain, of_general = losses.get("domain"), losses.get(GENERAL)
-        if step.domain:  # otherwise the export covers all domains together
+        if step.domain:  # skips a joint model, whose export covers all domains together
             row[step.domain] = of_domain.after.value if of_domain else None
-        if step.is_on_the_last:  # loss on the domain just before it was learned
+        if step.is_on_the_last:  # adds the loss on the domain just before it was learned
             rows[step.learnt - 1].setdefault(step.domain, of_domain.before.value if of_domain else None)
         row[GENERAL] = of_general.after.value if of_general else None
     columns: dict[str, int | None] = {**{name: number for number, name in enumerate(order)}, GENERAL: None}

@@ -1,4 +1,4 @@
-"""Stages `manifest`, `texts` and `dedup`: the sources of text, and which documents are excluded.
+"""Stages `manifest`, `texts` and `dedup` list sources of text, and the documents to exclude.
 
 `manifest` lists the files of a corpus with digests of their content. `texts` writes the text of labelled tasks without
 labels. `dedup` finds documents that are copies of others, over several sources. This module also has the checks before
@@ -145,7 +145,7 @@ class TaskTexts(Stage[TextsWritten]):
     name: str
     wanted: tuple[TaskSplit, ...]
     unseen: tuple[TaskSplit, ...] = ()
-    """Splits whose texts are excluded, even if a wanted split contains them too."""
+    """Splits whose texts are excluded, even if a split that is written contains them too."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns how the splits are read, and their content."""
@@ -205,8 +205,8 @@ class Deduplicated:
     clusters: int
     by_source: dict[str, dict[str, int]]
     on_the_other_side: int | None = None
-    """Number of training documents dropped because `before` has a held-out copy, and of held-out documents dropped
-    because it has a copy that is trained on. None if `before` is empty."""
+    """Number of training documents dropped because `before` has a held-out copy, plus number of held-out documents
+    dropped because `before` has a copy that is trained on. None if `before` is empty."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +214,7 @@ class Dedup(Stage[Deduplicated]):
     """Finds duplicates among all documents of the sources."""
 
     kind = "dedup"
-    version = 2  # sides of near copies, and why a document is dropped
+    version = 2  # since version 2, results say on which side near copies are, and why a document is dropped
 
     name: str
     sources: tuple[Files, ...]
@@ -263,7 +263,7 @@ def check_and_connect(manifest: Manifest, corpus: CorpusConfig, tokens: Tokens, 
     check_weights(tokens.pretrained.model)
     connect(config.resources)
     if address_of(config.resources) is None:
-        await_resources(config.resources)  # for the training, because this machine gets no more devices
+        await_resources(config.resources)  # checks the devices for the training, because this machine gets no more
     check_memory(config, tokens.pretrained.model)
 
 

@@ -1,4 +1,4 @@
-"""Stage `train`: a training run over prepared or streamed text.
+"""Stage `train` trains a model on prepared or streamed text.
 
 A training of a sequence records which domains the sequence has started to learn, so that a changed sequence does not
 silently start again.
@@ -103,7 +103,7 @@ class Noted:
         try:
             return [(name, key) for name, key in json.loads(self.file.read_text())]
         except (OSError, ValueError, TypeError):
-            return []  # nothing was started; a broken record is ignored
+            return []  # no domain was started, or the record is broken and is ignored
 
 
 RAN_ON = (
@@ -160,7 +160,7 @@ class Train(Stage[Trained]):
     past: Mapping[str, Stage[Any]]
     """Stages that measured earlier domains, for methods that need such measurements."""
     batch_examples: int | None
-    """Average number of documents per optimizer step. None takes the configured number of sequences."""
+    """Average number of documents per optimizer step. If it is None, a step has the configured number of sequences."""
     is_transductive: bool
     """Whether the text of dev and test is among the corpora."""
     streamed: Streamed | None

@@ -180,7 +180,7 @@ def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> Non
 def shares_of(
     named: Mapping[str, Prepared], mixture: "Mixture | None", steps: int, training: TrainingConfig
 ) -> dict[str, SourceShare] | None:
-    """Returns the rows and tokens that each text contributed to a run, by its name.
+    """Returns the rows and tokens that each text contributed to a run, keyed by the text's name.
 
     Args:
         named: the texts, in the order of the mixture.
@@ -246,7 +246,7 @@ def _share(stage: Stage[Prepared]) -> float:
 
 
 def _fix(share: float, documents: int | None, folders: Sequence[Path]) -> str:
-    """Returns advice on the share that would hold out enough documents."""
+    """Returns advice on the `corpus.heldout_fraction` that would hold out enough documents."""
     none = "set it to 0 to train without a measurement"
     if documents is None:  # the text is streamed, so its number of documents is unknown
         return f"set corpus.heldout_fraction to {min(10 * share, 0.5):.2g} or more, or {none}"
@@ -257,7 +257,7 @@ def _fix(share: float, documents: int | None, folders: Sequence[Path]) -> str:
 
 
 def first_size(start: Start, done: Done) -> ModelSize | None:
-    """Returns the dimensions of the first model of a chain with this vocabulary. None if they are unknown.
+    """Returns the dimensions of a chain's first model, with its vocabulary after extension. None if unknown.
 
     Methods may make the model grow later. If the vocabulary will be extended, the new tokens are included, except for
     `elbow`, whose number of tokens is unknown. If the vocabulary will be trimmed or built from scratch, the dimensions

@@ -1,4 +1,4 @@
-"""Stage `trim`: removes the tokens that a domain never uses from a model and its tokenizer."""
+"""Stage `trim` removes from a model and its tokenizer the tokens that a domain never uses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
     """Removes from a model and its tokenizer the tokens that some texts do not use."""
 
     kind = "trim"
-    version = 2  # keeps the bytes of BPE tokenizers with byte_fallback
+    version = 2  # since version 2, byte tokens of BPE tokenizers with byte_fallback remain
     takes = ONE_CPU
 
     name: str
@@ -89,7 +89,7 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
         from adapt.vocabulary.model_changes import trim_model
 
         start, settings = self.start.made(done), self.config.vocabulary
-        refuse_additions(start.model, "trimmed")  # repeated for a model that the chain made
+        refuse_additions(start.model, "trimmed")  # repeats the check for a model that the chain has made since
         check_weights(start.model)
         texts = chain(_lines(settings.keep), *(whole_text(files, self.config) for files in self.texts.values()))
         return Outcome(TrimmedVocabulary(**trim_model(self.config, start, texts, list(self.texts), folder)))

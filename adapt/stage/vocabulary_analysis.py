@@ -1,4 +1,4 @@
-"""Stage `vocabulary`: how a tokenizer splits the words of domains, and how many tokens new words would save.
+"""Stage `vocabulary` measures how a tokenizer splits the words of domains, and how many tokens new words would save.
 
 `Screening` excludes the documents that a training excludes; all stages about vocabulary use it.
 """
@@ -43,7 +43,7 @@ class Screening:
         }
 
     def texts(self, domains: Mapping[str, Files], megabytes: float, seed: int, done: Done) -> dict[str, Iterator[str]]:
-        """Returns an iterator over the documents of each domain, which reads them on the fly.
+        """Returns an iterator over the documents of each domain. It reads the documents when they are requested.
 
         Args:
             domains: files of the domains, in the order of their deduplication.

@@ -1,7 +1,7 @@
 """Statistics of scores: means over seeds, comparisons of recipes, and their uncertainty.
 
 - `seeds`: mean and interval of a recipe's score over its seeds.
-- `outcomes`: test predictions as counts, of which scores are computed.
+- `outcomes`: test predictions as counts, from which scores are computed.
 - `comparison`: differences with intervals, p, and a sentence about them.
 - `permutation`: permutation tests over seeds and over examples.
 - `power`: the smallest difference that would probably have been detected.

@@ -1,4 +1,4 @@
-"""Compares a recipe with the baseline: the difference of mean scores, its interval, p, and a sentence about it.
+"""Compares a recipe with the baseline: computes the difference of mean scores, its interval and p, and a sentence.
 
 The interval is a bootstrap over both sources of chance: test examples, which are the same for both sides (so the
 comparison is paired), and the seeds of each side. It is widened by Student's t to the degrees of freedom of the seeds.
@@ -8,12 +8,12 @@ the bootstrap that is as far from its mean as the difference is from zero. The f
 seeds on a fixed test set, which may be small, and the other permutes examples of fixed models, which another seed would
 change. If both sources have about the same variance, each test sees half of it, and both reject up to 10% of equal
 recipes. With one seed per side only examples are tested; without predictions only seeds are. Seeds whose scores do not
-vary are not tested, because they are copies of one number.
+vary are not tested, because they say nothing about chance.
 
 `paired` compares two methods on the same seeds. Its p is the larger one of two tests: Student's t, which is exact for
-normal differences, and the sign-flip test, which is exact if swapping two equal methods on any seed changes nothing.
-The interval has all differences that neither test rejects. No test is safe for few pairs and every distribution: for
-skewed differences with mean 0, 6 to 12 pairs reject 6 to 15% (docs/science/equations.md).
+normal differences, and the sign-flip test, which is exact if the differences of equal methods are symmetric around 0.
+The interval has all differences that neither test rejects. No test is exact for few pairs of every distribution: with 6
+to 12 pairs of skewed differences with mean 0, it rejects 6 to 15% (docs/science/equations.md).
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class Comparison:
     chances: tuple[Chance, ...] = ()
     """Sources of uncertainty on each task. Empty for paired comparisons."""
     is_constant: bool = False
-    """Whether each side has several seeds with equal scores, so that the scores say nothing about chance."""
+    """Whether each side has several seeds, and all seeds of a side have the same score. Chance is then unknown."""
 
     @cached_property
     def detectable(self) -> float | None:
@@ -145,7 +145,7 @@ def by_examples_and_seeds(
 ) -> tuple[np.ndarray, Chance]:
     """Resamples examples, the same for both sides, and each side's seeds; returns differences of mean scores [samples].
 
-    The variance of a score has a part of the examples, a part of the seeds, and their interaction. Resampling examples
+    The variance of a score comes from the examples, from the seeds, and from their interaction. Resampling examples
     and seeds at once would count the interaction three times (Owen 2007, arXiv 0712.1111). So means over fixed seeds
     are resampled by examples, which counts it once, and only the seeds' own variance is added.
     """
@@ -188,7 +188,7 @@ def _side(scores: np.ndarray, luck: float = 0.0) -> Side:
 
 
 def _luck(scores: np.ndarray, resampled: np.ndarray) -> float:
-    """Returns the part of the variance over seeds that is due to their luck with the test examples.
+    """Returns the part of the variance over seeds that is due to chance in the choice of test examples.
 
     It is the amount by which resampling the test set increases the variance over seeds.
 
@@ -202,10 +202,10 @@ def _luck(scores: np.ndarray, resampled: np.ndarray) -> float:
 
 
 def _drawn(scores: np.ndarray, side: Side, samples: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns distances of the means of resampled seeds from their mean [samples], scaled to the seeds' own variance.
+    """Resamples seeds, and returns the distances of their means from the overall mean [samples], scaled.
 
-    Without scaling, resamples of n values have (n - 1) / n of their sample variance, which is far too little for few
-    seeds (Hesterberg 2015, arXiv 1411.5279, on narrowness).
+    Scaling gives them the seeds' own variance. Unscaled resamples of n values have only (n - 1) / n of the sample
+    variance, which is far too little for few seeds (Hesterberg 2015, arXiv 1411.5279, on narrowness).
     """
     n, spread, variance = len(scores), float(scores.std()), float(side.own(side.variance))
     if spread <= ROUNDING or not variance:
@@ -233,9 +233,9 @@ MOST_SIGNS = 20_000
 def paired(differences: Sequence[float], is_varied: bool = True) -> Comparison:
     """Computes the mean of paired differences, with a 95% interval and a two-sided p.
 
-    p cannot be below 2^(1 - n), the share of sign assignments that give all n differences the same sign. So few pairs
-    that happen to agree prove nothing, and five pairs cannot be significant. With few pairs the interval is that of
-    Student's t alone, which assumes normal differences. Pairs are assumed to be independent. One pair has neither
+    p cannot be below 2^(1 - n), the share of sign assignments that give all n differences the same sign. So up to five
+    pairs cannot be significant, even if all agree. With few pairs, only Student's t determines the interval, which
+    assumes normal differences. Pairs are assumed to be independent. One pair has neither
     interval nor p. There is no interval if all differences are equal up to rounding.
 
     Args:
@@ -350,7 +350,7 @@ def p_value(p: float, bare: bool = False) -> str:
 
 
 def out_of_reach(comparison: Comparison, recipes: int = 1, noun: str = "recipes") -> str:
-    """Says that no difference can be significant with so few seeds. Returns an empty text if a difference can be.
+    """Returns a sentence if no difference can be significant with this number of seeds, else an empty text.
 
     Args:
       comparison: comparison whose smallest possible p is used.
@@ -365,7 +365,7 @@ def out_of_reach(comparison: Comparison, recipes: int = 1, noun: str = "recipes"
 
 
 def _sight(comparison: Comparison, recipes: int) -> str:
-    """Returns text on how large a difference would have to be to be detected."""
+    """Returns text on the smallest difference that would probably have been detected."""
     if text := out_of_reach(comparison, recipes):
         return text
     if comparison.detectable is None:

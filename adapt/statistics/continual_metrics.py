@@ -1,6 +1,6 @@
 """Computes learning, forgetting and transfer over a sequence of domains, from the measurements after each domain.
 
-Row t of a matrix A has the measurements of the model after t domains; row 0 those of the unmodified model. A column is
+Row t of a matrix A has the measurements of the model after t domains; row 0 has those of the base model. A column is
 a task, or the held-out text of a domain. The column of general text belongs to no domain. A figure is None if it cannot
 be computed, because a cell is missing or there is only one domain.
 """
@@ -24,7 +24,7 @@ class SequenceFigures:
     loss_learning: Less[float | None]
     loss_forgetting: Less[float | None]
     loss_forward_transfer: More[float | None]
-    """Decrease of losses before their domain is learnt [nats]. It is positive if they fall, so more is better."""
+    """Mean decrease of a domain's loss before the domain is learnt [nats]. It is positive if losses fall."""
     general_change: Less[float | None]
 
 
@@ -110,7 +110,7 @@ def forward_transfer(matrix: Matrix) -> float | None:
 
 
 def against_separate(matrix: Matrix, separate: Matrix) -> float | None:
-    """Returns the effect of earlier domains: the mean difference of A_ii from models that each learnt only domain i."""
+    """Returns the effect of earlier domains: the mean difference between A_ii and a model that learnt only domain i."""
     mine, theirs = learnt(matrix), learnt(separate)
     return _mean(_difference(mine[name], theirs.get(name)) for name in mine)
 

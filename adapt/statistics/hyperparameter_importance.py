@@ -1,4 +1,4 @@
-"""Computes how important each field of some trials is for their outcome."""
+"""Computes how much each searched field matters for the outcome of trials."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

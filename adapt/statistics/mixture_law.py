@@ -1,7 +1,7 @@
-"""The D-CPT law (arXiv 2406.01375): predicts the loss on a kind of text after training on a mixture that includes it.
+"""Fits the D-CPT law (arXiv 2406.01375), which predicts the loss on a kind of text after training on a mixture.
 
 L(D, r) = E + B r^eta / D^b + C / (r + eps)^g, where D is the number of training tokens, and r the share of this kind of
-text among them. It holds for models of one size (the paper's term A / N^a is then part of E).
+text among them. The law holds for models of the same size (the paper's term A / N^a is then part of E).
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class MixtureLaw:
 
 
 def fit_law(tokens: Sequence[float], shares: Sequence[float], losses: Sequence[float]) -> MixtureLaw | None:
-    """Fits the law by least squares, and measures by leaving out each point how well it predicts.
+    """Fits the law by least squares, and measures how well it predicts each point if fitted to the others.
 
     Args:
         tokens: number of training tokens of each run.
@@ -80,7 +80,7 @@ def fit_law(tokens: Sequence[float], shares: Sequence[float], losses: Sequence[f
 
 
 def share_that_keeps(law: MixtureLaw, tokens: float, before: float) -> float | None:
-    """Returns the smallest share of replayed text that keeps the loss on such text from rising. None if no share does.
+    """Returns the smallest share of replayed general text with which the loss on it does not rise. None if no share.
 
     Args:
       law: law of the loss on general text.
@@ -105,7 +105,7 @@ def _law(exponents: np.ndarray, length: np.ndarray, share: np.ndarray, loss: np.
 
 
 def _residuals(exponents: np.ndarray, length: np.ndarray, share: np.ndarray, loss: np.ndarray) -> np.ndarray:
-    """Returns the residuals for the best E, B and C, which are linear in the law and need no search."""
+    """Returns the residuals for the best E, B and C. These follow from least squares, as the law is linear in them."""
     terms = _terms(exponents, length, share)
     residuals: np.ndarray = terms @ nnls(terms, loss)[0] - loss
     return residuals

@@ -1,11 +1,11 @@
-"""Permutation tests: how often a difference is as large as the observed one if the recipes' labels are shuffled.
+"""Permutation tests compute how often shuffled results of two recipes differ as much as the observed results.
 
 There are two null hypotheses, each with its own way of shuffling:
 
 - *seeds*: it does not matter which recipe a seed's score belongs to. All arrangements of the scores over the two sides
-  are tried (252 for 5 seeds per side), so p is exact. If the seeds of one side do not vary, their scores count as one
+  are tried (252 for 5 seeds per side), so p is exact. If the scores of one side are all equal, they count as one
   number. The signs of the other side's distances from this number are then flipped instead (32 arrangements for 5
-  seeds). If the seeds of neither side vary, there is no such test.
+  seeds). If this holds for both sides, there is no such test.
 - *examples*: for these trained models, it does not matter which recipe a prediction belongs to. The predictions of the
   two sides are swapped example by example, with probability one half (approximate randomization: Noreen 1989; Yeh
   2000). All seeds are swapped together, because their predictions for one example are similar.
@@ -73,15 +73,15 @@ def vary(scores: Sequence[float] | np.ndarray) -> bool:
 def arrangements(
     a: int, b: int, most: int, rng: np.random.Generator, varying: tuple[bool, bool] = (True, True)
 ) -> tuple[np.ndarray, bool]:
-    """Returns weights of the scores, of which the sum is the mean of b minus the mean of a, for every arrangement.
+    """Returns weights of the scores for every arrangement. The weighted sum is the mean of b minus the mean of a.
 
     Args:
         a: number of seeds of the first side, whose scores come first.
         b: number of seeds of the second side.
         most: largest number of arrangements. If there are more, this many are drawn at random.
         rng: draws the arrangements.
-        varying: whether the scores of a vary, and whether those of b do. If one side's do not, its mean is fixed, and
-            arrangements flip the signs of the other side's distances from it.
+        varying: whether the scores of a vary, and whether those of b vary. If one side's scores are equal, arrangements
+            flip the signs of the other side's distances from them.
 
     Returns:
         Weights [arrangements, a + b], and whether these are all possible arrangements.
@@ -132,7 +132,7 @@ def examples_null(a: Tested, b: Tested, samples: int, rng: np.random.Generator) 
     assert b.score is not None
     pairs = list(zip(a.counts, b.counts, strict=False))
     gaps = [(after - before).tocsr() for before, after in pairs]
-    differing = np.unique(np.concatenate([gap.nonzero()[0] for gap in gaps]))  # swapping the others changes nothing
+    differing = np.unique(np.concatenate([gap.nonzero()[0] for gap in gaps]))  # swapping other examples has no effect
     values = []
     for size in _portions(samples, len(differing)):
         swapped = rng.integers(0, 2, (size, len(differing))).astype(np.float64)

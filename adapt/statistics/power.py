@@ -33,7 +33,7 @@ class Side:
     variance: float
     """Variance of the score over seeds; 0 if there is one seed."""
     luck: float = 0.0
-    """Part of this variance that is due to the seeds' luck with the test examples."""
+    """Part of this variance that is due to chance in the choice of test examples."""
 
     @property
     def varies(self) -> bool:
@@ -41,7 +41,7 @@ class Side:
         return self.seeds > 1 and self.variance > ROUNDING**2
 
     def own(self, variance: np.ndarray | float) -> np.ndarray:
-        """Returns a variance over seeds without the part that is due to luck with the test examples."""
+        """Returns a variance over seeds without the part that is due to chance in the choice of test examples."""
         return np.clip(variance - self.luck, 0, variance)
 
 
@@ -74,7 +74,7 @@ def quantile(error: np.ndarray, doubt: np.ndarray) -> np.ndarray:
 
 
 def doubt_of(variance: np.ndarray | float, seeds: int) -> np.ndarray | float:
-    """Returns (s^2 / n)^2 / (n - 1) of one side, the term of Satterthwaite's formula; 0 if it has one seed."""
+    """Returns one side's term of Satterthwaite's formula, (s^2 / n)^2 / (n - 1); 0 if the side has one seed."""
     return (variance / seeds) ** 2 / (seeds - 1) if seeds > 1 else 0.0 * variance
 
 

@@ -1,4 +1,4 @@
-"""Mean, standard deviation and interval of a score over the seeds of one recipe."""
+"""Computes the mean, standard deviation and interval of a score over the seeds of one recipe."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def spread(scores: Sequence[float] | np.ndarray) -> Spread:
     if n < 2:
         return Spread(mean, None, None, None, n)
     deviation = float(np.std(scores, ddof=1))
-    if deviation <= ROUNDING:  # an interval of width 0 would claim certainty
+    if deviation <= ROUNDING:  # returns no interval, because an interval of width 0 would claim certainty
         return Spread(mean, 0.0, None, None, n)
     half = float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * deviation / n**0.5
     return Spread(mean, deviation, mean - half, mean + half, n)

@@ -1,4 +1,4 @@
-"""Checks on a cluster that work can run there: storage that all nodes share, and nodes with room for its workers."""
+"""Checks on a cluster that work can run there: all nodes share the storage, and its workers fit on the nodes."""
 
 import os
 import platform
@@ -50,7 +50,7 @@ def limit_words(resources: Mapping[str, float]) -> str:
 
 
 def places(per_worker: Mapping[str, float], kinds: Sequence[NodeKind]) -> int:
-    """Returns the largest number of workers that the nodes have room for. Each worker must fit on one node."""
+    """Returns the largest number of workers that fit on the nodes. A worker cannot be divided among nodes."""
     return sum(
         kind.most * int(min(kind.resources.get(name, 0) / amount for name, amount in per_worker.items()))
         for kind in kinds
@@ -72,7 +72,7 @@ def kinds_of_nodes() -> tuple[list[NodeKind], bool]:
     if not limits:
         return [NodeKind(resources, 1, 1) for resources in alive], False
     found = [NodeKind(resources, 1, 1) for resources in alive]
-    for resources, most in limits:  # the present nodes of this kind must not be counted twice
+    for resources, most in limits:  # adds only nodes that are not present yet
         present = sum(_fits(resources, node) for node in alive)
         if most > present:
             found.append(NodeKind(resources, 0, most - present))

@@ -143,7 +143,7 @@ def _failed(job: JobDetails) -> JobDetails:
 
 LASTING = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, AdaptError)}
 LASTING = (LASTING | {70}) - {ClusterError.exit_code}
-"""Exit codes of failures that a retry of the same command would repeat."""
+"""Exit codes of failures that would be the same in a retry of the same command."""
 DRIVERS_SHARE = 0.001
 """Amount that a job reserves of the resource of `--drive-on`.
 
@@ -185,7 +185,7 @@ class JobCluster:
 
 
 def of_order(order: Order, jobs: Iterable[JobDetails], part: str = "") -> list[JobDetails]:
-    """Returns the jobs that have exactly this work: the same name, configuration and part."""
+    """Returns the jobs that run exactly this work: the same name and configuration, and the same stage, if any."""
     metadata = order.metadata(part)
     return [job for job in jobs if {name: (job.metadata or {}).get(name) for name in metadata} == metadata]
 
@@ -255,7 +255,7 @@ def show_log(text: str) -> None:
 
 
 class Unread(Exception):
-    """The reader of stderr has closed it."""
+    """Raised if the reader of stderr has closed the stream."""
 
 
 def show_while_read(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The files and the environment that a job gets on a cluster. The size of the files is checked against Ray's limit."""
+"""Determines the files and the environment that a cluster job gets, and checks the files' size against Ray's limit."""
 
 from collections import Counter
 from collections.abc import Sequence

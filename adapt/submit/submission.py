@@ -179,7 +179,7 @@ class StagesProgress:
     begun: Counter[str] = field(default_factory=Counter)
     """Number of jobs that were started for each stage, keyed by label."""
     said: dict[str, str] = field(default_factory=dict)
-    """Last logged reason why each stage waits, keyed by label."""
+    """Reason that was logged last for each waiting stage, keyed by label."""
     since: dict[str, float] = field(default_factory=dict)
     """Time at which the last job of each stage was started, keyed by label."""
 

@@ -84,7 +84,7 @@ class DeviceMemoryError(TrainingError):
     ) -> None:
         super().__init__(what, fix)
         self.micro_batch, self.steps, self.field = micro_batch, steps, field
-        self.args = (self.what, self.fix, micro_batch, steps, field)  # contains all arguments, for unpickling
+        self.args = (self.what, self.fix, micro_batch, steps, field)  # unpickling needs all arguments
 
 
 class StageError(AdaptError):

@@ -13,7 +13,7 @@ _PASSWORD = re.compile(
     re.VERBOSE,
 )
 _AZURE = r"(?<!abfs://)(?<!abfss://)(?<!wasb://)(?<!wasbs://)(?<!ABFS://)(?<!ABFSS://)(?<!WASB://)(?<!WASBS://)"
-_USER = re.compile(rf"(?<=://){_AZURE}[^\s/?#]*@")  # in Azure's URLs, the name of a container is before the @
+_USER = re.compile(rf"(?<=://){_AZURE}[^\s/?#]*@")  # excludes Azure's URLs, which have a container's name before the @
 # matches the end of a URL, without the punctuation of the sentence around it
 _END = r"[^\s'\"]*?(?=[:;,.)\]}]*(?:[\s'\"]|$))"
 _QUERY = re.compile(rf"(?<=://)([^\s?'\"]*)\?(?=[^\s'\"]*[=&]){_END}")

@@ -1,4 +1,4 @@
-"""Output for people and for programs: progress and messages on stderr, and finally one line of JSON on stdout."""
+"""Writes progress and messages for people to stderr, and finally one line of JSON for programs to stdout."""
 
 import atexit
 import json
@@ -120,7 +120,7 @@ def finish(stage: str, path: Any, metrics: dict[str, Any]) -> None:
     sys.stderr.flush()
     line = json.dumps(redacted({"stage": stage, "path": str(path), "metrics": metrics}))
     print(line, flush=True)
-    if getattr(sys.stdout, "is_full", False):  # A line could not be written (see adapt.terminal.streams).
+    if getattr(sys.stdout, "is_full", False):  # true if a line could not be written (see adapt.terminal.streams)
         log(f"the result cannot be written to stdout; it is {line}")
 
 
@@ -214,7 +214,7 @@ def catch_signals() -> None:
 
 def _interrupted(_signal: int, _frame: object) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # The process is already ending.
+        signal.signal(number, signal.SIG_IGN)  # ignores further signals, because the process is already ending
     raise KeyboardInterrupt
 
 
@@ -229,7 +229,7 @@ def end_now(error: AdaptError) -> None:
         return
     _ending.acquire()
     if sys.stderr.isatty():
-        log(_SHOW_CURSOR)  # A live line hides the cursor.
+        log(_SHOW_CURSOR)  # shows the cursor again, which a live line hides
     _say_failed(error)
     os._exit(error.exit_code)
 

@@ -113,7 +113,7 @@ class _NotebookLine:
     """Shows a single line below a notebook's cell, and updates the line with each report."""
 
     def __init__(self, waiting: str) -> None:
-        from IPython.display import display as show  # only notebooks have IPython
+        from IPython.display import display as show  # imported here, because only notebooks have IPython
 
         self._handle = show(_Plain(waiting), display_id=True)
         self._drawn_at = 0.0
@@ -176,7 +176,7 @@ class _LiveLine:
 
     def _draw(self, parts: Mapping[str, str], done: int, total: int) -> None:
         self._live.transient = False
-        width = self._console.width - 3  # room for the ^C that a terminal shows
+        width = self._console.width - 3  # leaves space for the ^C that a terminal shows
         self._live.update(line(parts, done, total, self._least, width), refresh=True)
         self._drawn_at, self._undrawn = time.monotonic(), None
 
@@ -185,7 +185,7 @@ def line(parts: Mapping[str, str], done: int, total: int, least: Sequence[str], 
     """Formats the first part, a bar and the other parts as a line of at most `width` characters."""
     kept = dict(parts)
     for name in least:
-        if len("  ".join(kept.values())) + 5 <= width:  # room for a bar of at least four characters
+        if len("  ".join(kept.values())) + 5 <= width:  # leaves space for a bar of at least four characters
             break
         kept.pop(name, None)
     first, *rest = kept.values()

@@ -1,4 +1,4 @@
-"""Standard streams that never fail. A line that cannot be written is dropped, and the process continues."""
+"""Replaces standard streams by streams that never fail. A line that cannot be written is dropped."""
 
 import errno
 import io
@@ -15,8 +15,8 @@ from typing import Any, TextIO
 PATIENCE_S = 10.0
 """Maximum time that a line waits for a paused reader, such as `less` [s]. The following lines do not wait."""
 _PIECE = 1000
-"""Maximum number of characters per write to a pipe. They have at most 4,000 bytes, for which poll(2) guarantees
-room."""
+"""Maximum number of characters per write to a pipe. They have at most 4,000 bytes, which poll(2) guarantees that the
+pipe can take."""
 _GONE = errno.EPIPE, errno.EIO, errno.ENXIO, errno.ECONNRESET
 """Error numbers of a pipe whose reader has ended, and of a closed terminal."""
 
@@ -90,7 +90,7 @@ class Unfailing(io.TextIOBase):
         try:
             self._stream.write(text)
             self._stream.flush()
-        except OSError as error:  # A full disk may get room again, but an ended reader does not return.
+        except OSError as error:  # a full disk may get space again, but an ended reader does not return
             if error.errno in _GONE:
                 self.is_unread = True
                 point_to_null([self._stream.fileno()])
