@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT)] if str(ROOT) not in sys.path else []
 
 import dontstop  # noqa: E402
 from adapt.cli import chain_command, doctor, init, main, tune_command  # noqa: E402
-from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig  # noqa: E402
+from adapt.config import Config, EvaluationSet, NamedModel, PhaseConfig, SourceConfig  # noqa: E402
 from adapt.config.kinds import Kinds  # noqa: E402
 from adapt.config.reading import hints_of, type_words  # noqa: E402
 from adapt.corpus.cleaning.catalogue import BLOCKS  # noqa: E402
@@ -80,8 +80,11 @@ ENTRIES: Mapping[str, tuple[str, type[Any]]] = {
     "sources": ("entries of `corpus.sources`", SourceConfig),
     "decontaminate": ("entries of `corpus.decontaminate`", EvaluationSet),
     "models": ("entries of `comparison.models`", NamedModel),
+    "phases": ("entries of `training.phases`", PhaseConfig),
 }
 """Lists of sections: where the page explains their entries."""
+HAVE_ENTRIES = ("CorpusConfig", "ComparisonConfig", "TrainingConfig")
+"""Sections below which the page explains the entries of their lists."""
 RESULTS = {
     "dapt": "Adapted",
     "tapt": "Adapted",
@@ -162,7 +165,7 @@ def fields_page(title: str, sections: Iterable[str]) -> str:
             about = documented(Config)["tasks"]
             text.append(field_text("tasks", hints["tasks"], about, [], is_how=True))
         for field, (where, entry) in ENTRIES.items():
-            if field in kind.__dataclass_fields__ and kind.__name__ in ("CorpusConfig", "ComparisonConfig"):
+            if field in kind.__dataclass_fields__ and kind.__name__ in HAVE_ENTRIES:
                 text += [f"### {where[0].upper()}{where[1:]} {{ #{section}.{field}.entries }}", _first(entry.__doc__)]
                 text += section_fields(f"{section}.{field}.", entry)
     return "\n\n".join(text) + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from adapt.config.fields import (
     Fraction,
@@ -78,6 +78,43 @@ class ObjectiveConfig:
 
 
 @dataclass(frozen=True)
+class PhaseConfig:
+    """One phase of a training that consists of several phases."""
+
+    steps: PositiveInt | None = None
+    """Length of the phase [optimizer steps]. Set at most one of steps, tokens and fraction; one phase may have none of
+    them and takes the rest of the run."""
+    tokens: PositiveInt | None = None
+    """Length of the phase [training tokens] (rounded up to whole steps)."""
+    fraction: PositiveFraction | None = None
+    """Length of the phase as a share of the run, whose length training.max_steps, max_tokens, max_flops or epochs
+    give."""
+    learning_rate: PositiveFloat | None = None
+    """Peak learning rate of the phase; null takes training.learning_rate."""
+    schedule: Literal["constant", "linear", "one_minus_sqrt", "cosine"] = "constant"
+    """Learning rate over the phase, after its warm-up: stays at the peak (`constant`), or falls to the floor. With the
+    share x of the fall done, the remaining share of the peak is 1 - x (`linear`), 1 - sqrt(x) (`one_minus_sqrt`; Hägele
+    et al., arXiv 2405.18392), or (1 + cos(pi x)) / 2 (`cosine`)."""
+    floor_fraction: Fraction = 0.0
+    """Learning rate at the end of a falling schedule, as a share of the phase's peak."""
+    warmup_steps: NonNegativeInt = 0
+    """Number of steps at the start of the phase over which the learning rate rises linearly from 0. Optimizer state is
+    kept between phases, so only the first phase may need a warm-up."""
+    sequence_length: PositiveInt | None = None
+    """Number of tokens per sequence; null takes training.sequence_length."""
+    global_batch_size: PositiveInt | None = None
+    """Number of sequences per optimizer step; null takes training.global_batch_size."""
+    objective: dict[str, Any] = field(default_factory=dict)
+    """Fields of section objective that differ in this phase, such as `{mask_fraction: 0.15}`."""
+    mixture: dict[str, Any] = field(default_factory=dict)
+    """Fields of section mixture that differ in this phase: replay_fraction (0 trains on the domain only), replay_last,
+    temperature and order."""
+    weights: dict[str, NonNegativeFloat] = field(default_factory=dict)
+    """Sampling weights of corpus.sources in this phase, keyed by name; a source without one is not trained on. Empty
+    keeps the weights of the sources."""
+
+
+@dataclass(frozen=True)
 class TrainingConfig:
     """Length, optimizer and batches of the training run."""
 
@@ -138,6 +175,11 @@ class TrainingConfig:
     """Number of sequences per optimizer step, over all workers."""
     sequence_length: PositiveInt = 512
     """Number of tokens per sequence, including special tokens."""
+    phases: list[PhaseConfig] = field(default_factory=list)
+    """Phases of the run: a list of {steps, learning_rate, objective, …}, trained one after another. Each phase is a
+    stage of its own, and goes on with the weights, the optimizer's moments and step count, and the position in the
+    corpus of the phase before. Phases replace schedule, warmup_*, cooldown_fraction, decay and floor_fraction, and,
+    unless a phase is a share of the run, the run's length."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = how("auto")
     """Number format of the forward and backward pass (weights stay in fp32). `auto` is bf16 if the hardware is faster
     in it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""

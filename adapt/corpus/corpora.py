@@ -128,10 +128,21 @@ class Form:
     """Whether documents end with the end-of-text token, from which a causal model learns where a text ends."""
 
     @classmethod
-    def of(cls, objective: ObjectiveConfig) -> "Form":
-        """Returns the requirements of an objective."""
-        entity_field, tagger = (objective.entity_field, objective.tagger) if objective.kind == "entity" else (None,) * 2
-        return cls(marks_of(objective.kind), entity_field, tagger, objective.kind == "causal")
+    def of(cls, *objectives: ObjectiveConfig) -> "Form":
+        """Returns the requirements of the objectives of a training, one per phase.
+
+        Raises:
+            ConfigError: two phases find entities in different ways.
+        """
+        marks = tuple(dict.fromkeys(mark for objective in objectives for mark in marks_of(objective.kind)))
+        entities = {(each.entity_field, each.tagger) for each in objectives if each.kind == "entity"} or {(None, None)}
+        if len(entities) > 1:
+            raise ConfigError(
+                "training.phases: two phases have different entities (objective.entity_field, objective.tagger)",
+                "use the same entities in all phases",
+            )
+        ends = any(objective.kind == "causal" for objective in objectives)
+        return cls(marks, *entities.pop(), ends)
 
     def identity(self) -> dict[str, Any]:
         """Returns the fields that differ from the default, so that objectives with the same needs share a corpus."""

@@ -12,7 +12,7 @@ own numbers of slots, and the number of a group's samples before a period is sti
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from math import ceil, floor
@@ -194,6 +194,9 @@ class Mixture:
     has the shares at the middle of the run."""
     first_general: int | None = None
     """Smallest row number (see `numbers`) of general text; None if the run has no general text."""
+    ahead: tuple[int, ...] = ()
+    """Number of samples by which each group is ahead of `slots`, because earlier parts of the run had other shares.
+    Empty if there were none."""
 
     @classmethod
     def of(
@@ -276,11 +279,28 @@ class Mixture:
         numbers: np.ndarray = self._offsets[places.sources] + places.rows
         return numbers
 
-    def drawn(self, samples: int) -> list[int]:
-        """Counts the rows of each source among the first `samples` samples of a run."""
-        counts = self._counts(samples)
-        parts = [group.drawn(counts[n], self._seed_of(n)) for n, group in enumerate(self.groups)]
+    def drawn(self, samples: int, since: int = 0) -> list[int]:
+        """Counts the rows of each source among the samples of a run from number `since` to before `samples`."""
+        ends, begins = self._counts(samples), self._counts(since)
+        parts = [
+            group.drawn(ends[n], self._seed_of(n)) - group.drawn(begins[n], self._seed_of(n))
+            for n, group in enumerate(self.groups)
+        ]
         return [int(rows) for part in parts for rows in part]
+
+    def going_on(self, sample: int, drawn: Sequence[int]) -> "Mixture":
+        """Returns this mixture for the part of a run from `sample` on, after a part with another mixture.
+
+        Each group goes on after the rows that were drawn from its sources, so no row comes a second time before every
+        row of the group came once. If the mixture is the same as before, its order is continued unchanged.
+
+        Args:
+            sample: number of the first sample of the part.
+            drawn: number of rows of each source that were drawn before.
+        """
+        counts = replace(self, ahead=())._counts(sample)
+        begun = [sum(drawn[source] for source in group.sources) for group in self.groups]
+        return replace(self, ahead=tuple(rows - count for rows, count in zip(begun, counts, strict=True)))
 
     @property
     def epoch(self) -> int:
@@ -305,7 +325,7 @@ class Mixture:
             pattern, ranks = self._pattern(int(period))
             groups[here] = pattern[places[here]]
             numbers[here] = self._periods.before(int(period))[groups[here]] + ranks[places[here]]
-        return groups, numbers
+        return groups, numbers + np.array(self.ahead, np.int64)[groups] if self.ahead else numbers
 
     @cached_property
     def _periods(self) -> Slots:
@@ -325,7 +345,8 @@ class Mixture:
         """Counts the samples of each group among the first samples of a run."""
         period, rest = divmod(samples, self.period)
         part = np.bincount(self._pattern(period)[0][:rest], minlength=len(self.groups))
-        return [int(number) for number in self._periods.before(period) + part]
+        counts = self._periods.before(period) + part + np.array(self.ahead or [0], np.int64)
+        return [int(number) for number in counts]
 
     def _sample_of(self, group: int, number: int) -> int:
         """Returns the number in the run of the group's sample `number`. Both numbers begin at 0."""

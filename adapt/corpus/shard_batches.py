@@ -41,6 +41,8 @@ class Feed:
     """Number of ranks."""
     marks: tuple[str, ...] = ()
     """Names of the mark columns that the objective needs besides the tokens."""
+    shift: int = 0
+    """Number added to the numbers of samples, because steps before `first_step` had batches of another size."""
 
     @classmethod
     def of(cls, folder: str, sequence_length: int, global_batch_size: int, seed: int, first: int, last: int) -> "Feed":
@@ -54,7 +56,7 @@ class Feed:
         Returns:
             Tokens, starts and marks [rows, sequence_length]; lengths, epochs and row numbers over all sources [rows].
         """
-        places = self.mixture.locate(samples(step, self.rank, self.world, self.global_batch_size))
+        places = self.mixture.locate(samples(step, self.rank, self.world, self.global_batch_size) + self.shift)
         batch: dict[str, np.ndarray] = {}
         for source in np.unique(places.sources):
             here = places.sources == source

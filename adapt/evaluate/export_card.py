@@ -26,6 +26,7 @@ from adapt.objective.table import objective_options
 from adapt.runner import Record
 from adapt.runner.files import link_or_copy, storage_errors, write_atomically
 from adapt.support.redact import redact, redacted
+from adapt.train.phases import REPLACED, PhaseFigures
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Handover:
     """How sentence-transformers makes sentence vectors. None if the folder is not for sentence vectors."""
     retrieval: RetrievalChange | None = None
     """Retrieval before and after the training. None if it was not measured."""
+    phases: Sequence[PhaseFigures] = ()
+    """The phases of the training. Empty for a run without phases."""
 
 
 def hand_over(handover: Handover, folder: Path) -> None:
@@ -115,8 +118,10 @@ def _facts(handover: Handover) -> CardFacts:
         "digest": text.inputs["files.listing"]["key"] if "files.listing" in text.inputs else text.key,
     }
     entries = stored_additions(training.path / MODEL_FOLDER)
+    left_out = {"phases", *(REPLACED if handover.phases else ())}
     settings = {
-        **{name: value for name, value in what(config.training).items() if value is not None},
+        **{name: value for name, value in what(config.training).items() if value is not None and name not in left_out},
+        **{f"phase {number}": phase.sentence() for number, phase in enumerate(handover.phases, start=1)},
         **{f"objective.{name}": value for name, value in asdict(config.objective).items()},
         **_objective_options(config),
         "seed": config.seed,

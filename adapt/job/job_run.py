@@ -17,6 +17,7 @@ from adapt.show.pages import SelfShown
 from adapt.show.progress.goals import TrainingAhead, trainings_table
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import Context
+from adapt.stage.export_model import planned_phases
 from adapt.stage.run_stages import run_stages
 from adapt.stage.select_documents import Select
 from adapt.stage.train import Train
@@ -190,6 +191,8 @@ class Plan(SelfShown):
     trainings: dict[str, Any]
     """A forecast of tokens, time and cost for each unfinished training, keyed by the training's name. The forecast is
     None if the training's text is not prepared yet."""
+    phases: Table | None = None
+    """A row per phase that will run, if `training.phases` is set."""
 
     @property
     def to_run(self) -> list[Planned]:
@@ -207,7 +210,7 @@ class Plan(SelfShown):
                 TrainingAhead(name, of.tokens, of.device_hours, of.cost) if of else TrainingAhead(name)
                 for name, of in self.trainings.items()
             ]
-            blocks += [table for table in [trainings_table(rows)] if table]
+            blocks += [table for table in [self.phases, trainings_table(rows)] if table]
         for name, forecast in self.trainings.items() if len(self.trainings) == 1 else ():
             if forecast:
                 lines = [[figure, text] for figure, text in forecast.lines().items()]
@@ -250,4 +253,6 @@ def plan_of(job: Job, context: Context) -> Plan:
     check_ahead(unfinished([final], context.store)[0], context.store)
     records = {line.stage.key: line.record for line in stages if line.record}
     waiting = [line.stage for line in stages if isinstance(line.stage, Train) and not line.record]
-    return Plan(job.name, stages, {stage.name: stage.forecast(records) for stage in waiting})
+    forecasts = {stage: stage.forecast(records) for stage in waiting}
+    named = {stage.name: forecast for stage, forecast in forecasts.items()}
+    return Plan(job.name, stages, named, planned_phases(forecasts))

@@ -27,13 +27,13 @@ from adapt.merge.merger import Merging
 from adapt.merge.table import MERGERS, merging_of
 from adapt.method.table import method_of
 from adapt.model.start import Start
-from adapt.stage.context import Context, root_of
+from adapt.stage.context import Context, Noted, root_of
 from adapt.stage.domain_sequence import Sequence as SequenceStage
 from adapt.stage.finetuning import task_of
 from adapt.stage.merge_stage import Merge
 from adapt.stage.model_evaluation import Evaluate
 from adapt.stage.sequence_matrices import Step
-from adapt.stage.train import Noted, Train
+from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
 
 
@@ -161,10 +161,15 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
     for number, name in enumerate(setup.order, start=1):
         domain = with_general_share(on_domain(setup, context, name), number)
         training = Train.of(
-            domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general), past, general=setup.general
+            domain,
+            {"domain": setup.texts[name]},
+            replayed_text(domain, setup.general),
+            past,
+            general=setup.general,
+            noted=noted.first(number),
+            recalled=recalled_texts(setup, number),
+            domain=name,
         )
-        recalled = recalled_texts(setup, number)
-        training = replace(training, noted=noted.first(number), recalled=recalled, domain=name)
         step = sequence_step(setup, domain, number, name, training, past)
         yield step
         context, past = context.starting_from(step.training), known_after(setup, step)
@@ -174,10 +179,8 @@ def _each_alone(setup: Setup) -> Iterator[Step]:
     """Builds trainings that each start from the first model of the sequence."""
     for number, name in enumerate(setup.order, start=1):
         domain = on_domain(setup, setup.context, name)
-        training = Train.of(
-            domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general), general=setup.general
-        )
-        training = replace(training, domain=name)
+        replay = replayed_text(domain, setup.general)
+        training = Train.of(domain, {"domain": setup.texts[name]}, replay, domain=name, general=setup.general)
         yield sequence_step(setup, domain, number, name, training, {})
 
 

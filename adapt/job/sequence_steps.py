@@ -13,7 +13,7 @@ from adapt.parse.keys import unknown
 from adapt.parse.values import check_several
 from adapt.runner import Stage
 from adapt.stage.context import Context
-from adapt.stage.export_model import Export
+from adapt.stage.export_model import Export, between_phases
 from adapt.stage.finetuning import Finetune
 from adapt.stage.model_evaluation import Evaluate
 from adapt.stage.prepare_text import Gather, Prepare
@@ -210,6 +210,8 @@ def sequence_step(
         after=Evaluate.of(context.starting_from(training), "after", measured, own),
         is_transductive=False,
         vectors=context.vectors,
+        phases=training.phases[:-1],
+        between=between_phases(context, training, measured, own),
     )
     seen = {"continual": order[:number], "separate": [name], "joint": order}[mode]
     trained = setup.context.starting_from(training)

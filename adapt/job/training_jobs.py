@@ -18,7 +18,7 @@ from adapt.job.selection_job import (
 )
 from adapt.runner import Stage
 from adapt.stage.context import Context
-from adapt.stage.export_model import Export
+from adapt.stage.export_model import Export, between_phases
 from adapt.stage.finetuning import Finetune, Scores, task_of
 from adapt.stage.model_evaluation import Evaluate, MeasureRetrieval
 from adapt.stage.prepare_text import Gather, Prepared, PrepareTexts
@@ -59,6 +59,8 @@ def dapt_stages(context: Context) -> Export:
         is_transductive=False,
         vectors=context.vectors,
         retrieved=MeasureRetrieval.around(context, training),
+        phases=training.phases[:-1],
+        between=between_phases(context, training, measured),
     )
 
 
@@ -114,6 +116,8 @@ def tapt_stages(context: Context) -> Export:
         is_transductive=transductive,
         vectors=context.vectors,
         retrieved=MeasureRetrieval.around(context, training),
+        phases=training.phases[:-1],
+        between=between_phases(context, training, measured),
     )
 
 

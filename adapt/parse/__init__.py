@@ -76,11 +76,19 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
 def _with_defaults(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     """Adds the job's defaults to the given values.
 
-    The default number of steps is left out if the given values set the length of the training in another way.
+    A length of the training among the given values replaces the default number of steps. Phases replace the default
+    schedule, and, if they have lengths of their own, the default length.
     """
     training = given.get("training")
-    has_length = isinstance(training, Mapping) and any(map(training.get, ("epochs", "max_tokens", "max_flops")))
-    own = {name: value for name, value in kind.defaults.items() if not (has_length and name == "training.max_steps")}
+    training = training if isinstance(training, Mapping) else {}
+    replaced = {"training.max_steps"} if any(map(training.get, ("epochs", "max_tokens", "max_flops"))) else set()
+    if phases := training.get("phases"):
+        replaced |= {"training.schedule", "training.warmup_fraction", "training.warmup_steps"}
+        have_length = isinstance(phases, list) and all(
+            isinstance(phase, Mapping) and (phase.get("steps") or phase.get("tokens")) for phase in phases
+        )
+        replaced |= {"training.max_steps", "training.epochs"} if have_length else set()
+    own = {name: value for name, value in kind.defaults.items() if name not in replaced}
     return overlaid(nested(own), given)
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskConfig, flat, section_of
+from adapt.config import Config, EvaluationSet, NamedModel, PhaseConfig, SourceConfig, TaskConfig, flat, section_of
 from adapt.config.kinds import Kinds
 from adapt.embed.embedder import EMBEDDERS
 from adapt.method.table import METHODS
@@ -34,6 +34,7 @@ _ENTRIES = {
     "corpus.decontaminate": EvaluationSet,
     "comparison.models": NamedModel,
     "tasks": TaskConfig,
+    "training.phases": PhaseConfig,
 }
 """Fields that hold a list of sections, each with the class of the sections."""
 _FIRST = {"corpus": "paths", "method": "kind", "model": "path", "objective": "kind", "storage": "root"}
@@ -164,7 +165,7 @@ def refuse_unknown_entries(content: Mapping[str, Any]) -> None:
 def _refuse_entries(entries: Any, kind: type, name: str) -> None:
     known = {field.name for field in fields(kind)}
     needed = [field.name for field in fields(kind) if field.default is field.default_factory is MISSING]
-    form = f"write a list of them: [{{{', '.join(f'{key}: …' for key in needed or ['name'])}}}]"
+    form = f"write a list of them: [{{{', '.join(f'{key}: …' for key in needed or [fields(kind)[0].name])}}}]"
     if isinstance(entries, Mapping):
         raise ConfigError(f"{name} is no list, but fields", form)
     for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):

@@ -4,6 +4,7 @@ A record contains the cost of the stage and its result as plain values, from whi
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -181,6 +182,15 @@ def cost_of(device_seconds: float, price_per_hour: float | None) -> dict[str, An
     hours = device_seconds / 3600
     cost = None if price_per_hour is None else hours * price_per_hour
     return {"device_seconds": device_seconds, "device_hours": hours, "cost": cost}
+
+
+def summed_costs(costs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Adds up the costs of several stages. A figure that one of them does not know is None."""
+    if len(costs) == 1:
+        return dict(costs[0])
+    names = dict.fromkeys(name for cost in costs for name in cost)
+    values = {name: [cost.get(name) for cost in costs] for name in names}
+    return {name: None if None in of else sum(of) for name, of in values.items()}
 
 
 class OneModel:

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,15 +101,15 @@ METRICS_LINES = "metrics.jsonl"
 """Name of the file with the reports of a training, one JSON object per line."""
 
 
-def loss_curve(metrics: Path, name: str, caption: str) -> Drawing | None:
+def loss_curve(metrics: Iterable[Path], name: str, caption: str) -> Drawing | None:
     """Draws the training loss by step. Returns None if there are fewer than two reports.
 
     Args:
-        metrics: path of the file of reports, with a JSON object per line.
+        metrics: paths of the files of reports, one file per phase, with a JSON object per line.
         name: name that no other drawing of the page has.
         caption: text below the drawing.
     """
-    reports = [line for line in json_lines(metrics) if line.get("loss") is not None]
+    reports = [line for file in metrics for line in json_lines(file) if line.get("loss") is not None]
     if len(reports) < 2:
         return None
     steps, losses = [line["step"] for line in reports], [line["loss"] for line in reports]

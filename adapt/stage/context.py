@@ -1,6 +1,7 @@
 """Collects the inputs from which a job's stages are built: configuration, initial model, and listed files."""
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,12 +19,14 @@ from adapt.model.start import Start
 from adapt.objective.table import check_objective, trained_pooling
 from adapt.runner import Done, Stage, Store
 from adapt.runner.digest import Digests
-from adapt.runner.files import share_with_group
+from adapt.runner.files import share_with_group, write_atomically
 from adapt.runner.key import deciding
 from adapt.runner.notifications import check_notify
 from adapt.stage.add_head import AddHead
 from adapt.stage.preflight import check_compile, check_shared, check_training, check_writable
+from adapt.support.errors import ConfigError
 from adapt.train.metric_trackers import check_trackers
+from adapt.train.phases import check_phases, objectives_of, phases_of
 from adapt.train.schedule import micro_batch
 
 if TYPE_CHECKING:
@@ -79,6 +82,7 @@ class Context:
         Raises:
           ConfigError, DataError, ModelError, StorageError: something in the configuration cannot work.
         """
+        check_phases(config)
         for check in CHECKS:
             check(config)
         share_with_group(root_of(config))
@@ -88,6 +92,12 @@ class Context:
         check_architecture(model, config.objective.kind == "causal")
         check_sequence_length(model, config.training.sequence_length, "training.sequence_length")
         check_sequence_length(model, config.evaluation.sequence_length, "evaluation.sequence_length")
+        for phase in phases_of(config):
+            with phase.errors():
+                for check in CHECKS:
+                    check(phase.config)
+                check_architecture(model, phase.config.objective.kind == "causal")
+                check_sequence_length(model, phase.config.training.sequence_length, "sequence_length")
         return context
 
     @property
@@ -98,7 +108,7 @@ class Context:
     @property
     def tokens(self) -> "Tokens":
         """The tokenizer of the initial model, and what the objective needs in addition to tokens."""
-        form = Form.of(self.config.objective)
+        form = Form.of(*objectives_of(self.config))
         source = Path(inspect.getfile(TAGGERS.load(form.tagger))) if form.tagger else None
         files = tokenizer_files(self.start.pretrained.tokenizer)
         digest = None if self.start.vocabulary else self.digests.of_all(files)
@@ -172,3 +182,56 @@ def located(model: ModelConfig, digests: Digests) -> Start:
     folder = locate(model.path, model.revision)
     tokenizer = locate(model.tokenizer, weights=False) if model.tokenizer else folder
     return Start(Pretrained(folder, tokenizer, model.trust_remote_code), digests.of_all(model_files(folder)))
+
+
+@dataclass(frozen=True)
+class Noted:
+    """The record of which domains a sequence has started to learn.
+
+    Args:
+        file: file of the record.
+        domains: name of each domain and key of its prepared text, in the present order.
+    """
+
+    file: Path
+    domains: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, root: Path, name: str, domains: tuple[tuple[str, str], ...]) -> "Noted":
+        """Returns the record of the sequence with this name, below a storage root."""
+        return cls(root / "sequence" / f"{name}.order.json", domains)
+
+    def check(self) -> None:
+        """Checks that a sequence was not changed, except by new domains at its end.
+
+        Raises:
+            ConfigError: the sequence was changed; names the domain and what to do.
+        """
+        for number, (new, old) in enumerate(zip(self.domains, self._known(), strict=False), start=1):
+            if new[1] == old[1]:
+                continue
+            change, fix = f"domain {number} was {old[0]} and is now {new[0]}", "put new domains at the end"
+            if new[0] == old[0]:
+                change = f"the text of domain {number}, {new[0]}, or how it is read or decontaminated, has changed"
+                fix = "undo that (evaluation sets of a new domain belong into its source's own `decontaminate`)"
+            raise ConfigError(
+                f"sequence {self.file.name.removesuffix('.order.json')}: {change}; this domain and all after it would"
+                " be learned again",
+                f"{fix}, or give the sequence another name (--name; in a chain file, the chain's `name`): domains that"
+                " both share are not learned again",
+            )
+
+    def first(self, number: int) -> "Noted":
+        """Returns the record of only the first domains."""
+        return replace(self, domains=self.domains[:number])
+
+    def save(self) -> None:
+        """Writes the record, unless the file already lists more domains."""
+        if len(self._known()) < len(self.domains):
+            write_atomically(self.file, json.dumps(self.domains))
+
+    def _known(self) -> list[tuple[str, str]]:
+        try:
+            return [(name, key) for name, key in json.loads(self.file.read_text())]
+        except (OSError, ValueError, TypeError):
+            return []  # no domain was started, or the record is broken and is ignored

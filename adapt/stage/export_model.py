@@ -1,10 +1,10 @@
 """Stage `export` writes the adapted model, and compares its losses on held-out text before and after training."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from adapt.config import Config
 from adapt.corpus.corpora import dropped_documents
@@ -13,8 +13,9 @@ from adapt.model.additions.table import stored_additions
 from adapt.model.sentence_vectors import SentenceVectors, vectors_what
 from adapt.model.start import MODEL_FOLDER
 from adapt.runner import NOTHING, Done, Outcome, Stage
-from adapt.runner.record import OneModel, Record
+from adapt.runner.record import OneModel, Record, summed_costs
 from adapt.show.blocks import (
+    NONE,
     TRANSDUCTIVE,
     Block,
     Cell,
@@ -27,10 +28,17 @@ from adapt.show.blocks import (
     summary,
 )
 from adapt.show.drawing import METRICS_LINES, loss_curve
+from adapt.stage.context import Context
 from adapt.stage.model_evaluation import Evaluate, MeasureRetrieval
 from adapt.stage.prepare_text import Prepare, Prepared
 from adapt.stage.train import Train, Trained
+from adapt.stage.training_plan import SourceShare
 from adapt.terminal.console import duration, log
+from adapt.train.capacity.forecast import in_bytes
+from adapt.train.phases import PHASE_COLUMNS, PhaseFigures
+
+if TYPE_CHECKING:
+    from adapt.train.capacity.forecast import Forecast
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,8 @@ class Adapted(Trained, OneModel):
     """Pooling with which sentence-transformers loads the folder. Empty if the folder is not for sentence vectors."""
     retrieval: RetrievalChange | None = None
     """Retrieval with the model's sentence vectors before and after training. None without `retrieval.pairs`."""
+    phases: list[PhaseFigures] = field(default_factory=list)
+    """Phases of the training in their order. Empty for a run without phases."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows whether the losses fell or rose, the losses, guesses of hidden words, the cost, and the model."""
@@ -63,6 +73,7 @@ class Adapted(Trained, OneModel):
             *summary(missing, *said),
             *(Table(of.HEADER, of.rows(), f"{record.name}: retrieval", of.note()) for of in retrieval),
             *self._losses(record.name, name),
+            *([phases_table(self.phases, name)] if self.phases else []),
             *([Findings(faults)] if faults else []),
             *_guesses(record),
             *_curve(record),
@@ -106,15 +117,96 @@ class Adapted(Trained, OneModel):
         return f"Training: {', '.join(parts)}."
 
 
+def phases_table(phases: Sequence[PhaseFigures], domain: str) -> Table:
+    """Makes a table with a row per finished phase of a training.
+
+    Args:
+        phases: the phases in their order.
+        domain: name of the domain's text.
+    """
+    texts = [text for text in get_args(Text) if any(phase.losses.get(text) is not None for phase in phases)]
+    names = {"domain": domain, "general": "general text"}
+    rows: list[list[Cell | str]] = [
+        [str(number), *phase.cells(), *(formatted(phase.losses.get(text), "{:.3f}") for text in texts)]
+        for number, phase in enumerate(phases, start=1)
+    ]
+    header = ["phase", *PHASE_COLUMNS]
+    note = "Losses in nats per predicted token, measured after each phase on the same documents and masks."
+    return Table([*header, *(f"loss on {names[text]}" for text in texts)], rows, "Phases of the training", note)
+
+
+def planned_phases(forecasts: Mapping[Train, "Forecast | None"]) -> Table | None:
+    """Makes a table with a row per phase that will run. Returns None if there are none.
+
+    Args:
+        forecasts: forecast of each training that will run; None if it is not known.
+    """
+    rows: list[list[Cell | str]] = []
+    for training, forecast in forecasts.items():
+        if training.phase and forecast:
+            shape = training.config.training
+            steps = (forecast.tokens or 0) // (shape.global_batch_size * shape.sequence_length)
+            cells = training.figures(steps, forecast.tokens or 0).cells()
+            known = cells if forecast.tokens else [NONE, NONE, *cells[2:]]
+            memory = in_bytes(forecast.fit.memory.total) if forecast.fit else NONE
+            rows.append([training.name, *known, memory])
+    return Table(["phase", *PHASE_COLUMNS, "memory per device"], rows, "Phases that will run") if rows else None
+
+
 def _per_byte(of: LossChange) -> list[str]:
     return [formatted(value, "{:.3f}") for value in (of.bits_per_byte_before, of.bits_per_byte_after)]
 
 
 def _curve(record: Record) -> list[Block]:
     """Draws the training loss by step."""
-    made = record.inputs.get("training")
-    drawing = loss_curve(Path(made["path"]) / METRICS_LINES, record.key[:12], "Training loss") if made else None
+    files = [Path(made["path"]) / METRICS_LINES for made in phase_inputs(record)]
+    drawing = loss_curve(files, record.key[:12], "Training loss") if files else None
     return [Figures([drawing])] if drawing else []
+
+
+def whole_run(phases: Sequence[Trained]) -> Trained:
+    """Combines the results of all phases of a run into the result of the run."""
+    last, seconds = phases[-1], [phase.device_seconds for phase in phases]
+    if len(phases) == 1:
+        return last
+    ends = [0, *(phase.tokens for phase in phases)]
+    tokens = [phase.tokens - begin for phase, begin in zip(phases, ends, strict=False)]
+    took = sum(count / max(phase.tokens_per_s, 1e-9) for phase, count in zip(phases, tokens, strict=True))
+    flops = [phase.flops for phase in phases]
+    peaks = [phase.peak_memory_bytes for phase in phases if phase.peak_memory_bytes is not None]
+    shares = [phase.sources for phase in phases if phase.sources is not None]
+    return replace(
+        last,
+        tokens_per_s=last.tokens / max(took, 1e-9),
+        data_wait_share=_weighted([phase.data_wait_share for phase in phases], seconds) or 0.0,
+        device_seconds=sum(seconds),
+        flops=None if None in flops else sum(flop or 0.0 for flop in flops),
+        mfu=_weighted([phase.mfu for phase in phases], seconds),
+        peak_memory_bytes=max(peaks, default=None),
+        sources=_summed_shares(shares) if shares else None,
+    )
+
+
+def _weighted(values: Sequence[float | None], weights: Sequence[float]) -> float | None:
+    known = [value for value in values if value is not None]
+    total = sum(weights)
+    if len(known) < len(values) or not total:
+        return known[-1] if known else None
+    return sum(value * weight for value, weight in zip(known, weights, strict=True)) / total
+
+
+def _summed_shares(shares: Sequence[Mapping[str, SourceShare]]) -> dict[str, SourceShare]:
+    rows = {name: sum(of[name].rows for of in shares) for name in shares[0]}
+    everything = max(sum(rows.values()), 1)
+    tokens = {name: sum(of[name].tokens for of in shares) for name in rows}
+    return {name: SourceShare(count, tokens[name], count / everything) for name, count in rows.items()}
+
+
+def phase_inputs(record: Record) -> list[dict[str, str]]:
+    """Returns the trainings of an export, phase by phase: their kinds, keys and paths."""
+    earlier = [name for name in record.inputs if name.startswith("phases.")]
+    names = sorted(earlier, key=lambda name: int(name.removeprefix("phases.")))
+    return [record.inputs[name] for name in [*names, "training"] if name in record.inputs]
 
 
 def _guesses(record: Record) -> list[Block]:
@@ -146,6 +238,23 @@ def _guess(example: Mapping[str, Any]) -> Cell:
     return Cell(", ".join(words), mark=f" {HIT}" if is_hit else "", strong=is_hit)
 
 
+def between_phases(
+    context: Context, training: Train, measured: Mapping[str, Stage[Prepared]], domains: Mapping[str, str] | None = None
+) -> tuple[Evaluate, ...]:
+    """Builds the evaluation after each phase of a training but the last. Empty for a run without phases.
+
+    Args:
+        context: context of the training.
+        training: training of the last phase.
+        measured: texts to measure, by name.
+        domains: domain of each text, for models with separate parts per domain.
+    """
+    return tuple(
+        Evaluate.of(context.starting_from(phase), f"after-phase-{number}", measured, domains)
+        for number, phase in enumerate(training.phases[:-1], start=1)
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Export(Stage[Adapted]):
     """Writes the trained model as a Hugging Face folder with a model card."""
@@ -173,6 +282,10 @@ class Export(Stage[Adapted]):
     """How sentence-transformers makes sentence vectors. None if the folder is not for sentence vectors."""
     retrieved: Mapping[str, MeasureRetrieval] = field(default_factory=dict)
     """Retrieval `before` and `after` the training. Empty without `retrieval.pairs`."""
+    phases: tuple[Train, ...] = ()
+    """Trainings of the phases before `training`. Empty for a run without phases."""
+    between: tuple[Evaluate, ...] = ()
+    """Losses after each of these phases."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns how intervals are computed, whether the text is transductive, and how sentence vectors are made."""
@@ -192,7 +305,19 @@ class Export(Stage[Adapted]):
         samples = self.config.evaluation.bootstrap_samples
         retrieval = retrieval_change(measured["before"], measured["after"], samples) if measured else None
         vectors = self._kept(training.path / MODEL_FOLDER)
-        parts = (self.domain, self.general, self.text, self.training, self.before, self.after, *self.retrieved.values())
+        trainings = [*(done[phase].result for phase in self.phases), training.result]
+        figures = self._figures(trainings, done) if self.phases else []
+        parts: list[Stage[Any] | None] = [
+            self.domain,
+            self.general,
+            self.text,
+            *self.phases,
+            self.training,
+            self.before,
+            *self.between,
+            self.after,
+            *self.retrieved.values(),
+        ]
         handover = Handover(
             config=self.config,
             training=training.record,
@@ -203,20 +328,32 @@ class Export(Stage[Adapted]):
             made_of=[done.records[stage.key] for stage in parts if stage],
             vectors=vectors,
             retrieval=retrieval,
+            phases=figures,
         )
         hand_over(handover, folder)
         text = done[self.text or self.domain].result
         legibility = text.legibility
         result = Adapted(
-            **vars(training.result),
+            **vars(whole_run(trainings)),
             losses={change.text: change for change in changes},
             text_faults=legibility.faults() if legibility else [],
             documents=None if text.train_documents is None else text.train_documents + text.heldout_documents,
             dropped=text.dropped or {},
             pooling=vectors.pooling if vectors else "",
             retrieval=retrieval,
+            phases=figures,
         )
-        return Outcome(result, training.record.cost, training.record.resources)
+        costs = [*(done[phase].record.cost for phase in self.phases), training.record.cost]
+        return Outcome(result, summed_costs(costs), training.record.resources)
+
+    def _figures(self, trainings: Sequence[Trained], done: Done) -> list[PhaseFigures]:
+        found, steps, tokens = [], 0, 0
+        stages, evaluations = (*self.phases, self.training), (*self.between, self.after)
+        for stage, trained, evaluation in zip(stages, trainings, evaluations, strict=True):
+            losses = {name: text.loss for name, text in done[evaluation].result.texts.items()}
+            found.append(stage.figures(trained.steps - steps, trained.tokens - tokens, losses))
+            steps, tokens = trained.steps, trained.tokens
+        return found
 
     def _kept(self, model: Path) -> SentenceVectors | None:
         """Returns how to make sentence vectors.

@@ -1,10 +1,5 @@
-"""Stage `train` trains a model on prepared or streamed text.
+"""Stage `train` trains a model on prepared or streamed text, in one run or in one phase of a run."""
 
-A training of a sequence records which domains the sequence has started to learn, so that a changed sequence does not
-silently start again.
-"""
-
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,20 +12,20 @@ from adapt.model.architecture import warn_of_instruct
 from adapt.model.size import ModelSize
 from adapt.model.start import MODEL_FOLDER, Start
 from adapt.model.trainable import check_trained, frozen_summary
-from adapt.objective.table import objective_what, sees_only_earlier, weighs_words
+from adapt.objective.table import objective_what, predicted_fraction, sees_only_earlier, weighs_words
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Stage, Store
-from adapt.runner.files import write_atomically
 from adapt.runner.record import cost_of
-from adapt.stage.context import Context, root_of
+from adapt.stage.context import Context, Noted, root_of
 from adapt.stage.preflight import check_memory, check_model, check_precision, check_space, space_needed
 from adapt.stage.prepare_text import Prepared, Streamed
 from adapt.stage.training_plan import (
+    RunPart,
     SourceShare,
     first_size,
     length_matters,
-    length_over,
     mixed,
+    part_of,
     shares_of,
     sized,
     warn_of_unmeasured,
@@ -38,72 +33,19 @@ from adapt.stage.training_plan import (
 )
 from adapt.stage.weigh_words import WeighWords, weighed_words
 from adapt.support.better import Less, More
-from adapt.support.errors import ConfigError
 from adapt.terminal.console import log
 from adapt.train.capacity.device import training_needs
 from adapt.train.capacity.flops import mean_length, summed_sizes, with_flops_as_steps
 from adapt.train.capacity.forecast import forecast
 from adapt.train.capacity.memory import size_of_training
-from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch
+from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch, start_from_phase
 from adapt.train.metric_trackers import anchored
+from adapt.train.phases import Phase, PhaseFigures, check_batches, phases_of
 from adapt.train.schedule import branch_step, check_warmup, length_of
 from adapt.train.training_run import CHECKPOINTS, TrainingRun
 
 if TYPE_CHECKING:
     from adapt.train.capacity.forecast import Forecast
-
-
-@dataclass(frozen=True)
-class Noted:
-    """The record of which domains a sequence has started to learn.
-
-    Args:
-        file: file of the record.
-        domains: name of each domain and key of its prepared text, in the present order.
-    """
-
-    file: Path
-    domains: tuple[tuple[str, str], ...]
-
-    @classmethod
-    def of(cls, root: Path, name: str, domains: tuple[tuple[str, str], ...]) -> "Noted":
-        """Returns the record of the sequence with this name, below a storage root."""
-        return cls(root / "sequence" / f"{name}.order.json", domains)
-
-    def check(self) -> None:
-        """Checks that a sequence was not changed, except by new domains at its end.
-
-        Raises:
-            ConfigError: the sequence was changed; names the domain and what to do.
-        """
-        for number, (new, old) in enumerate(zip(self.domains, self._known(), strict=False), start=1):
-            if new[1] == old[1]:
-                continue
-            change, fix = f"domain {number} was {old[0]} and is now {new[0]}", "put new domains at the end"
-            if new[0] == old[0]:
-                change = f"the text of domain {number}, {new[0]}, or how it is read or decontaminated, has changed"
-                fix = "undo that (evaluation sets of a new domain belong into its source's own `decontaminate`)"
-            raise ConfigError(
-                f"sequence {self.file.name.removesuffix('.order.json')}: {change}; this domain and all after it would"
-                " be learned again",
-                f"{fix}, or give the sequence another name (--name; in a chain file, the chain's `name`): domains that"
-                " both share are not learned again",
-            )
-
-    def first(self, number: int) -> "Noted":
-        """Returns the record of only the first domains."""
-        return replace(self, domains=self.domains[:number])
-
-    def save(self) -> None:
-        """Writes the record, unless the file already lists more domains."""
-        if len(self._known()) < len(self.domains):
-            write_atomically(self.file, json.dumps(self.domains))
-
-    def _known(self) -> list[tuple[str, str]]:
-        try:
-            return [(name, key) for name, key in json.loads(self.file.read_text())]
-        except (OSError, ValueError, TypeError):
-            return []  # no domain was started, or the record is broken and is ignored
 
 
 RAN_ON = (
@@ -118,9 +60,9 @@ class Trained:
     """Result of a training: its metrics. The model is in the folder `model`."""
 
     steps: int
-    """Optimizer steps."""
+    """Optimizer steps, with those of earlier phases."""
     tokens: int
-    """Tokens that the model was trained on."""
+    """Tokens that the model was trained on, with those of earlier phases."""
     tokens_per_s: More[float]
     """Tokens per second, over all devices."""
     data_wait_share: Less[float]
@@ -145,7 +87,7 @@ class Trained:
 
 @dataclass(frozen=True, eq=False)
 class Train(Stage[Trained]):
-    """Trains a model on the text of one or several sources."""
+    """Trains a model on the text of one or several sources, for a whole run or for one phase of a run."""
 
     kind = "train"
     model_place = MODEL_FOLDER
@@ -175,6 +117,10 @@ class Train(Stage[Trained]):
     """Stage with the weights of the domain's words. None if the objective needs none."""
     domain: str = ""
     """Name of the domain in a sequence. It is empty outside sequences, where the job's name is used."""
+    phase: Phase | None = None
+    """The phase of the run that this stage trains (`training.phases`). None for a run without phases."""
+    previous: "Train | None" = None
+    """Training of the phase before, with whose weights and optimizer state this one begins. None for the first."""
 
     @classmethod
     def of(
@@ -186,35 +132,68 @@ class Train(Stage[Trained]):
         batch_examples: int | None = None,
         is_transductive: bool = False,
         streamed: Streamed | None = None,
+        noted: Noted | None = None,
+        recalled: Mapping[str, Stage[Prepared]] | None = None,
+        domain: str = "",
         general: Stage[Prepared] | None = None,
     ) -> "Train":
         """Creates the training of a context's configuration. The arguments are the fields with the same names.
 
         `general` is the measured general text, with which objectives may compare the domain's words.
 
+        Returns:
+            The training. If `training.phases` is set, the training of the last phase; `previous` leads to the others.
+
         Raises:
-            ConfigError: the objective needs general text, and there is none, or prepared text, and it is streamed.
+            ConfigError: a phase does not suit the job. Or the objective needs general text, and there is none, or
+                prepared text, and it is streamed.
         """
-        config, weights = context.config, weights_of(context.config.corpus)
-        source_weights = tuple(weights) if weights else None
-        start = context.start
+
+        def words(config: Config) -> WeighWords | None:
+            if not weighs_words(config.objective):
+                return None
+            return weighed_words(config.name, config, context.tokens, corpora, general)
+
+        config, start = context.config, context.start
         if start.training is None:
             warn_of_instruct(start.pretrained)
-        return cls(
-            config.name,
-            config,
-            start,
-            corpora,
-            replay,
-            past or {},
-            batch_examples,
-            is_transductive,
-            streamed,
-            source_weights,
-            weighed_words=weighed_words(config.name, config, context.tokens, corpora, general)
-            if weighs_words(config.objective)
-            else None,
+        phases = phases_of(config)
+        if batch_examples:
+            check_batches(config, phases)
+        whole = cls(
+            name=config.name,
+            config=config,
+            start=start,
+            corpora=corpora,
+            replay=replay,
+            past=past or {},
+            batch_examples=batch_examples,
+            is_transductive=is_transductive,
+            streamed=streamed,
+            weights=_source_weights(config),
+            noted=noted,
+            recalled=recalled or {},
+            weighed_words=None if phases else words(config),
+            domain=domain,
         )
+        training = None
+        for phase in phases:
+            own = phase.config
+            training = replace(
+                whole,
+                name=f"{config.name}-phase-{phase.number}",
+                config=own,
+                weights=_source_weights(own),
+                weighed_words=words(own),
+                phase=phase,
+                previous=training,
+            )
+        return training or whole
+
+    @property
+    def phases(self) -> "tuple[Train, ...]":
+        """The trainings of all phases up to and including this one, or only this one if the run has no phases."""
+        return (*(self.previous.phases if self.previous else ()), self)
 
     @property
     def sources(self) -> list[Stage[Prepared]]:
@@ -251,10 +230,13 @@ class Train(Stage[Trained]):
         recalled = {"recalled": past_fraction(config)} if self.recalled else {}
         mixture = {name: value for name, value in what(config.mixture).items() if value is not None}
         method = method_of(config).what()
-        if config.training.schedule != "wsd":  # other schedules have no branches, so their keys need no such entry
+        if self.phase and self.length_matters:
+            mixture |= {DEPENDS_ON_LENGTH: True}
+        elif config.training.schedule != "wsd":  # other schedules have no branches, so their keys need no such entry
             method.pop(DEPENDS_ON_LENGTH, None)
         elif self.length_matters:
             mixture |= {DEPENDS_ON_LENGTH: True}
+        phase = {"phase": {"share": list(self.phase.share)} if self.phase.share else {}} if self.phase else {}
         return {
             "mixture": {**mixture, "sources": list(self.corpora), "weights": self.weights, **recalled},
             "model": self.start.digest,
@@ -265,7 +247,29 @@ class Train(Stage[Trained]):
             "method": method,
             **({"domain": self.domain or self.name} if method_of(config).by_domain else {}),
             **({"head_warmup_steps": self.head_warmup} if self.head_warmup else {}),
+            **phase,
         }
+
+    def figures(self, steps: int, tokens: int, losses: dict[str, float | None] | None = None) -> PhaseFigures:
+        """Returns the figures of this training as a phase of a run.
+
+        Args:
+            steps: number of steps of the phase.
+            tokens: number of tokens that the phase trains on.
+            losses: losses of this phase's model, keyed by measured text. None if they are not measured yet.
+        """
+        training, objective = self.config.training, self.config.objective
+        return PhaseFigures(
+            steps=steps,
+            tokens=tokens,
+            learning_rate=training.learning_rate,
+            schedule=training.decay if training.schedule == "wsd" else training.schedule,
+            objective=objective.kind,
+            mask_fraction=share if (share := predicted_fraction(objective)) < 1 else None,
+            sequence_length=training.sequence_length,
+            global_batch_size=training.global_batch_size,
+            losses=losses or {},
+        )
 
     def needs(self) -> Mapping[str, float]:
         """Requires all workers, up to the largest allowed number."""
@@ -280,8 +284,13 @@ class Train(Stage[Trained]):
 
     def disk(self, folder: Path) -> tuple[int, int]:
         """Returns the disk space for checkpoints and the model, which is about as large as the initial model."""
-        branches = self.config.training.schedule == "wsd" and not self.length_matters
-        return space_needed(folder, self.start.pretrained.model, self.config.training.keep_checkpoints + branches)
+        branches = self.config.training.schedule == "wsd" and not self.length_matters and not self.phase
+        return space_needed(folder, self.start.pretrained.model, self._kept + branches)
+
+    @property
+    def _kept(self) -> int:
+        """Number of checkpoints that are kept. A phase keeps at least its last one, with which the next one begins."""
+        return max(self.config.training.keep_checkpoints, 1 if self.phase else 0)
 
     def run(self, folder: Path, done: Done) -> Outcome[Trained]:
         """Trains on the cluster, resuming an interrupted run of this stage."""
@@ -290,15 +299,11 @@ class Train(Stage[Trained]):
         if self.noted:
             self.noted.save()
         warn_of_unmeasured(self.name, self.corpora, done)
-        texts = {name: done[text].result for name, text in self.corpora.items()}
-        recalled = {name: done[text].result for name, text in self.recalled.items()}
-        replay = done[self.replay].result if self.replay else None
-        config = self._sized(list(texts.values()), done)
-        start, mixture = self.start.made(done), mixed(config, texts, replay, recalled)
-        steps = length_over(config, mixture).steps
+        start, part = self.start.made(done), self._part(done)
+        config, steps = part.config, part.last - part.first
         check_warmup(config.training, steps)
-        branch = None if self.length_matters else branch_step(config.training, steps)
-        check_space(folder, start.model, config.training.keep_checkpoints + (branch is not None))
+        branch = None if self.length_matters or self.phase else branch_step(config.training, steps)
+        check_space(folder, start.model, self._kept + (branch is not None))
         if frozen := frozen_summary(config.training, start.model):
             log(frozen)
 
@@ -311,9 +316,10 @@ class Train(Stage[Trained]):
             key=self.key,
             folder=str(folder),
             corpora=tuple(str(done[text].path) for text in sources),
-            mixture=mixture,
+            stretches=part.stretches,
             pretrained=start,
-            steps=steps,
+            steps=part.last,
+            first_step=part.first,
             branch_step=branch,
             online=self.streamed.online(folder, done) if self.streamed else None,
             past={name: str(done[stage].path) for name, stage in self.past.items()},
@@ -325,20 +331,21 @@ class Train(Stage[Trained]):
             texts=() if self.streamed else tuple(str(done[text].path) for text in self.corpora.values()),
         )
         run_folder = folder / CHECKPOINTS / job.run_name
-        start_from_branch(self, Store(root_of(config)), config.training, steps, run_folder)
+        store = Store(root_of(config))
+        start_from_branch(self, store, config.training, part.last, run_folder, part.first)
+        if self.previous:
+            start_from_phase(done[self.previous].record, part.first, run_folder, store.root)
         reported = launch(job)
-        if mixture is None and reported["step"] < steps:
-            log(f"the corpus was passed through after {reported['step']} of {steps} steps")
+        if not part.stretches and reported["step"] < part.last:
+            log(f"the corpus was passed through after {reported['step']} of {part.last} steps")
             if reported["cut_short"]:
                 log(f"warning: {reported['cut_short']}; set training.max_steps to {reported['step']}")
         knows = self.is_transductive or self.start.knows(done)
-        named = {**texts, **recalled, **({"(replay)": replay} if replay else {})}
-        shares = shares_of(named, mixture, reported["step"], config.training)
-        return outcome_of(reported, config.resources.price_per_device_hour, knows, shares)
+        return outcome_of(reported, config.resources.price_per_device_hour, knows, shares_of(self._named(done), part))
 
     def tidy(self, folder: Path) -> None:
         """Deletes the checkpoints if none are to be kept."""
-        if not self.config.training.keep_checkpoints:
+        if not self._kept:
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
     def forecast(self, records: Mapping[str, Record]) -> "Forecast | None":
@@ -351,18 +358,30 @@ class Train(Stage[Trained]):
         dimensions = self._size(done)
         if dimensions is None:
             return None
-        config, known, length = self._sized([], done), all(text in done for text in self.sources), None
+        config, known, steps = self._sized([], done), all(text in done for text in self.sources), None
         if known:
-            texts, recalled = (
-                {name: done[text].result for name, text in given.items()} for given in (self.corpora, self.recalled)
-            )
-            replay = done[self.replay].result if self.replay else None
-            config = self._sized(list(texts.values()), done)
-            length = length_over(config, mixed(config, texts, replay, recalled))
+            part = self._part(done)
+            config, steps = part.config, part.last - part.first
         elif not config.training.epochs:  # without epochs, the length does not depend on the corpus
             length = length_of(config.training, 2**63 - 1)
-        tokens = length.steps * config.training.global_batch_size * config.training.sequence_length if length else None
+            steps = self.phase.steps(length) if self.phase else length.steps
+        tokens = steps * config.training.global_batch_size * config.training.sequence_length if steps else None
         return forecast(config, dimensions, tokens, self._mean_length(done), Store(root_of(config)))
+
+    def _part(self, done: Done) -> RunPart:
+        """Returns the steps of this training, which follow those of earlier phases. The texts must be finished."""
+        before = self.previous._part(done) if self.previous else None
+        texts, recalled = (
+            {name: done[text].result for name, text in given.items()} for given in (self.corpora, self.recalled)
+        )
+        replay = done[self.replay].result if self.replay else None
+        config = self._sized(list(texts.values()), done)
+        return part_of(config, mixed(config, texts, replay, recalled, self.phase), self.phase, before)
+
+    def _named(self, done: Done) -> dict[str, Prepared]:
+        """Returns the finished texts by name, in the order of the mixture."""
+        replay = {"(replay)": self.replay} if self.replay else {}
+        return {name: done[text].result for name, text in {**self.corpora, **self.recalled, **replay}.items()}
 
     def _sized(self, texts: Sequence[Prepared], done: Done) -> Config:
         """Returns the configuration with batch size and length in numbers, as far as the texts determine them."""
@@ -378,8 +397,14 @@ class Train(Stage[Trained]):
         return mean_length(summed_sizes(done[text].record.metrics for text in self.sources if text in done))
 
 
+def _source_weights(config: Config) -> tuple[float, ...] | None:
+    weights = weights_of(config.corpus)
+    return tuple(weights) if weights else None
+
+
 _LATER = {
-    name: getattr(TrainingConfig(), name) for name in ("max_flops", "decay", "embedding_rate", "layer_decay", "freeze")
+    name: getattr(TrainingConfig(), name)
+    for name in ("max_flops", "decay", "embedding_rate", "layer_decay", "freeze", "phases")
 }
 """Fields that keys of older results do not contain, with their defaults."""
 

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from pathlib import Path
 
-from adapt.config import Config, CorpusConfig, TrainingConfig, fewest_of, most_of
+from adapt.config import Config, CorpusConfig, fewest_of, most_of
 from adapt.corpus.corpora import FEWEST_DOCUMENTS
 from adapt.corpus.heldout import share_holding
 from adapt.corpus.sample_order import Mixture, replay_shares, share_changes
@@ -22,7 +23,9 @@ from adapt.stage.extend_vocabulary import ExtendVocabulary, TeachRows
 from adapt.stage.prepare_text import Prepare, Prepared, PrepareTexts
 from adapt.support.errors import ConfigError, DataError
 from adapt.terminal.console import log
+from adapt.train.phases import Phase
 from adapt.train.schedule import RunLength, length_of, rows_of
+from adapt.train.training_run import Stretch
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,77 @@ def length_over(config: Config, mixture: "Mixture | None") -> RunLength:
     return length
 
 
+@dataclass(frozen=True)
+class RunPart:
+    """The part of a run that one training takes: the whole run, or one of its phases."""
+
+    config: Config
+    """Configuration with batch size and length in numbers."""
+    first: int
+    """Number of steps of earlier phases."""
+    last: int
+    """Number of steps up to the end of this training, with those of earlier phases."""
+    stretches: tuple[Stretch, ...]
+    """The steps with their batches. Empty if the corpus is streamed."""
+    tokens: int
+    """Number of tokens up to the end of this training, if all rows are full."""
+    drawn: tuple[int, ...]
+    """Number of tokens of each source that were drawn up to the end, if all rows are full. Empty if streamed."""
+
+    @property
+    def mixture(self) -> "Mixture | None":
+        """Mixture of the sources. None if the corpus is streamed."""
+        return self.stretches[-1].mixture if self.stretches else None
+
+    @property
+    def rows(self) -> list[int]:
+        """Number of rows that this training draws from each source. Empty if the corpus is streamed."""
+        drawn = [stretch.mixture.drawn(stretch.end, stretch.sample) for stretch in self.stretches]
+        return [sum(rows) for rows in zip(*drawn, strict=True)]
+
+
+def part_of(config: Config, mixture: "Mixture | None", phase: Phase | None, before: RunPart | None) -> RunPart:
+    """Computes the part of a run that a training takes.
+
+    A phase continues the order of samples where the phase before ended. If its rows have another length, it continues
+    at the same number of tokens, in the order of the new rows. Each source goes on where it stopped.
+
+    Args:
+        config: configuration of the training.
+        mixture: mixture of its sources from the start of a run; None if the corpus is streamed.
+        phase: phase of the run; None for a run without phases.
+        before: part of the phase before; None for the first one.
+    """
+    training = config.training
+    batch, length = training.global_batch_size, training.sequence_length
+    steps = steps_over(config, mixture, phase)
+    first, tokens = (before.last, before.tokens) if before else (0, 0)
+    after = tokens + steps * batch * length
+    if mixture is None:
+        return RunPart(config, first, first + steps, (), after, ())
+    sample = 0
+    if before:
+        sample = 0 if mixture.changing else ceil(tokens / length)  # a changing share is relative to its own phase
+        mixture = mixture.going_on(sample, [ceil(source / length) for source in before.drawn])
+    stretch = Stretch(first, first + steps, batch, length, mixture, sample)
+    rows = mixture.drawn(stretch.end, sample)
+    drawn = [count * length for count in rows]
+    total = [old + new for old, new in zip(before.drawn, drawn, strict=True)] if before else drawn
+    return RunPart(config, first, first + steps, (stretch,), after, tuple(total))
+
+
+def steps_over(config: Config, mixture: "Mixture | None", phase: Phase | None) -> int:
+    """Returns the number of steps of a training, or of its phase.
+
+    Args:
+        config: configuration of the training.
+        mixture: mixture of its sources; None if the corpus is streamed.
+        phase: phase of the run; None for a run without phases.
+    """
+    length = length_over(config, mixture)
+    return phase.steps(length) if phase else length.steps
+
+
 def length_matters(config: Config, has_general: bool) -> str:
     """Returns the setting that makes a training's steps depend on its length.
 
@@ -103,7 +177,11 @@ def length_matters(config: Config, has_general: bool) -> str:
 
 
 def mixed(
-    config: Config, sources: Mapping[str, Prepared], replay: Prepared | None, recalled: Mapping[str, Prepared]
+    config: Config,
+    sources: Mapping[str, Prepared],
+    replay: Prepared | None,
+    recalled: Mapping[str, Prepared],
+    phase: Phase | None = None,
 ) -> "Mixture | None":
     """Returns how the sources of a training share the run; None if the corpus is streamed.
 
@@ -112,6 +190,7 @@ def mixed(
         sources: texts of the domain, by source.
         replay: general text to replay.
         recalled: texts of earlier domains.
+        phase: phase of the run, along which `mixture.replay_last` changes the share; None for the whole run.
 
     Raises:
         DataError: a text without rows has a share of the run.
@@ -148,7 +227,7 @@ def mixed(
     )
     if config.mixture.replay_last is None or not replay:
         return make()
-    return make(samples=length_over(config, make()).steps * config.training.global_batch_size)
+    return make(samples=steps_over(config, make(), phase) * config.training.global_batch_size)
 
 
 def weights_of(corpus: CorpusConfig) -> list[float] | None:
@@ -177,24 +256,19 @@ def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> Non
             )
 
 
-def shares_of(
-    named: Mapping[str, Prepared], mixture: "Mixture | None", steps: int, training: TrainingConfig
-) -> dict[str, SourceShare] | None:
-    """Returns the rows and tokens that each text contributed to a run, keyed by the text's name.
+def shares_of(named: Mapping[str, Prepared], part: RunPart) -> dict[str, SourceShare] | None:
+    """Returns the rows and tokens that each text contributed to a training, by its name. None if it was streamed.
 
     Args:
         named: the texts, in the order of the mixture.
-        mixture: mixture of the run; None if the corpus is streamed.
-        steps: number of steps of the run.
-        training: settings of the run.
+        part: steps of the training.
     """
-    if mixture is None:
+    if not part.stretches:
         return None
-    drawn = mixture.drawn(steps * training.global_batch_size)
-    shares = {}
+    drawn, shares = part.rows, {}
     for (name, text), rows in zip(named.items(), drawn, strict=True):
         tokens = text.train_tokens or 0
-        seen = round(rows * tokens / max(rows_of(tokens, training), 1))
+        seen = round(rows * tokens / max(rows_of(tokens, part.config.training), 1))
         shares[name] = SourceShare(rows, seen, rows / max(sum(drawn), 1))
     return shares
 

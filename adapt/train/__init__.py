@@ -9,6 +9,7 @@
 - `deepspeed_parts`: checked access to the undocumented parts of DeepSpeed.
 - `optimizer`: AdamW, and which parameters get weight decay.
 - `schedule`: number of steps of a run, and the learning rate at each step.
+- `phases`: the phases of a run, each with its own configuration and length.
 - `precision`: the precision that a device, and all ranks together, can compute in.
 - `model_options`: dropout, gradient checkpointing, compilation and frozen parameters of a model.
 - `worker_process`: number of threads of a worker process, and how the process ends.

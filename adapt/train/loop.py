@@ -49,6 +49,8 @@ class Loop:
         wishes: requests for checkpoints between the regular ones.
         branch_step: number of steps after which the state is saved for longer runs, if any.
         head_warmup: number of steps at the start in which only the language-model head is trained.
+        first_step: number of steps of earlier phases. Steps are counted over all phases, and the schedule of the
+            learning rate begins at this step.
     """
 
     engine: Engine
@@ -61,6 +63,7 @@ class Loop:
     wishes: Wishes = field(default_factory=Wishes)
     branch_step: int | None = None
     head_warmup: int = 0
+    first_step: int = 0
 
     def run(
         self,
@@ -89,7 +92,7 @@ class Loop:
             if columns is None:
                 break
             meter.got_data()
-            rate = learning_rate(self.training, progress.step, self.steps)
+            rate = learning_rate(self.training, progress.step - self.first_step, self.steps - self.first_step)
             loss, tokens, norm = self.step(columns, progress.step, rate)
             meter.stop(loss, tokens)
             if self._is_due(progress.step, self.training.log_interval_steps):

@@ -33,6 +33,31 @@ CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """Consecutive steps with batches of one size and rows of one length, from one mixture."""
+
+    first: int
+    """First step of the stretch."""
+    last: int
+    """End of the steps (exclusive)."""
+    global_batch_size: int
+    sequence_length: int
+    mixture: "Mixture"
+    sample: int
+    """Number of the first row of step `first` among the samples of the mixture."""
+
+    @property
+    def shift(self) -> int:
+        """Number of samples by which the stretch is ahead of a run that has had batches of this size from step 0."""
+        return self.sample - self.first * self.global_batch_size
+
+    @property
+    def end(self) -> int:
+        """Number of the first sample after the stretch."""
+        return self.sample + (self.last - self.first) * self.global_batch_size
+
+
+@dataclass(frozen=True)
 class TrainingRun:
     """All settings that a worker of a training gets."""
 
@@ -43,12 +68,14 @@ class TrainingRun:
     """Folder of the stage."""
     corpora: tuple[str, ...]
     """Folders of the prepared sources of text."""
-    mixture: "Mixture | None"
-    """Share of each source in the run. None if the corpus is streamed."""
+    stretches: tuple[Stretch, ...]
+    """The steps with their batches, rows and mixtures. Empty if the corpus is streamed."""
     pretrained: Pretrained
     """Model that the training starts from."""
     steps: int
-    """Number of steps of the run. A streamed corpus may end earlier."""
+    """Number of the last step of the run, counted from the first phase. A streamed corpus may end earlier."""
+    first_step: int = 0
+    """Number of steps of the phases before this one. 0 for a run without phases."""
     branch_step: int | None = None
     """Number of steps after which the state is stored for longer runs (`adapt.train.checkpoints.branch`), if any."""
     online: "Online | None" = None
@@ -63,7 +90,6 @@ class TrainingRun:
     """Name of the domain that the training adapts to."""
     texts: tuple[str, ...] = ()
     """Folders of the domain's prepared text, a subset of `corpora`. Empty if the corpus is streamed."""
-
     weighed_words: str = ""
     """Folder with the weights of the domain's words, for objectives that need them, else empty."""
     head_warmup: int = 0

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -150,7 +150,17 @@ class RankParts:
         may_grow = len(worlds(training, config.resources.workers)) > 1
         wishes = Wishes(context.get_world_rank() == 0, folder if may_grow else None, not is_own_ray())
         loop = Loop(
-            engine, objective, method, training, size, job.steps, config.seed, wishes, job.branch_step, job.head_warmup
+            engine,
+            objective,
+            method,
+            training,
+            size,
+            job.steps,
+            config.seed,
+            wishes,
+            job.branch_step,
+            job.head_warmup,
+            job.first_step,
         )
         on_gpu_name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         resources = {
@@ -248,7 +258,7 @@ def _setting(job: TrainingRun, method: Method, device: torch.device, world: int,
         number=job.number,
         domain=job.domain,
         texts=tuple(map(Path, job.texts)),
-        first_general=job.mixture.first_general if job.mixture else None,
+        first_general=job.stretches[0].mixture.first_general if job.stretches else None,
         device=device,
         zero_stage=config.resources.zero_stage,
         world=world,
@@ -267,26 +277,46 @@ def _cut_short(method: Method, done: int, steps: int) -> str:
 
 def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> AbstractContextManager[Iterator[Columns]]:
     """Opens the stream of this rank's shares of the global batches, starting at a step."""
-    training, context = job.config.training, ray.train.get_context()
+    context = ray.train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
     if job.online:
         # all ranks read from the server of rank 0
         server = [serve(job.online, first_step, world) if rank == 0 else None]
         dist.broadcast_object_list(server)
         return served(server[0], rank, first_step, job.steps)
-    assert job.mixture
-    feed = Feed(
-        folders=job.corpora,
-        mixture=job.mixture,
-        sequence_length=training.sequence_length,
-        global_batch_size=training.global_batch_size,
-        first_step=first_step,
-        last_step=job.steps,
-        rank=rank,
-        world=world,
-        marks=objective.columns(),
-    )
-    return streamed(feed)
+    feeds = [
+        Feed(
+            folders=job.corpora,
+            mixture=stretch.mixture,
+            sequence_length=stretch.sequence_length,
+            global_batch_size=stretch.global_batch_size,
+            first_step=max(stretch.first, first_step),
+            last_step=stretch.last,
+            rank=rank,
+            world=world,
+            marks=objective.columns(),
+            shift=stretch.shift,
+        )
+        for stretch in job.stretches
+        if stretch.last > first_step
+    ]
+    return _one_after_another(feeds)
+
+
+@contextmanager
+def _one_after_another(feeds: list[Feed]) -> Iterator[Iterator[Columns]]:
+    """Yields an iterator over the batches of all feeds. Each feed but the first is opened when the one before ends."""
+
+    def later() -> Iterator[Columns]:
+        for feed in feeds[1:]:
+            with streamed(feed) as batches:
+                yield from batches
+
+    if not feeds:
+        yield iter(())
+        return
+    with streamed(feeds[0]) as batches:
+        yield chain(batches, later())
 
 
 def _carry(method: Method, folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from adapt.config import Config, EvaluationSet, flat
+from adapt.config import Config, EvaluationSet, PhaseConfig, flat
 from adapt.config.job_config import DAPT
 from adapt.job.training_jobs import dapt_stages
 from adapt.method.das.method import DasOptions
@@ -72,6 +72,7 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "training.embedding_rate": (0.5, TRAINED),
     "training.layer_decay": (0.9, TRAINED),
     "training.freeze": (["embeddings"], TRAINED),
+    "training.phases": ([PhaseConfig(steps=7)], TRAINED),
     "training.beta1": (0.8, TRAINED),
     "training.beta2": (0.8, TRAINED),
     "training.epsilon": (1e-8, TRAINED),

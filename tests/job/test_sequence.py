@@ -13,7 +13,7 @@ from adapt.job.training_jobs import dapt_stages
 from adapt.method.adapters import AdaptersOptions
 from adapt.runner import Stage
 from adapt.runner.stage import everything
-from adapt.stage import train
+from adapt.stage import train, training_plan
 from adapt.stage.context import Context
 from adapt.stage.domain_sequence import Sequence
 from adapt.stage.prepare_text import Prepare
@@ -213,8 +213,8 @@ def test_a_forecast_gives_sources_their_weights(
         mixtures.append(mixture)
         return real(config, mixture)
 
-    real = train.length_over
-    monkeypatch.setattr(train, "length_over", length_over)
+    real = training_plan.length_over
+    monkeypatch.setattr(training_plan, "length_over", length_over)
     monkeypatch.setattr(train, "first_size", lambda start, done: object())
     monkeypatch.setattr(train, "forecast", lambda *given: given)
     forecast: Any = training.forecast({t.key: record_of(t, train_tokens=6400) for t in training.corpora.values()})

@@ -12,9 +12,8 @@ from adapt.job.sequence_job import SEQUENCE_JOB, sequence_stages
 from adapt.parse import check_config
 from adapt.runner import Done
 from adapt.stage import train
-from adapt.stage.context import Context
+from adapt.stage.context import Context, Noted
 from adapt.stage.domain_sequence import Sequence
-from adapt.stage.train import Noted
 from adapt.support.errors import ConfigError
 from tests.job.worlds import DOMAINS, sequence_world, source
 from tests.stage.done import done_of, record_of

@@ -44,7 +44,7 @@ def a_job(folder: Path, model: Path, max_failures: int = 3) -> TrainingRun:
         log_interval_steps=1,
     )
     config = Config("failing", training=training, resources=ResourcesConfig(workers=2, max_failures=max_failures))
-    return TrainingRun(config, "ab" * 32, str(folder), (), None, Pretrained(model, model), STEPS)
+    return TrainingRun(config, "ab" * 32, str(folder), (), (), Pretrained(model, model), STEPS)
 
 
 # --- every phase of a rank, with the real worker on two ranks without Ray

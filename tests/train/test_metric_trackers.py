@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, TrackingConfig, TrainingConfig
-from adapt.corpus.sample_order import Mixture
 from adapt.model.locate import Pretrained
 from adapt.support.errors import ConfigError
 from adapt.train import metric_trackers
@@ -246,8 +245,8 @@ API_KEY = "5ec4e75ec4e75ec4e75ec4e75ec4e75ec4e75ec4"
 
 def a_job(folder: Path, key: str = KEY, **tracking: str) -> TrainingRun:
     config = Config("tracked", training=TrainingConfig(learning_rate=0.25), tracking=TrackingConfig(**tracking))
-    mixture, pretrained = Mixture.of([8], 0), Pretrained(folder, folder, False)
-    return TrainingRun(config, key, str(folder / "train"), ("corpus",), mixture, pretrained, 8)
+    pretrained = Pretrained(folder, folder, False)
+    return TrainingRun(config, key, str(folder / "train"), ("corpus",), (), pretrained, 8)
 
 
 def report(step: int, attempt: int) -> dict[str, Any]:

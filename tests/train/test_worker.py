@@ -10,7 +10,7 @@ from adapt.corpus.sample_order import Mixture
 from adapt.method.average import AverageOptions, WindowAverage
 from adapt.method.base import Method
 from adapt.model.locate import Pretrained
-from adapt.train.training_run import TrainingRun
+from adapt.train.training_run import Stretch, TrainingRun
 from adapt.train.worker import _cut_short, _setting
 
 
@@ -27,12 +27,13 @@ def test_a_method_gets_the_first_row_of_general_text(
 ) -> None:
     """A streamed corpus has no mixture, so the row of general text is unknown."""
     pretrained = Pretrained(tmp_path, tmp_path, False)
-    job = TrainingRun(Config(), "ab" * 32, str(tmp_path), (), mixture, pretrained, 8)
+    stretches = (Stretch(0, 8, 1, 8, mixture, 0),) if mixture else ()
+    job = TrainingRun(Config(), "ab" * 32, str(tmp_path), (), stretches, pretrained, 8)
     assert _setting(job, Method(), torch.device("cpu"), 1, "fp32").first_general == expected
 
 
 def test_only_a_method_that_depends_on_the_length_gets_it_and_reports_a_short_run(tmp_path: Path) -> None:
-    job = TrainingRun(Config(), "ab" * 32, str(tmp_path), (), None, Pretrained(tmp_path, tmp_path, False), 8)
+    job = TrainingRun(Config(), "ab" * 32, str(tmp_path), (), (), Pretrained(tmp_path, tmp_path, False), 8)
     average = WindowAverage(AverageOptions(window=0.5, points=5))
     told = [_setting(job, method, torch.device("cpu"), 1, "fp32") for method in (Method(), average)]
     assert [setting.length for setting in told] == [None, 8]

@@ -177,7 +177,7 @@ MOST_CURVES = 12
 
 def _curve(training: TrainingNow) -> Drawing | None:
     told = "" if training.state == "running" else f", {training.state}: {dotted(training.said)}"
-    return loss_curve(training.metrics, f"now-{training.key[:12]}", training.name + told)
+    return loss_curve([training.metrics], f"now-{training.key[:12]}", training.name + told)
 
 
 def dotted(said: str) -> str:

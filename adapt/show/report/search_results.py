@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from adapt.runner.record import Record
 from adapt.runner.store import Store
-from adapt.show.drawing import json_lines
+from adapt.show.drawing import METRICS_LINES, json_lines
 from adapt.show.report.study import Study, upstream
+from adapt.stage.export_model import phase_inputs
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,8 @@ def loss_curves(found: FoundSearch) -> dict[int, Curve]:
     for trial in found.trials:
         record = _record(found, trial)
         final = upstream(record, "final") if record else None
-        training = upstream(final, "training") if final else None
-        lines = json_lines(training.path / "metrics.jsonl") if training else []
+        made = phase_inputs(final) if final else []
+        lines = [line for phase in made for line in json_lines(Path(phase["path"]) / METRICS_LINES)]
         points = [(float(line["step"]), float(line["loss"])) for line in lines if line.get("loss") is not None]
         if len(points) > 1:
             curves[trial.number] = points

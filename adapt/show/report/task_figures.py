@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from adapt.show.blocks import METRICS, Drawing
 from adapt.show.drawing import INK, METRICS_LINES, WIDTH, canvas, color, json_lines, loss_curve, short, style, svg
-from adapt.show.report.study import Entry, upstream
+from adapt.show.report.study import Entry
 from adapt.show.report.task_comparison import Compared, RecipeCompared, Trainings
 from adapt.show.report.task_runs import Results, Row, RunGroup
+from adapt.stage.export_model import phase_inputs
 from adapt.statistics.comparison import Comparison
 
 Drawn = tuple[str, str]
@@ -104,8 +106,8 @@ def _curves(group: RunGroup) -> list[list[dict[str, Any]]]:
 
 def training_curve(entry: Entry, name: str) -> Drawing | None:
     """Draws the loss by step of a finished pre-training."""
-    training = upstream(entry.record, "training")
-    return loss_curve(training.path / METRICS_LINES, name, name) if training else None
+    files = [Path(made["path"]) / METRICS_LINES for made in phase_inputs(entry.record)]
+    return loss_curve(files, name, name) if files else None
 
 
 def reliability(row: Row, group: RunGroup, results: Results) -> Drawn | None:

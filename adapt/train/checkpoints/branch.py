@@ -1,4 +1,6 @@
-"""Lets longer runs continue shorter ones: schedule `wsd` stores the state before the cooldown.
+"""Lets longer runs continue shorter ones, and each phase of a run the phase before.
+
+Schedule `wsd` stores the state before the cooldown.
 
 A longer run with the same settings takes exactly the same steps up to that state, because the order of data, masks and
 dropout are functions of (seed, step). The longer run therefore starts from the state (constant rate with cooldowns,
@@ -17,12 +19,13 @@ from adapt.config import TrainingConfig
 from adapt.runner import Record, Stage, Store
 from adapt.runner.files import folder_aside, link_or_copy, write_atomically
 from adapt.runner.key import canonical
-from adapt.runner.secret import secret_of
+from adapt.runner.secret import Secret, secret_of
+from adapt.support.errors import DataError, StorageError
 from adapt.terminal.console import log
 from adapt.train.checkpoints.retain import STATE_FILE, checkpoints, is_whole, newest_whole, step_of
 from adapt.train.checkpoints.seal import Sealing, content_fault, digests_of, forgery_in, reseal, sealed_run
 from adapt.train.schedule import learning_rate
-from adapt.train.training_run import as_inherited
+from adapt.train.training_run import CHECKPOINTS, as_inherited
 
 BRANCHES = "branch"
 """Subfolder of a training stage with the state at the start of the cooldown. The state is never pruned."""
@@ -44,7 +47,41 @@ class Branch:
         return step_of(self.folder)
 
 
-def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig, steps: int, run_folder: Path) -> None:
+def start_from_phase(record: Record, step: int, run_folder: Path, root: Path) -> None:
+    """Copies the last state of the phase before to a run's checkpoints, unless the run has a checkpoint.
+
+    Args:
+        record: record of the phase before.
+        step: number of steps up to the end of that phase.
+        run_folder: folder of this phase's checkpoints.
+        root: folder with all stages.
+
+    Raises:
+        ConfigError, StorageError: the key that signs checkpoints cannot be used.
+        DataError: a streamed corpus ended in the phase before.
+        StorageError: the state was removed, is damaged, or was written by somebody else.
+    """
+    if newest_whole(run_folder):
+        return
+    if record.metrics["steps"] < step:
+        raise DataError(
+            f"the corpus ended after {record.metrics['steps']} of {step} steps, so nothing is left for the next phase",
+            "shorten the phases before, or bring more text",
+        )
+    secret = secret_of(root)
+    last = _last_state(record)
+    fault = _fault(Branch(record, last), secret) if last and step_of(last) == step else "it was removed"
+    if fault or last is None:
+        raise StorageError(
+            f"the next phase begins with the last checkpoint of {record.path}, which cannot be used: {fault}",
+            f"delete {record.path} to train that phase again",
+        )
+    _link(last, run_folder, Sealing(secret, sealed_run(run_folder.parent.parent, run_folder.name)))
+
+
+def start_from_branch(
+    stage: Stage[Any], store: Store, training: TrainingConfig, steps: int, run_folder: Path, first: int = 0
+) -> None:
     """Copies the furthest usable state of finished runs to a run's checkpoints, unless the run is already further.
 
     The folder remains usable if the process is killed at any moment.
@@ -53,16 +90,18 @@ def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig,
         stage: training that is about to run.
         store: storage with the records of finished trainings.
         training: settings of this training.
-        steps: number of steps of this training.
+        steps: number of the last step of this training, counted from the first phase.
         run_folder: folder of this training's checkpoints.
+        first: number of steps of earlier phases.
 
     Raises:
         ConfigError, StorageError: the key that signs checkpoints cannot be used.
     """
-    if training.schedule != "wsd" or depends_on_length(stage.what()):
+    identity = stage.what()
+    if (training.schedule != "wsd" and "phase" not in identity) or depends_on_length(identity):
         return
     siblings = list(_siblings(stage, store))
-    usable = [branch for branch in siblings if _same_rates(branch, training, steps)]
+    usable = [branch for branch in siblings if _same_rates(branch, training, steps, first)]
     if not usable:
         if siblings and training.warmup_steps is None:
             log(
@@ -71,21 +110,34 @@ def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig,
             )
         return
     own, secret = newest_whole(run_folder), secret_of(store.root)
-    start = step_of(own) if own else 0
+    start = step_of(own) if own else first
     for best in sorted(usable, key=lambda branch: branch.step, reverse=True):
         if best.step <= start:
             return
-        theirs = Sealing(secret, sealed_run(best.record.path, best.record.key[:8]))
-        sealed = digests_of(best.folder)
-        if fault := forgery_in(best.folder, theirs) or content_fault(best.folder, sealed):
+        if fault := _fault(best, secret):
             log(f"train: {best.folder} is skipped: {fault}")
             continue
-        if not sealed:  # written by an earlier version; links would change the status time, which shows the age
-            reseal(best.folder, best.folder.name, theirs)
         run = Sealing(secret, sealed_run(run_folder.parent.parent, run_folder.name))
         _link(best.folder, run_folder, run)
-        log(f"train: starts at step {best.step} of {best.record.path.name}, where its cooldown began")
+        where = "which was shorter" if "phase" in identity else "where its cooldown began"
+        log(f"train: starts at step {best.step} of {best.record.path.name}, {where}")
         return
+
+
+def _fault(branch: Branch, secret: Secret) -> str | None:
+    """Returns why a state of another run cannot be used; None if it can."""
+    theirs = Sealing(secret, sealed_run(branch.record.path, branch.record.key[:8]))
+    sealed = digests_of(branch.folder)
+    if fault := forgery_in(branch.folder, theirs) or content_fault(branch.folder, sealed):
+        return fault
+    if not sealed:  # written by an earlier version; links would change the status time, which shows the age
+        reseal(branch.folder, branch.folder.name, theirs)
+    return None
+
+
+def _last_state(record: Record) -> Path | None:
+    """Returns the last checkpoint of a finished training; None if it was removed."""
+    return newest_whole(record.path / CHECKPOINTS / record.key[:8])
 
 
 def depends_on_length(what: Mapping[str, Any]) -> bool:
@@ -102,21 +154,24 @@ def _siblings(stage: Stage[Any], store: Store) -> Iterator[Branch]:
     for record in store.records(stage.kind):
         inputs = {name: made["key"] for name, made in record.inputs.items()}
         if _but_for_length(record.version, record.what, inputs) == wanted:
-            yield from (
-                Branch(record, checkpoint) for checkpoint in checkpoints(record.path / BRANCHES) if is_whole(checkpoint)
-            )
+            states = [state for state in checkpoints(record.path / BRANCHES) if is_whole(state)]
+            if "phase" in record.what and (last := _last_state(record)):
+                states.append(last)
+            yield from (Branch(record, state) for state in states)
 
 
 def _but_for_length(version: int, what: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
     training = {name: value for name, value in what["training"].items() if name not in _LENGTH}
-    return canonical({"version": version, "what": {**what, "training": training}, "inputs": inputs})
+    changed = {"training": training, **({"phase": {}} if "phase" in what else {})}
+    return canonical({"version": version, "what": {**what, **changed}, "inputs": inputs})
 
 
-def _same_rates(branch: Branch, training: TrainingConfig, steps: int) -> bool:
-    """Returns whether a run with `steps` steps has the same learning rates up to the state of the branch."""
-    theirs, length = TrainingConfig(**branch.record.what["training"]), branch.record.metrics["steps"]
+def _same_rates(branch: Branch, training: TrainingConfig, steps: int, first: int) -> bool:
+    """Returns whether a run up to step `steps` has the same learning rates up to the state of the branch."""
+    theirs, last = TrainingConfig(**branch.record.what["training"]), branch.record.metrics["steps"]
     return branch.step <= steps and all(
-        learning_rate(training, step, steps) == learning_rate(theirs, step, length) for step in range(branch.step)
+        learning_rate(training, step, steps - first) == learning_rate(theirs, step, last - first)
+        for step in range(branch.step - first)
     )
 
 
