@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from adapt.chain.chain_run import ChainPlan, ChainRun, Report
 from adapt.config import Config, flat
 from adapt.config.job_config import Kind
+from adapt.job import JOBS, job_of
 from adapt.job.job_run import Job, JobRun, Plan, plan_of, run_stages_of
-from adapt.job.registry import JOBS, job_of
 from adapt.parse import parse
 from adapt.parse.values import check_config
 from adapt.ray.runtime import disconnect

@@ -23,15 +23,15 @@ from adapt.cli import chain_command, doctor, init, main, tune_command  # noqa: E
 from adapt.config import Config, EvaluationSet, NamedModel, PhaseConfig, SourceConfig  # noqa: E402
 from adapt.config.kinds import Kinds  # noqa: E402
 from adapt.config.reading import hints_of, type_words  # noqa: E402
-from adapt.corpus.cleaning.catalogue import BLOCKS  # noqa: E402
+from adapt.corpus.cleaning.cleaning_blocks import BLOCKS  # noqa: E402
 from adapt.embed.embedder import EMBEDDERS  # noqa: E402
-from adapt.job.registry import JOBS  # noqa: E402
+from adapt.job import JOBS  # noqa: E402
 from adapt.job.vocabulary_job import ACTIONS  # noqa: E402
 from adapt.merge.table import MERGERS  # noqa: E402
 from adapt.method.table import METHODS  # noqa: E402
 from adapt.objective.table import OBJECTIVES  # noqa: E402
+from adapt.parse.command_line import documented  # noqa: E402
 from adapt.parse.keys import OPTIONS  # noqa: E402
-from adapt.parse.shown import documented  # noqa: E402
 from adapt.runner.record import Record  # noqa: E402
 from adapt.select.table import SELECTIONS  # noqa: E402
 from adapt.support import errors, shipped  # noqa: E402

@@ -20,7 +20,7 @@ import dontstop
 from adapt.api import arguments_of, configuration
 from adapt.config import Config, TrainingConfig
 from adapt.config.job_config import DAPT
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.runner.notifications import wait_until_sent
 from adapt.support.errors import ConfigError, TrainingError
 from adapt.terminal.console import end_now, log

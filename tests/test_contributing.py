@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.method.base import Method
 from adapt.method.table import METHODS
 from tests.test_layers import DEEPSPEED_ONLY_IN, WITHOUT_RAY

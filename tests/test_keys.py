@@ -35,7 +35,7 @@ from adapt.config import (
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.files.sources import items_of, read_slice, slices_of
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.job.training_jobs import dapt_stages, tapt_stages
 from adapt.job.vocabulary_job import ACTIONS, change_vocabulary
 from adapt.method.lora.method import LoraOptions

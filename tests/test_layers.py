@@ -48,7 +48,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 }
 ALLOWED["stage"] = frozenset(ALLOWED)
 ALLOWED["job"] = GROUND | {"stage", "parse", "progress", "corpus", "model", "method", "merge"}
-ALLOWED["job"] |= {"advise", "evaluate", "select"}
+ALLOWED["job"] |= {"advise", "evaluate", "select", "ray"}
 ALLOWED["tuning"] = GROUND | {"evaluate", "report", "parse", "job", "stage", "statistics", "ray", "train"}
 ALLOWED["tuning"] |= {"progress", "task"}
 ALLOWED["chain"] = GROUND | {"model", "parse", "job", "stage", "report", "progress", "tuning"}
@@ -249,7 +249,7 @@ PASSED = [
     ("adapt/runner/key.py", "def f():\n    import torch\n\nif TYPE_CHECKING:\n    import scipy"),
     ("adapt/corpus/files/read.py", "import ray.data\nfrom adapt.ray.runtime import start"),
     ("adapt/job/a.py", "from adapt.stage.train import Train\nfrom adapt.parse import parse"),
-    ("adapt/chain/a.py", "from adapt.job.registry import JOBS\nfrom adapt.show.report.study import Entry"),
+    ("adapt/chain/a.py", "from adapt.job import JOBS\nfrom adapt.show.report.study import Entry"),
     ("jobs/dapt.py", "import adapt\nfrom adapt.cli.main import main\nfrom jobs import shared"),
 ]
 

@@ -13,7 +13,7 @@ from adapt.chain.chain_file import VERBS as LOCAL_VERBS
 from adapt.cli.main import COMMANDS
 from adapt.config import flat
 from adapt.config.job_config import DAPT
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.merge.table import MERGERS
 from adapt.method.table import METHODS
 from adapt.model.architecture import PATTERNS

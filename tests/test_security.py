@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from adapt.corpus.cleaning.catalogue import blocks_of
+from adapt.corpus.cleaning.cleaning_blocks import blocks_of
 from adapt.corpus.entities import TAGGERS
 from adapt.embed.embedder import EMBEDDERS
-from adapt.job.registry import job_of
+from adapt.job import job_of
 from adapt.method.table import METHODS
 from adapt.objective.table import OBJECTIVES
 from adapt.parse import parse

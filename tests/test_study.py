@@ -9,11 +9,11 @@ import yaml
 from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import Chain, ahead, build_chain, study
+from adapt.job.job_run import run_stages
 from adapt.model.load import load_model
 from adapt.runner import Record, Store
 from adapt.runner.record import load_record
 from adapt.show.report.report_page import write_report
-from adapt.stage.run_stages import run_stages
 from tests.samples import labelled, sentences, write
 
 SELECT = {"kind": "dsir", "tokens": 800}

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from adapt.config import Config, flat
+from adapt.job import JOBS, job_of
 from adapt.job.job_run import Job
-from adapt.job.registry import JOBS, job_of
 from adapt.parse.blanks import refuse_blanks, takes_list
 from adapt.parse.command_line import note_repeated
 from adapt.parse.keys import nested, unknown

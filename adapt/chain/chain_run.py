@@ -10,6 +10,7 @@ from typing import Any
 from adapt.chain.chain_file import ChainFile, read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import Chain, ahead, build_chain, check_chain, study, trainings_ahead
+from adapt.job.job_run import run_stages
 from adapt.runner.notifications import notifying
 from adapt.show.blocks import Block, Section, TextBlock, first_sentence, summary
 from adapt.show.pages import SelfShown
@@ -17,7 +18,6 @@ from adapt.show.progress.chain_now import ChainNow, chain_now
 from adapt.show.progress.goals import goal_states, goals_table, trainings_table
 from adapt.show.report.study import Study
 from adapt.show.terminal import render_text
-from adapt.stage.run_stages import run_stages
 from adapt.tuning.search_forecast import SearchAhead, check_search
 
 

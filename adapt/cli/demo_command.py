@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adapt.config import Config
+from adapt.job import job_of
 from adapt.job.job_run import run_and_show
-from adapt.job.registry import job_of
 from adapt.parse import parse
 from adapt.runner.ensure import unfinished
 from adapt.stage.context import Context

@@ -12,8 +12,8 @@ from typing import NoReturn
 from adapt import __version__
 from adapt.cli.init import OPTIONS
 from adapt.config import Config, flat
+from adapt.job import JOBS
 from adapt.job.job_run import carry_out
-from adapt.job.registry import JOBS
 from adapt.job.vocabulary_job import told
 from adapt.parse.keys import option_sections
 from adapt.show.blocks import Block, Table, TextBlock

@@ -15,12 +15,15 @@ from adapt.config.job_sections import (
     EvaluationConfig,
     ExportConfig,
     MergeConfig,
+    NotifyConfig,
+    ResourcesConfig,
     RetrievalConfig,
     SimilarityConfig,
+    StorageConfig,
+    TrackingConfig,
     TuneConfig,
     VocabularyConfig,
 )
-from adapt.config.resources import NotifyConfig, ResourcesConfig, StorageConfig, TrackingConfig
 from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.training import MethodConfig, ModelConfig, ObjectiveConfig, SequenceConfig, TrainingConfig, section_of
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config, CorpusConfig, ObjectiveConfig, what
-from adapt.corpus.cleaning import catalogue
+from adapt.corpus.cleaning import cleaning_blocks
 from adapt.corpus.decontamination import (
     check_sets,
     evaluation_manifests,
@@ -168,7 +168,7 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
     """
     settings = {name: value for name, value in what(corpus).items() if name not in (*_LATER, *_EVALUATION, "cleaning")}
     settings["id_field"] = None  # keeps the keys of corpora from earlier versions, which had this field
-    settings["cleaning"] = catalogue.identity(corpus.cleaning)
+    settings["cleaning"] = cleaning_blocks.identity(corpus.cleaning)
     if corpus.decontaminate:
         fields = {
             evaluation.name: {"text_field": evaluation.text_field, "pair_field": evaluation.pair_field}

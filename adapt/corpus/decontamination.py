@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from adapt.config import CorpusConfig, EvaluationSet
-from adapt.corpus.cleaning.block import Drop
+from adapt.corpus.cleaning.cleaning_blocks import Drop
 from adapt.corpus.files.formats import Bad, fix_of, format_of
 from adapt.corpus.files.lines import TOO_LONG
 from adapt.corpus.files.manifest import Manifest, build_manifest, expand_paths

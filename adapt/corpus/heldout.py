@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from adapt.corpus.cleaning.block import Drop
+from adapt.corpus.cleaning.cleaning_blocks import Drop
 from adapt.corpus.legibility import Legibility
 from adapt.corpus.shingles import normalised, normalised_texts
 from adapt.runner import Record

@@ -24,8 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from adapt.config import CorpusConfig
-from adapt.corpus.cleaning.block import Block, Drop, count_change
-from adapt.corpus.cleaning.catalogue import blocks_of
+from adapt.corpus.cleaning.cleaning_blocks import Block, Drop, blocks_of, count_change
 from adapt.corpus.decontamination import EvaluationIndex, evaluation_index
 from adapt.corpus.entities import Span, Tagged
 from adapt.corpus.files.formats import Bad, fix_of

@@ -4,7 +4,6 @@
 - `tfidf`, `static`, `transformer`, `vampire`: one embedder each, in order of cost.
 - `vae`: the topic model of `vampire` and its training.
 - `text_chunks`: reads texts with their ids, in chunks, in tasks of the cluster.
-- `learn`: trains an embedder on a sample of texts, on the cluster.
-- `cluster_embedding`: embeds texts on the cluster.
+- `cluster_embedding`: trains an embedder on a sample of texts, and embeds texts, on the cluster.
 - `vector_files`: stores vectors in Parquet files, and builds an index from them.
 """

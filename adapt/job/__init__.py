@@ -1,7 +1,8 @@
-"""The jobs that users start. Each job is a function that builds its stages from a context.
+"""The jobs that users start, and their table. Each job is a function that builds its stages from a context.
+
+Parsing, help, chain files, plans, summaries and reports read the table JOBS.
 
 - `job_run`: runs and plans jobs.
-- `registry`: the table of all jobs, keyed by name.
 - `job_text`: prepares the text of a job, for training and for measuring.
 - `training_jobs`: dapt, tapt, finetune.
 - `selection_job`: select, and the selection of documents for other jobs.
@@ -10,3 +11,46 @@
 - `measuring_jobs`: evaluate, similarity, advise, which measure models and text.
 - `vocabulary_job`: vocabulary, which measures how the tokenizer splits words, and changes the vocabulary.
 """
+
+from adapt.config.kinds import imported
+from adapt.job.job_run import Job
+from adapt.job.measuring_jobs import ADVISE_JOB, EVALUATE_JOB, SIMILARITY_JOB
+from adapt.job.merge_job import MERGE_JOB
+from adapt.job.selection_job import SELECT_JOB
+from adapt.job.sequence_job import SEQUENCE_JOB
+from adapt.job.training_jobs import DAPT_JOB, FINETUNE_JOB, TAPT_JOB
+from adapt.job.vocabulary_job import VOCABULARY_JOB
+from adapt.support.errors import ConfigError, nearest
+
+JOBS: dict[str, Job] = {
+    job.name: job
+    for job in (
+        DAPT_JOB,
+        TAPT_JOB,
+        SELECT_JOB,
+        SEQUENCE_JOB,
+        MERGE_JOB,
+        FINETUNE_JOB,
+        EVALUATE_JOB,
+        SIMILARITY_JOB,
+        VOCABULARY_JOB,
+        ADVISE_JOB,
+    )
+}
+"""All jobs, keyed by name."""
+
+
+def job_of(name: str) -> Job:
+    """Returns the job with a name, or a user-defined job given as `package.module:JOB`.
+
+    Raises:
+        ConfigError: the job does not exist. The message names the nearest job.
+    """
+    if ":" in name:
+        job = imported("job", name)
+        if not isinstance(job, Job):
+            raise ConfigError(f"job: {name} is no Job", f"make it an instance of {Job.__module__}.Job")
+        return job
+    if name not in JOBS:
+        raise ConfigError(f"there is no job {name or '(none)'}", nearest(name, JOBS))
+    return JOBS[name]

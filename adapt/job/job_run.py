@@ -6,10 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from adapt.config import ResourcesConfig
 from adapt.config.job_config import Kind
 from adapt.model.start import Start
 from adapt.parse import parse
-from adapt.runner import Finished, Stage, ensure, plan_stages
+from adapt.ray.runtime import address_of, connect, totals
+from adapt.runner import Finished, Record, Stage, Store, ensure, ensure_all, plan_stages
 from adapt.runner.ensure import Planned, check_ahead, unfinished
 from adapt.runner.notifications import notifying
 from adapt.show.blocks import Block, Table, first_sentence, shown_by, summary
@@ -18,7 +20,6 @@ from adapt.show.progress.goals import TrainingAhead, trainings_table
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import Context
 from adapt.stage.export_model import planned_phases
-from adapt.stage.run_stages import run_stages
 from adapt.stage.select_documents import Select
 from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
@@ -29,7 +30,7 @@ from adapt.terminal.console import finish
 class Job:
     """A job that users can start.
 
-    A new job needs a module, a test and an entry in the table of `adapt.job.registry`.
+    A new job needs a module, a test and an entry in the table of `adapt.job`.
     """
 
     kind: Kind
@@ -256,3 +257,33 @@ def plan_of(job: Job, context: Context) -> Plan:
     forecasts = {stage: stage.forecast(records) for stage in waiting}
     named = {stage.name: forecast for stage, forecast in forecasts.items()}
     return Plan(job.name, stages, named, planned_phases(forecasts))
+
+
+ON_A_CLUSTER = 16
+"""Number of stages that are started at once on a cluster. The cluster delays their tasks until resources are free."""
+
+
+def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesConfig) -> list[Record]:
+    """Runs unfinished stages, in parallel if resources suffice, and returns the records of all.
+
+    Raises:
+        AdaptError: for the reasons given at `adapt.runner.parallel.ensure_all`.
+    """
+    waiting = unfinished(stages, store)[0]
+    if not waiting:
+        return ensure_all(stages, store, None, 1)
+    check_ahead(waiting, store)
+    return ensure_all(stages, store, *room(resources, len(stages)))
+
+
+def room(resources: ResourcesConfig, stages: int) -> tuple[Mapping[str, float] | None, int]:
+    """Connects to Ray, and returns the resources for stages that run at once, and the largest number of such stages.
+
+    Args:
+      resources: where the work runs. On a cluster, the returned resources are None, which sets no limit.
+      stages: number of stages to finish.
+    """
+    connect(resources)
+    joined = address_of(resources) is not None
+    most = resources.stages_at_once or (ON_A_CLUSTER if joined else stages + ON_A_CLUSTER)
+    return (None if joined else totals()), most

@@ -18,11 +18,9 @@ from adapt.model.locate import CONFIG, read_json
 from adapt.model.start import Start
 from adapt.runner import Stage
 from adapt.stage.context import Context, located
-from adapt.stage.extend_vocabulary import WAYS, ExtendVocabulary, TeachRows
-from adapt.stage.model_from_scratch import ScratchModel
 from adapt.stage.text_sources import Files, held_out, listed_files
-from adapt.stage.trim_vocabulary import TrimVocabulary
 from adapt.stage.vocabulary_analysis import GENERAL, AnalyzeVocabulary, Screening
+from adapt.stage.vocabulary_changes import WAYS, ExtendVocabulary, ScratchModel, TeachRows, TrimVocabulary
 from adapt.support.errors import ConfigError, nearest
 
 

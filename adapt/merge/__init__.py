@@ -2,8 +2,7 @@
 
 - `table`: finds merge methods by name, and reads their options from a configuration.
 - `merger`: the interface of merge methods, and the methods `average` and `interpolate`.
-- `task_vectors`: the methods `task_arithmetic`, `residual` and `dare`.
-- `ties`: the method `ties`.
+- `task_vectors`: the methods `task_arithmetic`, `residual`, `dare` and `ties`.
 - `compatibility`: refuses models of another architecture or with other tokens.
 - `tensor_matching`: matches the tensors and rows of two checkpoints.
 - `tensor_files`: reads and writes weights one tensor at a time.

@@ -16,7 +16,7 @@ MERGERS: Kinds[type[Merger]] = Kinds(
         "interpolate": "adapt.merge.merger:Interpolate",
         "average": "adapt.merge.merger:Average",
         "task_arithmetic": "adapt.merge.task_vectors:TaskArithmetic",
-        "ties": "adapt.merge.ties:Ties",
+        "ties": "adapt.merge.task_vectors:Ties",
         "dare": "adapt.merge.task_vectors:Dare",
         "residual": "adapt.merge.task_vectors:Residual",
     },

@@ -9,7 +9,7 @@ from adapt.config import Config, section_of
 from adapt.config.job_config import DAPT, Kind
 from adapt.config.reading import hints_of, read_fields
 from adapt.parse.blanks import refuse_blanks
-from adapt.parse.command_line import asks_for, read_given
+from adapt.parse.command_line import asks_for, configuration_text, help_text, read_given
 from adapt.parse.keys import (
     Named,
     named_in,
@@ -19,7 +19,6 @@ from adapt.parse.keys import (
     refuse_sections_without_fields,
     refuse_unknown_values,
 )
-from adapt.parse.shown import configuration_text, help_text
 from adapt.parse.values import check_config, refuse_contradictions
 from adapt.support.errors import ConfigError
 

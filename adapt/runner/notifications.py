@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from adapt.config.resources import Event, NotifyConfig
+from adapt.config.job_sections import Event, NotifyConfig
 from adapt.support.errors import AdaptError, ConfigError
 from adapt.support.redact import redact, redacted
 from adapt.terminal.console import duration, log

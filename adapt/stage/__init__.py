@@ -17,9 +17,7 @@
 - `sequence_matrices`: scores and losses of each model of a sequence on each domain.
 - `domain_sequence`: the stage of a whole sequence.
 - `vocabulary_analysis`: how words are split into tokens.
-- `extend_vocabulary`, `trim_vocabulary`: a model with more or fewer tokens.
+- `vocabulary_changes`: a model with more, fewer or new tokens.
 - `add_head`: an encoder with a new head for masked tokens.
-- `model_from_scratch`: a new tokenizer and a model with random weights.
 - `advice_evidence`: measurements for advice.
-- `run_stages`: runs the stages of a chain.
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, ModelConfig
-from adapt.corpus.cleaning.catalogue import check_entities
+from adapt.corpus.cleaning.cleaning_blocks import check_entities
 from adapt.corpus.corpora import Form
 from adapt.corpus.entities import TAGGERS
 from adapt.corpus.files.manifest import Manifest

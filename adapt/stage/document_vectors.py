@@ -189,7 +189,7 @@ class LearnEmbedder(Stage[LearntEmbedder]):
 
     def run(self, folder: Path, done: Done) -> Outcome[LearntEmbedder]:
         """Trains the embedder in one task of the cluster."""
-        from adapt.embed.learn import learn_embedder
+        from adapt.embed.cluster_embedding import learn_embedder
 
         connect(self.resources)
         sources = [texts.source(done) for texts in self.texts]

@@ -19,8 +19,8 @@ from adapt.method.table import method_of, past_fraction
 from adapt.model.size import ModelSize, model_size
 from adapt.model.start import Start
 from adapt.runner import Done, Stage
-from adapt.stage.extend_vocabulary import ExtendVocabulary, TeachRows
 from adapt.stage.prepare_text import Prepare, Prepared, PrepareTexts
+from adapt.stage.vocabulary_changes import ExtendVocabulary, TeachRows
 from adapt.support.errors import ConfigError, DataError
 from adapt.terminal.console import log
 from adapt.train.phases import Phase

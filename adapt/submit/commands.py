@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from ray.job_submission import JobSubmissionClient
 
 from adapt.chain.chain_stages import ahead
+from adapt.job.job_run import ON_A_CLUSTER
 from adapt.ray.runtime import connect
 from adapt.runner.stage import everything
 from adapt.show.blocks import Table
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import root_of
 from adapt.stage.preflight import check_absolute, check_memory
-from adapt.stage.run_stages import ON_A_CLUSTER
 from adapt.stage.train import Train
 from adapt.submit.cluster_check import check_driver, check_environment, check_places, check_storage, cluster_findings
 from adapt.submit.cluster_jobs import Follower, JobCluster, Unread, address_from, connected, show_while_read, stop

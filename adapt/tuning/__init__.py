@@ -1,8 +1,7 @@
 """Searches for good values of configuration fields by running trials.
 
 - `search_run`: runs a search from the command line to its report.
-- `space`: reads the searched fields with their domains.
-- `search_checks`: checks a search: its fields, their values, and its objectives.
+- `search_checks`: reads the space of the searched fields, and checks it and the objectives of a search.
 - `search_forecast`: estimates the cost of a search.
 - `search_stage`: the stage that runs all trials.
 - `job_trial`: runs a job with the values of a trial, measured on dev, and names it by its values.

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.evaluate.measurements import Estimate
+from adapt.job.job_run import room
 from adapt.runner import Finished, Record, Stage, Store
 from adapt.runner.parallel import Work, add_stages, step
 from adapt.runner.stage import everything
 from adapt.show.progress.chain_now import TRIALS_FILE, TrialNow, TrialsNow
 from adapt.show.terminal import drawn_table
-from adapt.stage.run_stages import room
 from adapt.support.errors import AdaptError, ClusterError, DeviceMemoryError, StorageError
 from adapt.support.redact import redact
 from adapt.terminal.console import log
@@ -51,7 +51,7 @@ class Trials:
     search: Search
     store: Store
     room: tuple[Mapping[str, float] | None, int]
-    """Resources for stages, and the largest number of stages at once (`adapt.stage.run_stages.room`)."""
+    """Resources for stages, and the largest number of stages at once (`adapt.job.job_run.room`)."""
     work: Work = field(default_factory=lambda: Work([], {}))
     values: dict[int, dict[str, Any]] = field(default_factory=dict)
     begun: dict[Asked, Trial] = field(default_factory=dict)

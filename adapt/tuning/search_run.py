@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config
-from adapt.job.job_run import Job
-from adapt.job.registry import JOBS, job_of
+from adapt.job import JOBS, job_of
+from adapt.job.job_run import Job, run_stages
 from adapt.parse import parse
 from adapt.parse.command_line import read_given
 from adapt.runner import Finished, Store, ensure
@@ -20,7 +20,6 @@ from adapt.show.blocks import Block, TextBlock, first_sentence
 from adapt.show.pages import SelfShown
 from adapt.show.report.study import HTML, Entry, Study
 from adapt.stage.context import Context, root_of
-from adapt.stage.run_stages import run_stages
 from adapt.support.errors import ConfigError, nearest
 from adapt.support.shipped import space_file, spaces
 from adapt.tuning.confirm import Confirm, Confirmed

@@ -7,9 +7,8 @@
 - `rebuild`: builds a tokenizer with more tokens.
 - `embedding_rows`: adds rows to a model, with initial values.
 - `extension`: writes an extended tokenizer and model with a model card.
-- `model_changes`: extends and trims a model.
+- `model_changes`: extends and trims a model, or makes a new one with random weights.
 - `teaching`: trains new rows before the rest of the model.
 - `trimming`: removes tokens that a domain never uses.
-- `from_scratch`: trains a tokenizer, and creates a model with random weights.
 - `vocabulary_results`: the results of these stages.
 """

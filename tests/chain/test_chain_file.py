@@ -10,7 +10,7 @@ from adapt.chain.chain_file import ChainFile, read_chain, read_command
 from adapt.chain.chain_nodes import Node, expand_chain, fill
 from adapt.chain.chain_stages import _start
 from adapt.config import Config
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.support.errors import ConfigError
 
 TASK = {name: f"{{data}}/{{task}}/{name}.jsonl" for name in ("train", "dev", "test")}

@@ -16,7 +16,7 @@ from adapt.cli.main import run_command
 from adapt.config import Config
 from adapt.config.job_config import DAPT, Kind
 from adapt.evaluate.measurements import FEWEST
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.parse import parse
 from adapt.support.errors import ConfigError, DataError, ModelError
 from tests.drive import Job

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adapt.cli.main import COMMANDS, RUN, ShippedRecipe, run_command, script, usage, with_files
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.support.errors import ConfigError
 from adapt.support.shipped import recipe_file, recipes, spaces, unless_here
 

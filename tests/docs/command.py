@@ -26,7 +26,7 @@ from adapt.parse.keys import named_in, nested, option_sections, overlaid
 from adapt.parse.yaml_file import read_yaml
 from adapt.support.errors import AdaptError
 from adapt.tuning import search_run
-from adapt.tuning.space import DOMAINS, read_space
+from adapt.tuning.search_checks import DOMAINS, read_space
 from tests.docs.world import SMALL
 
 

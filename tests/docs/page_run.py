@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from tests.docs.blocks import ROOT, CodeBlock
 from tests.docs.world import DEMO, STAND_IN
 from tests.drive import run_forked

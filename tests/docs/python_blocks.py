@@ -14,7 +14,7 @@ from typing import Any
 import dontstop
 from adapt.api import arguments_of
 from adapt.chain.chain_run import ChainPlan
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.runner import Store
 from adapt.stage.context import root_of
 from adapt.tuning.search_forecast import SearchAhead

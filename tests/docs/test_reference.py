@@ -14,8 +14,8 @@ import dontstop
 from adapt.cli.main import COMMANDS
 from adapt.config import Config
 from adapt.config.reading import hints_of
-from adapt.corpus.cleaning.catalogue import BLOCKS
-from adapt.job.registry import JOBS
+from adapt.corpus.cleaning.cleaning_blocks import BLOCKS
+from adapt.job import JOBS
 from adapt.merge.table import MERGERS
 from adapt.objective.table import OBJECTIVES
 from adapt.parse.keys import option_sections

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from adapt.config import ResourcesConfig
-from adapt.embed import learn, vae
+from adapt.embed import cluster_embedding, vae
+from adapt.embed.cluster_embedding import learn_embedder
 from adapt.embed.embedder import Embedder, embedder_of
-from adapt.embed.learn import learn_embedder
 from adapt.embed.text_chunks import LinesSource
 from adapt.embed.vae import WEIGHTS_FILE
 from adapt.support.errors import DataError, TrainingError
@@ -44,7 +44,7 @@ def dying(embedder: Embedder, texts: list[str], folder: Path) -> dict[str, float
 
     The first run raises an error after the second epoch, and the second run is killed there.
     """
-    from adapt.embed.learn import learn_in_task
+    from adapt.embed.cluster_embedding import learn_in_task
 
     number = len(list(folder.glob("start-*")))
     (folder / f"start-{number}").touch()
@@ -74,7 +74,7 @@ def test_failed_and_killed_trainings_resume_from_the_last_epoch(
     embedder, source = embedder_of("vampire", options, 0), LinesSource(tmp_path / "texts.jsonl")
     expected = learn_embedder(embedder, [source], tmp_path / "whole", ResourcesConfig())
     assert (expected["texts"], expected["epochs"]) == (80, 4)
-    monkeypatch.setattr(learn, "learn_in_task", dying)
+    monkeypatch.setattr(cluster_embedding, "learn_in_task", dying)
     folder = tmp_path / "stopped"
     with pytest.raises(TrainingError, match="the loss is not finite"):
         learn_embedder(embedder, [source], folder, ResourcesConfig())

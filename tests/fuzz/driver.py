@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from adapt.corpus.shard_batches import Feed, _stream
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.method.das.stage import ImportanceMeasured, MeasureImportance
 from adapt.model.start import MODEL_FOLDER
 from adapt.parse import parse_values

@@ -18,8 +18,8 @@ from adapt.chain.chain_stages import build_chain
 from adapt.cli.chain_command import main
 from adapt.config import Config, flat
 from adapt.config.job_config import DAPT, Kind
+from adapt.job import JOBS, job_of
 from adapt.job.job_run import Job, carry_out
-from adapt.job.registry import JOBS, job_of
 from adapt.parse import parse, parse_values
 from adapt.runner import Finished, Stage, ensure
 from adapt.runner.record import Record

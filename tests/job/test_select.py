@@ -11,7 +11,7 @@ from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import build_chain
 from adapt.config import Config, CorpusConfig, SelectConfig, TaptConfig
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.job.selection_job import SELECT_JOB, select_stages
 from adapt.job.training_jobs import SELECTION, dapt_stages, tapt_stages
 from adapt.parse import parse

@@ -12,6 +12,7 @@ import yaml
 from safetensors.torch import load_file
 
 from adapt.config import Config
+from adapt.job.job_run import run_stages
 from adapt.job.sequence_job import SEQUENCE_JOB, sequence_stages
 from adapt.model.additions.domain_modules import domains_of, sets_of
 from adapt.model.load import load_model
@@ -19,7 +20,6 @@ from adapt.parse import parse_values
 from adapt.runner import Finished, Stage, Store
 from adapt.stage.context import Context
 from adapt.stage.domain_sequence import Sequence, SequenceResult
-from adapt.stage.run_stages import run_stages
 from adapt.stage.train import Train
 from adapt.train.checkpoints.retain import newest_whole, step_of
 from tests import drive

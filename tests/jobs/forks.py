@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import adapt.job.job_run  # noqa: F401
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.parse import parse
 from adapt.support.errors import ConfigError
 

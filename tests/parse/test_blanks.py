@@ -11,12 +11,12 @@ import pytest
 from adapt.chain.chain_file import read_chain, read_command
 from adapt.chain.chain_nodes import expand_chain
 from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskConfig, TrainingConfig, flat
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.parse import check_config, parse
 from adapt.parse.keys import TABLES, option_sections, refuse_unknown_values
 from adapt.parse.yaml_file import load_yaml
 from adapt.support.errors import ConfigError
-from adapt.tuning.space import read_space
+from adapt.tuning.search_checks import read_space
 from tests.parse.calls import PATHS, parsed, refused
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from adapt.config import flat
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.method.das.method import DasOptions
 from adapt.method.replay import ReplayOptions
 from adapt.parse import parse, parse_values

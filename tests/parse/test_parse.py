@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from adapt.config import Config, CorpusConfig, ResourcesConfig, TrainingConfig, flat
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.parse import parse, parse_values
 from tests.parse.calls import DOMAINS, PATHS, parsed, refused
 

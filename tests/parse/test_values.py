@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from adapt.config import Config, CorpusConfig, TrainingConfig
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.parse import check_config, parse
 from adapt.support.errors import ConfigError
 from tests.parse.calls import PATHS, parsed, refused, sources

@@ -13,9 +13,9 @@ from adapt.job.vocabulary_job import change_vocabulary
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, ensure
 from adapt.stage.context import Context
-from adapt.stage.extend_vocabulary import TeachRows
 from adapt.stage.text_sources import Files
 from adapt.stage.vocabulary_analysis import Screening
+from adapt.stage.vocabulary_changes import TeachRows
 from tests.samples import sentences, write
 from tests.stage.test_extend_vocabulary import asking, config, texts  # noqa: F401  a fixture
 
@@ -82,14 +82,14 @@ def test_no_row_is_trained_on_excluded_text(apart: Config, monkeypatch: pytest.M
         return {name: iter(texts) for name, texts in found.items()}
 
     monkeypatch.setattr(Screening, "texts", noted)
-    from adapt.stage import extend_vocabulary
+    from adapt.stage import vocabulary_changes
 
     extended = ensure(stage.extended, context.store)
     read.clear()
     folder = extended.path.parent / "distilled"
     folder.mkdir()
     beginning: Any = stage.beginning
-    extend_vocabulary.teach(beginning, Done({stage.extended.key: extended.record}), folder)
+    vocabulary_changes.teach(beginning, Done({stage.extended.key: extended.record}), folder)
     assert sorted(read) == sorted(texts())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from adapt.chain.chain_nodes import Node
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.parse import parse_values
 from adapt.submit import cluster_jobs, submission
 from adapt.submit.cluster_jobs import JobCluster, is_bad_luck, stop

@@ -9,7 +9,7 @@ import pytest
 
 from adapt.config import Config, TuneConfig
 from adapt.evaluate.measurements import Estimate
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.parse import parse_values
 from adapt.runner import Done, Record, Stage
 from adapt.support.errors import ConfigError, DataError

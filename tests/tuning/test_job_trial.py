@@ -15,8 +15,8 @@ from ray.exceptions import OutOfMemoryError
 
 from adapt.config import Config, MethodConfig, ModelConfig, ResourcesConfig, TrainingConfig, TuneConfig
 from adapt.evaluate.measurements import Estimate
+from adapt.job import JOBS
 from adapt.job.job_run import Job
-from adapt.job.registry import JOBS
 from adapt.method.das.method import DasOptions
 from adapt.method.das.stage import Measuring
 from adapt.method.das.unit_sizes import gradients_on_cluster, measure_settings

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.parse import parse_values
 from adapt.tuning.job_trial import figures_of, on_dev, trial_of
 from tests.job.worlds import SPLITS, enter

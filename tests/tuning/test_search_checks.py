@@ -9,14 +9,13 @@ import pytest
 from ray import tune
 
 from adapt.config import Config
+from adapt.job import JOBS
 from adapt.job.job_run import Job
-from adapt.job.registry import JOBS
 from adapt.parse import parse_values
 from adapt.support.errors import ConfigError
 from adapt.tuning.job_trial import on_dev, trial_of
-from adapt.tuning.search_checks import check_fields, check_objectives
+from adapt.tuning.search_checks import check_fields, check_objectives, read_space
 from adapt.tuning.search_run import search_of
-from adapt.tuning.space import read_space
 from tests.job.worlds import SPLITS, enter
 
 ROOT = Path(__file__).resolve().parents[2]

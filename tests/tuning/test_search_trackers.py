@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from adapt.config import Config, TrackingConfig
 from adapt.evaluate.measurements import Estimate
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.runner import Store
 from adapt.tuning.job_trial import on_dev, trial_of
 from adapt.tuning.search_stage import Search, TrialRow

@@ -8,7 +8,7 @@ import pytest
 
 from adapt.support.errors import ConfigError
 from adapt.tuning.proposals import draw
-from adapt.tuning.space import ends, read_space
+from adapt.tuning.search_checks import ends, read_space
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = """

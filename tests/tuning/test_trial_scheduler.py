@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from adapt.config import Config, TrainingConfig, TuneConfig
-from adapt.job.registry import JOBS
+from adapt.job import JOBS
 from adapt.parse import parse_values
 from adapt.runner.stage import everything
 from adapt.stage.train import Train

@@ -10,7 +10,7 @@ from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import ModelError
-from adapt.vocabulary.from_scratch import DIMENSIONS, write_scratch
+from adapt.vocabulary.model_changes import DIMENSIONS, write_scratch
 from tests.samples import sentences
 
 TEXTS = [f"{text} hepatitis nephritis" for text in sentences(60)]

@@ -16,7 +16,7 @@ import numpy as np
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from adapt.config import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt
-from adapt.corpus.cleaning.block import Block, Drop
+from adapt.corpus.cleaning.cleaning_blocks import Block, Drop
 from adapt.corpus.shingles import characters_of, hashed, ngrams, table_of_characters
 from adapt.support.errors import ConfigError
 

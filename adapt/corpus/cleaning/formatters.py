@@ -15,7 +15,7 @@ from typing import ClassVar
 import ftfy
 
 from adapt.config import PositiveInt
-from adapt.corpus.cleaning.block import Block, Drop, Edit, count_change, edited
+from adapt.corpus.cleaning.cleaning_blocks import Block, Drop, Edit, count_change, edited
 
 
 @dataclass(frozen=True)

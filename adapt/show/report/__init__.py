@@ -2,13 +2,12 @@
 
 - `study`: the chain of a report, with its finished stages.
 - `task_runs`, `task_comparison`, `task_tables`, `task_figures`: scores of fine-tuned models by recipe.
-- `sequence_runs`, `sequence_tables`, `sequence_figures`, `sequence_section`: sequences of domains by method.
+- `sequence_runs`, `sequence_tables`, `sequence_section`: sequences of domains by method.
 - `tradeoffs`: gains on a domain against forgetting of general text.
 - `search_results`, `searches`: results of hyperparameter searches.
 - `trainings`: tables of pre-training.
 - `selections`: selected text, as tables and as a map.
-- `score_warnings`: warnings about the reliability of scores.
 - `lineage`: a drawing of the stages and their inputs.
-- `report_page`: all sections in reading order, written as HTML and Markdown.
+- `report_page`: all sections in reading order, with warnings about scores, as HTML and Markdown.
 - `served_page`: the report as a page that is updated while the chain runs.
 """

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapt.corpus.cleaning.block import Drop
-from adapt.corpus.cleaning.catalogue import BLOCKS, blocks_of
+from adapt.corpus.cleaning.cleaning_blocks import BLOCKS, Drop, blocks_of
 from adapt.corpus.cleaning.filters import (
     Letters,
     count_letters,

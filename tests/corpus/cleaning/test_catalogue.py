@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.config import CorpusConfig
-from adapt.corpus.cleaning.block import Block, Drop, Edit, edited
-from adapt.corpus.cleaning.catalogue import blocks_of, check_entities, identity
+from adapt.corpus.cleaning.cleaning_blocks import Block, Drop, Edit, blocks_of, check_entities, edited, identity
 from adapt.corpus.cleaning.filters import Length
 from adapt.corpus.cleaning.formatters import FixUnicode
 from adapt.corpus.entities import Tagged

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from adapt.show.report.score_warnings import warnings
+from adapt.show.report.report_page import warnings
 from adapt.show.report.study import Entry, Study
 from adapt.show.report.task_runs import collect
 from tests.show.report.fake_studies import Fake, finished

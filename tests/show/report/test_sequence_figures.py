@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from adapt.show.report.sequence_figures import front_of, front_verdict, reached, sequence_front
 from adapt.show.report.sequence_runs import Sequences, sequences_of
+from adapt.show.report.sequence_section import front_of, front_verdict, reached, sequence_front
 from adapt.show.report.study import Study
 from tests.show.report.fake_sequences import entry, sequence
 from tests.show.report.fake_studies import Fake

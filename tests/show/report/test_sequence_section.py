@@ -10,9 +10,8 @@ from scipy import stats
 
 from adapt.show.blocks import NONE, Cell
 from adapt.show.report.report_page import write_report
-from adapt.show.report.sequence_figures import legend, losses
 from adapt.show.report.sequence_runs import MEASURES, Sequences, compare_methods, sequences_of
-from adapt.show.report.sequence_section import sequence_verdicts, sequence_warnings
+from adapt.show.report.sequence_section import legend, losses, sequence_verdicts, sequence_warnings
 from adapt.show.report.sequence_tables import matrices, methods, noted
 from adapt.show.report.study import Study
 from adapt.statistics.comparison import holm

@@ -1,31 +1,37 @@
-"""Stages `extend` and `taught` add words of a domain as tokens to a model and its tokenizer.
+"""Stages that change a model's vocabulary: `extend`, `taught`, `trim` and `scratch`.
 
-`taught` trains the rows of the new tokens before the whole model is trained, by `distill` or `warmup`.
+- `extend` adds words of a domain as tokens to a model and its tokenizer.
+- `taught` trains the rows of the new tokens before the whole model is trained, by `distill` or `warmup`.
+- `trim` removes the tokens that a domain never uses.
+- `scratch` trains a tokenizer on a domain, and makes a model with random weights.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from adapt.config import Config
 from adapt.config.job_sections import tokens_wanted
+from adapt.model.additions.table import refuse_additions
 from adapt.model.size import ModelSize
 from adapt.model.start import Start
 from adapt.ray.runtime import connect, hide_unreserved_gpus
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.runner.files import link_or_copy, write_atomically
 from adapt.runner.record import OneModel, Record, load_record, read_result
-from adapt.show.blocks import Block, TextBlock
+from adapt.show.blocks import Block, TextBlock, summary
 from adapt.stage.context import Tokens
 from adapt.stage.preflight import check_weights
 from adapt.stage.text_sources import Files
 from adapt.stage.vocabulary_analysis import Screening, whole_text
-from adapt.support.better import Less
+from adapt.support.better import Less, More
+from adapt.support.errors import ConfigError
 from adapt.support.redact import redact
 from adapt.train.capacity.device import task_needs
-from adapt.vocabulary.vocabulary_results import Extended
+from adapt.vocabulary.vocabulary_results import Extended, compute_saved, empty_corpus
 
 WORDS_FILE = "words.json"
 WAYS = ("saved", "divergence", "trained")
@@ -217,3 +223,156 @@ def teach(stage: TeachRows, done: Done, folder: Path) -> Taught:
         return Taught(len(pieces), error.steps, error.before, error.after)
     warmed = warm_rows(extended, list(pieces), texts, stage.config, folder)
     return Taught(len(pieces), warmed.steps, warmed.first, warmed.last)
+
+
+@dataclass(frozen=True)
+class TrimmedVocabulary(OneModel):
+    """Result of `TrimVocabulary`. The stage's folder contains the model and the tokenizer."""
+
+    before: int
+    """Number of tokens before trimming."""
+    vocabulary: int
+    """Number of tokens after trimming."""
+    used: int
+    """Number of distinct tokens that occur in the text. Further tokens are kept for other reasons."""
+    parameters_saved: More[int]
+    """Number of parameters that were removed from the embeddings and the head."""
+    compute_saved: More[float | None] = None
+    """Share of a training's FLOPs that the smaller head saves on the same text. None if the model's dimensions are
+    unknown."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """Shows what remains of the vocabulary, and the model's folder."""
+        said = (
+            f"Removed {self.before - self.vocabulary:,} of {self.before:,} tokens, which your text does not use:"
+            f" the model has {self.parameters_saved:,} parameters fewer."
+        )
+        kept = f"{self.vocabulary:,} tokens remain. {self.used:,} of them occur in the text."
+        lines = [kept, *compute_saved(self.compute_saved), f"Model and tokenizer: {record.path}"]
+        return [*summary(said), *(TextBlock(line) for line in lines)]
+
+
+@dataclass(frozen=True, eq=False)
+class TrimVocabulary(Stage[TrimmedVocabulary]):
+    """Removes from a model and its tokenizer the tokens that some texts do not use."""
+
+    kind = "trim"
+    version = 2  # since version 2, byte tokens of BPE tokenizers with byte_fallback remain
+    takes = ONE_CPU
+
+    name: str
+    config: Config
+    start: Start
+    """Model to trim."""
+    tokens: Tokens
+    texts: Mapping[str, Files]
+    """Text whose tokens are kept. It includes held-out text and evaluation texts, which would otherwise consist largely
+    of unknown tokens. The text is not used to choose words or to train rows."""
+    kept: str | None
+    """Digest of a file of further text whose tokens are kept; None without a file."""
+
+    def what(self) -> Mapping[str, Any]:
+        """Returns the model, and the text that is read."""
+        return {
+            "model": self.start.digest,
+            **self.tokens.tokenizer,
+            "texts": {name: files.what() for name, files in self.texts.items()},
+            "max_megabytes": self.config.vocabulary.max_megabytes,
+            "keep": self.kept,
+            "seed": self.config.seed,
+        }
+
+    def run(self, folder: Path, done: Done) -> Outcome[TrimmedVocabulary]:
+        """Tokenizes the text in this process, and writes the trimmed model and tokenizer.
+
+        Raises:
+            ConfigError: the file of further text cannot be read.
+            DataError: there is no text.
+            ModelError: the tokenizer or the model cannot be trimmed, or would lose a special token.
+        """
+        from adapt.vocabulary.model_changes import trim_model
+
+        start, settings = self.start.made(done), self.config.vocabulary
+        refuse_additions(start.model, "trimmed")  # repeats the check for a model that the chain has made since
+        check_weights(start.model)
+        texts = chain(_lines(settings.keep), *(whole_text(files, self.config) for files in self.texts.values()))
+        return Outcome(TrimmedVocabulary(**trim_model(self.config, start, texts, list(self.texts), folder)))
+
+
+def _lines(file: str | None) -> list[str]:
+    if file is None:
+        return []
+    try:
+        return [line for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"vocabulary.keep: {file} cannot be read: {error}", "name a text file in UTF-8") from error
+
+
+@dataclass(frozen=True)
+class Begun(OneModel):
+    """Result of `ScratchModel`: a model with random weights.
+
+    The stage's folder contains the model and its tokenizer.
+    """
+
+    vocabulary: int
+    """Number of tokens of the new tokenizer."""
+    parameters: Less[int]
+    """Number of parameters of the model."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """Shows the size of tokenizer and model, and their folder."""
+        made = (
+            f"Made a tokenizer with {self.vocabulary:,} tokens and a model with {self.parameters:,} random parameters."
+            " The model knows nothing until it is trained."
+        )
+        return [*summary(made), TextBlock(f"Model and tokenizer: {record.path}")]
+
+
+@dataclass(frozen=True, eq=False)
+class ScratchModel(Stage[Begun]):
+    """Trains a tokenizer on a corpus, and makes a model with random weights."""
+
+    kind = "scratch"
+    takes = ONE_CPU
+
+    name: str
+    config: Config
+    start: Start
+    """Model whose architecture and kind of tokenizer are used."""
+    tokens: Tokens
+    domains: Mapping[str, Files]
+    screening: Screening
+    """Rules for excluding documents of the domains."""
+
+    def what(self) -> Mapping[str, Any]:
+        """Returns the architecture, the text that is read, the sizes and the seed."""
+        settings = self.config.vocabulary
+        return {
+            "model": self.start.digest,
+            **self.tokens.tokenizer,
+            "domains": {name: files.what() for name, files in self.domains.items()},
+            "size": settings.size,
+            "dimensions": settings.dimensions,
+            "max_megabytes": settings.max_megabytes,
+            "seed": self.config.seed,
+            **self.screening.what(self.domains),
+        }
+
+    def run(self, folder: Path, done: Done) -> Outcome[Begun]:
+        """Trains the tokenizer in this process, and draws the weights.
+
+        Raises:
+            DataError: the corpus has no text.
+            ModelError: the dimensions cannot be set.
+        """
+        from adapt.vocabulary.model_changes import write_scratch
+
+        texts, settings = self.screening.joined(self.domains, self.config, done), self.config.vocabulary
+        first = next(texts, None)
+        if first is None:
+            raise empty_corpus(", ".join(self.domains))
+        size = settings.size if isinstance(settings.size, int) else None
+        every = chain([first], texts)
+        start, seed = self.start.made(done), self.config.seed
+        return Outcome(Begun(*write_scratch(start, every, size, settings.dimensions, seed, folder)))
