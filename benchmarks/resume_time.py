@@ -88,9 +88,9 @@ def first_prepared(folder: str, step: int) -> float:
 
 
 def first_streamed(folder: Path, place: float) -> float:
-    """Returns the time from opening the streamed corpus to the batch at a share of the epoch [s].
+    """Returns the time from opening the streamed corpus to the batch at a share of an epoch [s].
 
-    The tokenizer is loaded.
+    The tokenizer is loaded before the time is measured.
     """
     from adapt.corpus.encode_chunks import _tokenizer
     from adapt.corpus.streaming import ItemIndex

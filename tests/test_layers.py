@@ -20,14 +20,14 @@ ALLOWED: dict[str, frozenset[str]] = {
     "support": frozenset(),
     "terminal": frozenset({"support"}),
     "config": BASE,
-    # the tables of kinds, because the options of kinds are sections
+    # parsing reads sections with the options of methods, objectives, selections and embedders
     "parse": BASE | {"method", "objective", "select", "embed"},
     "runner": BASE,
     "ray": BASE,
     "corpus": GROUND | {"ray", "model"},  # the tokenizer is in `model`
-    "objective": GROUND | {"model"},  # the head of a model, which runs at the predicted positions only
+    "objective": GROUND | {"model"},  # objectives run a model's head, at the predicted positions only
     "model": GROUND,
-    # losses of models, word counts, and vectors
+    # selections use losses of models, word counts, and vectors
     "select": GROUND | {"corpus", "model", "evaluate", "embed", "index", "ray"},
     "method": GROUND | {"objective", "model", "merge", "corpus", "ray", "train"},  # INSIDE restricts two of these
     "train": GROUND | {"method", "objective", "model", "corpus", "ray"},

@@ -201,9 +201,9 @@ def _gap(evidence: Evidence) -> float | None:
 
 
 def _nearness(evidence: Evidence, nearer: bool) -> str:
-    """Lists the tasks to which the corpus is nearer than general text, or the other tasks if `nearer` is false.
+    """Lists the tasks to which the corpus is nearer than general text. If `nearer` is false, lists the other tasks.
 
-    The result is empty if at most half of the tasks are nearer, or, if `nearer` is false, if fewer than half are not.
+    The result is empty if the listed tasks are a minority, or if `nearer` is true and they are exactly half.
     """
 
     def is_near(task: TaskEvidence) -> bool:

@@ -319,7 +319,7 @@ class ResourcesConfig:
     preemptions do not count."""
     stages_at_once: PositiveInt | None = None
     """Largest number of independent stages of a chain that run at the same time; null is as many as fit on this
-    machine. On a cluster, null is 16, which the cluster starts when it has room."""
+    machine. On a cluster, null is 16, and the cluster delays their tasks until resources are free."""
     wait_s: NonNegativeFloat = 300.0
     """Time to wait for an autoscaling cluster to provide the requested resources [s]."""
 

@@ -113,7 +113,7 @@ class FinetuneConfig:
     """Fine-tuning of a model on a task. Defaults are those of the paper."""
 
     mode: Literal["fine_tune", "feature_extraction", "linear_probe", "lora"] = "fine_tune"
-    """`fine_tune` trains all weights; `lora` trains low-rank additions to them (arXiv 2106.09685). Two modes do not
+    """`fine_tune` trains all weights; `lora` trains low-rank adapters (arXiv 2106.09685). Two modes do not
     change the encoder: `feature_extraction` (logistic regression on pooled features) and `linear_probe` (a linear layer
     on a learned mix of the encoder's layers)."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2, 3, 4], metadata={"how": True})
@@ -144,9 +144,9 @@ class FinetuneConfig:
     class_weights: Literal["none", "balanced"] = "none"
     """`balanced` weighs examples in inverse proportion to the size of their class. For rare classes."""
     lora_rank: PositiveInt = 8
-    """`lora`: rank of the trained additions to the weight matrices."""
+    """`lora`: rank of the trained adapters of the weight matrices."""
     lora_alpha: PositiveFloat = 16.0
-    """`lora`: the additions are scaled by lora_alpha / lora_rank."""
+    """`lora`: the outputs of the adapters are scaled by lora_alpha / lora_rank."""
     domain: str | None = how(None)
     """For a model with separate parts per domain (docs/guide/forgetting.md): the domain whose parts are used; null
     takes the domain whose text is nearest to the train split."""

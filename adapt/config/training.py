@@ -125,7 +125,7 @@ class TrainingConfig:
     """Largest number of training tokens (rounded up to whole steps)."""
     max_flops: PositiveFloat | None = None
     """Largest number of floating point operations of the forward and backward passes, from the model's dimensions and
-    the method's additions (rounded up to whole steps). It trains models of different sizes or tokenizers at equal
+    what the method adds (rounded up to whole steps). It trains models of different sizes or tokenizers at equal
     compute."""
     epochs: PositiveFloat | None = None
     """Largest number of passes over the prepared corpus (rounded up to whole steps)."""

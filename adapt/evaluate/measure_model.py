@@ -38,7 +38,7 @@ def call_on_device(function: Callable[..., T], resources: ResourcesConfig, *argu
 
 
 MADE_BY = {"train": "start.training", "export": "training", "finetune": "start.training", "merge": "start.training"}
-"""Name of the input that leads to the model which a stage started from, keyed by the stage's kind.
+"""Names of inputs, keyed by kind of stage. The input leads to the model from which such a stage started.
 Merges have further inputs, `models.*`."""
 
 

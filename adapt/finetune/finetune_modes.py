@@ -252,7 +252,7 @@ class TrainedWords(nn.Module):
         self.rows = nn.Parameter(table.detach()[used])
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Looks up ids, [...], and returns vectors, [..., H]. In training mode, unused ids, of padding, get any row."""
+        """Looks up ids, [...], and returns vectors, [..., H]. In training mode, ids of padding may get any vector."""
         places = self.place[ids]
         vectors = embedding(places.clamp(min=0), self.rows)
         return vectors if self.training else torch.where((places >= 0)[..., None], vectors, embedding(ids, self.table))

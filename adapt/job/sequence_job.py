@@ -119,7 +119,7 @@ def sequence_stages(context: Context) -> SequenceStage:
 
     Each domain has the method's stages before training, the training, the method's stages after it, the export,
     held-out losses, and fine-tuning on the tasks of all domains so far. Each task is learnt by a copy of the model,
-    which is not told the domain (arXiv 2302.03241, section 4). Every stage depends only on earlier domains, so adding
+    without the domain's name (arXiv 2302.03241, section 4). Every stage depends only on earlier domains, so adding
     a domain at the end reruns nothing, and another order reuses the common beginning.
 
     Raises:

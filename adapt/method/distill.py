@@ -28,7 +28,7 @@ class DistillOptions:
     """Options of distillation, which keeps outputs near those of the model before the domain (arXiv 1606.09282)."""
 
     weight: NonNegativeFloat = 1.0
-    """Weight in the loss of the distance between the two models; 0 disables it."""
+    """Factor of the distance between the two models, which is added to the loss; 0 disables it."""
     of: Literal["logits", "states"] = "logits"
     """What is compared at each prediction. `logits`: the divergence of the distributions over the vocabulary. `states`:
     the mean squared difference of the last hidden states."""

@@ -183,10 +183,10 @@ def hide_unreserved_gpus() -> None:
 
 
 def await_resources(resources: ResourcesConfig) -> None:
-    """Checks that there is room for the smallest number of workers. Waits for a joined cluster to grow.
+    """Checks that enough resources are free for the smallest number of workers. Waits for a joined cluster to grow.
 
     Raises:
-        ClusterError: there is not enough room, or on a cluster still not enough room after `resources.wait_s`.
+        ClusterError: resources are missing; on a cluster, they are still missing after `resources.wait_s`.
     """
     bundle, fewest = bundle_of(resources), fewest_of(resources.workers)
     if _placeable(bundle) < fewest and address_of(resources):

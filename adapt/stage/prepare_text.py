@@ -66,7 +66,7 @@ class Prepare(Stage[Prepared]):
     measured: tuple[Stage[Prepared], ...] = ()
     """Stages with held-out text on which models are measured. Its documents are excluded from the source."""
     shared_with: str = ""
-    """Another field that uses the same text. Some of the text must then remain for measurement."""
+    """Field whose training uses the same text. Some documents must then be held out, for measurement. Empty if none."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the settings for reading and tokenizing the source, which enter the stage's key.

@@ -53,7 +53,7 @@ class Listing(Stage[Listed]):
     """Whether the parts of the corpus are files. Parts of a dataset or of packages are not files and have no sizes."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the digest of all parts."""
+        """Returns one digest over the content of all files."""
         return {"digest": self.manifest.digest}
 
     def run(self, folder: Path, done: Done) -> Outcome[Listed]:

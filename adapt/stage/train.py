@@ -384,7 +384,7 @@ class Train(Stage[Trained]):
         return {name: done[text].result for name, text in {**self.corpora, **self.recalled, **replay}.items()}
 
     def _sized(self, texts: Sequence[Prepared], done: Done) -> Config:
-        """Returns the configuration with batch size and length in numbers, as far as the texts determine them."""
+        """Returns the configuration with the batch size and length that follow from the texts."""
         batched = sized(self.config, self.batch_examples, texts) if texts else self.config
         return with_flops_as_steps(batched, self._size(done), self._mean_length(done), bool(self.past))
 

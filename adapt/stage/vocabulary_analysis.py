@@ -34,8 +34,8 @@ class Screening:
     def what(self, domains: Mapping[str, Files]) -> dict[str, Any]:
         """Returns the entries of a stage's key that identify the screening. Empty without screening.
 
-        Older keys contain the same digests of evaluation sets, although these were not excluded yet. The entry
-        `screened` distinguishes new results.
+        The entry `screened` distinguishes new results from older ones, which did not exclude evaluation sets although
+        their keys contain the digests of these sets.
         """
         return {
             **({"screened": True} if any(files.corpus.decontaminate for files in domains.values()) else {}),
@@ -63,7 +63,7 @@ class Screening:
         }
 
     def joined(self, domains: Mapping[str, Files], config: Config, done: Done) -> Iterator[str]:
-        """Returns the documents of all domains, one domain after another, which share `vocabulary.max_megabytes`."""
+        """Returns documents of all domains, one domain after another. The domains share `vocabulary.max_megabytes`."""
         megabytes = config.vocabulary.max_megabytes / len(domains)
         return chain.from_iterable(self.texts(domains, megabytes, config.seed, done).values())
 

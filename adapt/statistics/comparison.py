@@ -235,8 +235,8 @@ def paired(differences: Sequence[float], is_varied: bool = True) -> Comparison:
 
     p cannot be below 2^(1 - n), the share of sign assignments that give all n differences the same sign. So up to five
     pairs cannot be significant, even if all agree. With few pairs, only Student's t determines the interval, which
-    assumes normal differences. Pairs are assumed to be independent. One pair has neither
-    interval nor p. There is no interval if all differences are equal up to rounding.
+    assumes normal differences. Pairs are assumed to be independent. One pair has neither interval nor p. There is no
+    interval if all differences are equal up to rounding.
 
     Args:
         differences: one for each seed; at least one.

@@ -43,7 +43,7 @@ class Tested:
 
 
 def total(weights: np.ndarray, counts: Counts) -> np.ndarray:
-    """Returns the examples' counts summed by weight [resamples, K].
+    """Sums the weighted counts of all examples, for each resample [resamples, K].
 
     The weights are [resamples, examples], and the counts are [examples, K].
     """

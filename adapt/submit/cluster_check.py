@@ -240,7 +240,7 @@ def check_ever(resources: ResourcesConfig, kinds: list[NodeKind], grows: bool) -
     """Checks that the workers of a training fit on the present or possible nodes.
 
     Raises:
-        ClusterError: there will never be room for the workers. Or `gpus_per_worker` is null, and the training would
+        ClusterError: the workers will never fit on the nodes. Or `gpus_per_worker` is null, and the training would
             run on CPUs because no GPU node has started yet.
     """
     has_gpus = any(kind.resources.get("GPU") for kind in kinds)

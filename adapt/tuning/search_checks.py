@@ -118,7 +118,7 @@ def _two(values: list[Any]) -> tuple[Any, Any]:
 
 
 def _fits(name: str, value: Any, place: str, configure: Configure) -> None:
-    """Refuses an invalid value of a field. Values that contradict other fields are not refused before their trial."""
+    """Refuses an invalid value of a field. If a value only contradicts other fields, its trial fails later instead."""
     try:
         configure({name: value})
     except ConfigError as error:

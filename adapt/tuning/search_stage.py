@@ -76,7 +76,7 @@ class Searched:
     best: int
     """Number of the best trial by the first objective."""
     front: list[int]
-    """Numbers of the trials on the Pareto front, where no other trial is at least as good in every objective."""
+    """Numbers of the trials on the Pareto front: no other trial is at least as good in every objective."""
     device_hours: float
     """Device-hours of the stages of all trials. Each stage counts once, even if it ran before the search."""
     stages: int

@@ -181,7 +181,7 @@ def faults(road: list[Hop]) -> list[str]:
     return found
 
 
-# --- the road
+# --- the lists of calls
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -198,7 +198,7 @@ def test_the_path_leads_from_the_script_to_ray_in_few_hops() -> None:
     assert len(running) <= MOST
 
 
-# --- the walker itself
+# --- faults in such a list are noticed
 
 
 def test_a_missing_hop_is_noticed() -> None:

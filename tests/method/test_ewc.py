@@ -112,7 +112,7 @@ def test_the_gradient_is_strength_times_information_times_distance_moved(
 def test_the_stage_equals_a_computation_from_its_rows(
     tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None
 ) -> None:
-    """Checks the stage with one and with two tasks, and that no files of tasks remain."""
+    """Checks the stage with one and with two Ray tasks, and that no files of these tasks remain."""
     results = [sum_up(summing(tiny_bert, corpus, _made(tmp_path / str(n)), n), FISHER_FILE, None) for n in (1, 2)]
     one, two = (load_file(tmp_path / str(n) / FISHER_FILE) for n in (1, 2))
     assert [file.name for file in (tmp_path / "2").iterdir()] == [FISHER_FILE]

@@ -183,7 +183,7 @@ def test_a_new_prefix_depends_on_seed_and_domain(tiny_bert: Path) -> None:
     assert torch.equal(first(seed=1, number=1), first(seed=1, number=1))
     assert not torch.equal(first(seed=1, number=1), first(seed=1, number=2))
     assert not torch.equal(first(seed=1, number=1), first(seed=2, number=1))
-    assert first(length=300).abs().sum((1, 2)).min() > 0  # more than the model's positions
+    assert first(length=300).abs().sum((1, 2)).min() > 0  # 300 exceeds the model's positions
 
 
 def check_prefix(folder: Path, streaming: bool = False, **options: Any) -> None:

@@ -179,7 +179,7 @@ def test_a_private_folder_of_one_user_does_not_stop_another(root: Path) -> None:
 
 def test_files_that_only_their_owner_could_read_become_readable(root: Path) -> None:
     def private(folder: Path, done: Done) -> Outcome[ToyResult]:
-        os.close(os.open(folder / "weights", os.O_CREAT, 0o600))  # safetensors creates files with this mode
+        os.close(os.open(folder / "weights", os.O_CREAT, 0o600))  # like safetensors, which creates files with this mode
         write(folder, done)
         return Outcome(ToyResult())
 

@@ -164,7 +164,7 @@ def test_near_copies_are_those_of_a_comparison_of_all_pairs() -> None:
     expected = []
     for text in texts:
         similar = [jaccard(text, other) for other in kept]
-        assert not any(0.7 < value < 0.9 for value in similar)  # no pair is near the threshold
+        assert not any(0.7 < value < 0.9 for value in similar)  # so no pair is near the threshold
         expected.append(all(value < 0.8 for value in similar))
         kept += [text] if expected[-1] else []
     distinct = Distinct(ALIKE)

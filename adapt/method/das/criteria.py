@@ -122,7 +122,7 @@ def _of_batch(
         value = _value(model, gates, loss, part, leaves, owner if by_row else None, settings.dtype)
         wanted = at_tokens.taken(owner) if at_tokens else []
         gradients = torch.autograd.grad(value, [*leaves.values(), *wanted])
-        for total, gradient in zip(sums, gradients, strict=False):  # the remaining gradients are those of tokens
+        for total, gradient in zip(sums, gradients, strict=False):  # without the gradients of tokens, which are last
             total.add_(gradient)
         if at_tokens:
             at_tokens.add(gradients[len(sums) :])

@@ -84,7 +84,7 @@ class DasOptions:
     """Minimum of the mean of 1 - importance in each layer and kind of unit. Importances are scaled down to reach it. 0
     changes no importance."""
     contrast_weight: NonNegativeFloat = 1.0
-    """Weight in the loss of the contrast between earlier and new knowledge; 0 disables the contrast."""
+    """Factor of the contrast between earlier and new knowledge, which is added to the loss; 0 disables the contrast."""
     contrast_temperature: PositiveFloat = 0.05
     """Temperature of the contrast: similarities are divided by it. Lower values weigh similar documents more."""
     contrast_documents: PositiveInt = 248

@@ -71,7 +71,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
     texts: tuple[Stage[Any], ...]
     """The prepared texts that importance is measured on."""
     previous: Stage[ImportanceMeasured] | None
-    """The stage with the earlier importance that the new importance is merged with; None if there is none."""
+    """The stage with the earlier importance, which is merged with the new importance; None without earlier domains."""
     about: About
     """Knowledge for which importance is measured: `general` (see `das.general_importance`) or the texts' `domain`."""
 
@@ -115,7 +115,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
         config, das = self.config, self.options
         size = model_size(self.start.pretrained.model)
         share = size.embedding_parameters / size.parameters if size else None
-        for warning in unprotected(das, share) if self.about == "general" else ():  # once, before anything is trained
+        for warning in unprotected(das, share) if self.about == "general" else ():  # warns once, before any training
             log(f"warning: {warning}")
         connect(config.resources)
         await_resources(config.resources)

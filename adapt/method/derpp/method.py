@@ -39,9 +39,9 @@ class DerppOptions:
     fraction: OpenFraction = 0.25
     """Number of replayed rows in a step, relative to the step's own rows. They are additional rows."""
     alpha: NonNegativeFloat = 0.1
-    """Weight in the loss of the mean squared difference from the earlier states of replayed rows."""
+    """Factor of the mean squared difference from the earlier states of replayed rows, added to the step's loss."""
     beta: NonNegativeFloat = 0.5
-    """Weight in the loss of the objective's loss on replayed rows."""
+    """Factor of the objective's loss on replayed rows, before it is added to the step's loss."""
 
 
 class Derpp(Method):
@@ -54,7 +54,7 @@ class Derpp(Method):
     """The reservoir and the passes that replay its rows, set by `prepare_model`. All ranks hold the same rows."""
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Creates the rehearsal and loads the reservoir of the earlier domains. Returns the model unchanged."""
+        """Loads the reservoir of the earlier domains and prepares its replay. Returns the model unchanged."""
         from adapt.method.derpp.reservoir import Rehearsal
 
         self.rehearsal = Rehearsal(self.options, setting)

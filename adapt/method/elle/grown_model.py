@@ -79,7 +79,7 @@ class Axis:
         return cls(torch.cat([torch.arange(before), *rounds])[:after])
 
     def blocks(self, size: int, stacked: int = 1) -> Axis:
-        """Returns an axis with `size` adjacent positions per unit. The whole axis is repeated `stacked` times."""
+        """Returns an axis with `size` adjacent positions per unit, for `stacked` matrices that follow each other."""
         before = int(self.sources.max()) + 1
         within = (self.sources[:, None] * size + torch.arange(size)).flatten()
         return Axis(torch.cat([within + number * before * size for number in range(stacked)]))

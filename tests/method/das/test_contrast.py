@@ -122,7 +122,7 @@ def test_info_nce_equals_the_formula(count: int, known: bool) -> None:
 def test_info_nce_without_other_documents_is_0() -> None:
     found = info_nce(draw(0, 1), draw(0, 2), draw(0, 3), TEMPERATURE, most=5)
     assert (found.shape, found.sum()) == ((0,), 0)
-    assert info_nce(draw(1, 1), draw(1, 2), None, TEMPERATURE, most=5).tolist() == [0.0]  # no document to compare with
+    assert info_nce(draw(1, 1), draw(1, 2), None, TEMPERATURE, most=5).tolist() == [0.0]  # nothing to compare with
 
 
 @pytest.mark.parametrize(("most", "sizes"), [(9, [7]), (7, [7]), (6, [3, 4]), (3, [2, 2, 3]), (1, [1] * 7)])

@@ -20,7 +20,7 @@ from tests.method.das.test_contrast import LENGTHS, importance, rows, separately
 from tests.model.families import documents, ready
 
 TEMPERATURE = DasOptions().contrast_temperature
-OBJECTIVE = CausalLanguageModelling()  # all objectives compute their loss in the same way
+OBJECTIVE = CausalLanguageModelling()  # any objective will do, because all compute their loss in the same way
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_the_result_is_between_the_earlier_and_the_trained_model(learnt: dict[st
         method.prepare_model(model, Setting(past=learnt, anchor=anchor, load=stored.__getitem__))
         moved = {name: each + 2 if each.is_floating_point() else each for name, each in model.state_dict().items()}
         made[share] = method.merge(dict(moved))
-    assert any(not torch.equal(each, moved[name]) for name, each in made[1.0].items() if name in moved)  # masked
+    assert any(not torch.equal(each, moved[name]) for name, each in made[1.0].items() if name in moved)  # masks act
     for name, found in made[0.3].items():
         weight = made[1.0][name]
         share = 0.3 if found.is_floating_point() else 1.0

@@ -63,7 +63,7 @@ def test_each_text_has_the_prompt_of_its_own_domain(tmp_path: Path) -> None:
     def changed_by(number: int) -> bool:
         before, kept = total(), prompts[number].vectors.detach().clone()
         with torch.no_grad():
-            prompts[number].vectors.copy_(kept.flip(-1))  # the norm would remove an added constant
+            prompts[number].vectors.copy_(kept.flip(-1))  # flipped, because the norm would remove an added constant
         found = total() != before
         with torch.no_grad():
             prompts[number].vectors.copy_(kept)

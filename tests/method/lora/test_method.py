@@ -1,4 +1,4 @@
-"""Tests LoRA: outputs start unchanged, only the additions train, and the merged model computes the same."""
+"""Tests LoRA: outputs start unchanged, only the adapters train, and the merged model computes the same."""
 
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,7 @@ def test_the_key_of_plain_lora_has_no_variant() -> None:
 
 
 def test_initial_additions_depend_on_seed_and_domain() -> None:
-    """Checks that seed and domain number fix the initial additions, so that all ranks and resumed runs agree."""
+    """Checks that seed and domain number fix the initial adapters, so that all ranks and resumed runs agree."""
     (_, one), (_, same), (_, other), (_, later) = (
         prepared("bert", **setting) for setting in ({}, {}, {"seed": 1}, {"number": 2})
     )

@@ -1,4 +1,4 @@
-"""Tests CorDA: sums of second moments over the inputs of layers, and additions from the least important directions."""
+"""Tests CorDA: sums of second moments over the inputs of layers, and adapters from the least important directions."""
 
 from pathlib import Path
 from typing import Any

@@ -197,8 +197,8 @@ def test_the_time_of_the_other_run_is_not_counted(store: Store, monkeypatch, lin
 def test_a_record_has_only_the_runs_own_cost(monkeypatch) -> None:
     """The run trained 6,000 tokens in 50 s on two devices, and inherited 9,000 tokens from another run.
 
-    The record has the own tokens and time as cost. Result fields such as the number of tokens include the inherited
-    part.
+    The cost in the record counts only the run's own tokens and time. Result fields such as the number of tokens include
+    the inherited part.
     """
     monkeypatch.setattr(worker, "peak_memory", lambda _: 1)
     loop = SimpleNamespace(engine=SimpleNamespace(device=None))
