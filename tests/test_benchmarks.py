@@ -20,7 +20,8 @@ from scripts import benchmark_table
 
 ROOT = Path(__file__).parents[1]
 TOOLS = {
-    *("claims", "equality", "selection_study", "sequences", "slices", "small_decoder", "versus", "vocabulary_study")
+    *("claims", "equality", "rtd_study", "selection_study", "sequences", "slices", "small_decoder", "small_electra"),
+    *("versus", "vocabulary_study"),
 }
 """Programs in benchmarks/ that measure nothing: they make inputs of chains, or tables of finished chains."""
 PROGRAMS = {file.stem for file in (ROOT / "benchmarks").glob("*.py") if "__main__" in file.read_text().splitlines()[-2]}

@@ -110,6 +110,8 @@ class Kind:
     """Whether the job requires `task`."""
     selects: bool = False
     """Whether the job can train on documents selected from a pool (`select.pool_paths`) instead of a corpus."""
+    detects: bool = False
+    """Whether the job accepts objective.kind rtd: it trains by it, or does not use the objective."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Defaults that differ from those of the fields, by dotted field name. A length in epochs or tokens overrides a
     default in steps."""
@@ -119,6 +121,7 @@ DAPT = Kind(
     "dapt",
     "Domain-adaptive pre-training: adapts a model to a corpus (Don't Stop Pretraining, section 3).",
     selects=True,
+    detects=True,
 )
 """The default job, if a configuration names no other."""
 TAPT_LENGTH: Mapping[str, Any] = {"training.epochs": 100.0, "training.learning_rate": 1e-4}

@@ -20,7 +20,7 @@ from adapt.model.packing.packed import Packed
 from adapt.model.sparse_prediction import predict_at
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make, uniform
-from adapt.objective.table import measured_objective
+from adapt.objective.table import measured_objective, objective_options
 from adapt.ray.runtime import hide_unreserved_gpus
 from adapt.train.worker_process import use_threads
 
@@ -42,39 +42,49 @@ def ready(pretrained: Pretrained, causal: bool, shared_by: int = 1) -> Ready:
         causal: whether the model predicts the next token.
         shared_by: number of trainings and tasks that share the cores of a machine, including this task.
     """
-    hide_unreserved_gpus()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.type == "cpu":
-        use_threads(shared_by=shared_by)
+    device = _device(shared_by)
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
     torch.nn.Module.to(model, device)
     return Ready(model, tokenizer, device)
 
 
+def _device(shared_by: int) -> torch.device:
+    """Returns the GPU that the Ray task reserved, or the CPU, whose threads it then limits."""
+    hide_unreserved_gpus()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        use_threads(shared_by=shared_by)
+    return device
+
+
 def measure_corpora(measurement: Measurement) -> MeasuredCorpora:
     """Measures the losses on each corpus, and predicts example words of the first corpus that has suitable text."""
-    config = measurement.config
-    is_causal = config.objective.kind == "causal"
-    loaded = ready(measurement.pretrained, is_causal, config.resources.trainings)
-    model, tokenizer, device = loaded.model, loaded.tokenizer, loaded.device
-    objective = make(measured_objective(config), tokenizer, SAMPLE_SEED)
+    config, pretrained = measurement.config, measurement.pretrained
+    device = _device(config.resources.trainings)
+    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    options = objective_options(config) if config.objective.kind == measured_objective(config).kind else None
+    objective = make(measured_objective(config), tokenizer, SAMPLE_SEED, options)
+    model = objective.load(pretrained, options, first=measurement.first)
+    torch.nn.Module.to(model, device)
     losses: dict[str, dict[str, list[float]]] = {}
     routes: dict[str, Routes] = {}
+    figures: dict[str, dict[str, float]] = {}
     examples: list[dict[str, Any]] = []
     for name, corpus in measurement.corpora.items():
         sample = Heldout.sample(Path(corpus), config.evaluation, objective.columns())
         own = measurement.domains.get(name)
         found = losses_by_domain(model, objective, sample, config.evaluation, device, own)
         losses[name] = {"losses": found.losses.tolist(), "counts": found.counts.tolist()}
-        if sample.sizes is not None:
+        figures[name] = objective.figures()
+        if sample.sizes is not None and objective.predicts_words:
             predictable = predictable_tokens(objective, sample, config.evaluation)
             losses[name] |= {"predictable": predictable.tolist(), "sizes": list(sample.sizes)}
         routes[name] = found.routed, found.routed_right, found.mixed
-        if not examples:
-            show = next_words if is_causal else filled_masks
+        if not examples and objective.predicts_words:
+            show = next_words if objective.is_causal else filled_masks
             examples = show(model, tokenizer, sample, config.evaluation.examples, device)
-    return losses, routes, examples
+    return losses, routes, figures, examples
 
 
 TOP = 3

@@ -17,12 +17,21 @@ from adapt.corpus.files.sources import sources_of
 from adapt.corpus.legibility import Legibility, read_legibility
 from adapt.evaluate.intervals import change, mean_loss
 from adapt.evaluate.measure_model import read_losses
-from adapt.evaluate.measurements import NOT_MEASURED, Estimate, LossChange, RetrievalChange, Text, TextLoss
+from adapt.evaluate.measurements import (
+    DETECTION_NOTE,
+    FOUND,
+    NOT_MEASURED,
+    Estimate,
+    LossChange,
+    RetrievalChange,
+    Text,
+    TextLoss,
+)
 from adapt.model.additions.table import stored_additions
-from adapt.model.model_card import front_matter, loading_code, settings, table
+from adapt.model.model_card import LOADING_DETECTOR, front_matter, loading_code, settings, table
 from adapt.model.sentence_vectors import SentenceVectors, write_sentence_vectors
 from adapt.model.start import MODEL_FOLDER
-from adapt.objective.table import objective_options
+from adapt.objective.table import RTD, objective_options
 from adapt.runner import Record
 from adapt.runner.files import link_or_copy, storage_errors, write_atomically
 from adapt.support.redact import redact, redacted
@@ -64,13 +73,14 @@ Evaluation = tuple[Path, Mapping[str, TextLoss]]
 """The folder of an evaluation, and the evaluation's result on each text."""
 
 
-def loss_changes(before: Evaluation, after: Evaluation, samples: int) -> list[LossChange]:
+def loss_changes(before: Evaluation, after: Evaluation, samples: int, of: str = "") -> list[LossChange]:
     """Returns the change of the held-out loss with its 95% interval, for each text with enough documents.
 
     Args:
         before: the evaluation of the model before training.
         after: the evaluation of the model after training, on the same documents and masks.
         samples: number of bootstrap resamples.
+        of: what the losses are losses of, unless of predicted tokens.
     """
     changes = []
     for text in get_args(Text):
@@ -88,6 +98,9 @@ def loss_changes(before: Evaluation, after: Evaluation, samples: int) -> list[Lo
                 bits_per_byte_before=before[1][text].bits_per_byte,
                 bits_per_byte_after=new.bits_per_byte,
                 overlap=new.overlap,
+                of=of,
+                figures_before=before[1][text].figures,
+                figures_after=new.figures,
             )
         )
     return changes
@@ -96,8 +109,11 @@ def loss_changes(before: Evaluation, after: Evaluation, samples: int) -> list[Lo
 def _link(source: Path, folder: Path) -> None:
     """Links the model's files into the folder, or copies them if the file system does not support links."""
     with storage_errors(folder):
-        for file in source.iterdir():
-            link_or_copy(file, folder / file.name)
+        for file in source.rglob("*"):
+            if file.is_file():
+                target = folder / file.relative_to(source)
+                target.parent.mkdir(exist_ok=True)
+                link_or_copy(file, target)
 
 
 NEW_HEAD = (
@@ -257,6 +273,7 @@ OBJECTIVES = {
     "difference": "masked language modelling, more often of words that are rare in general text (arXiv 2305.14577)",
     "causal": "causal language modelling",
     "causal_detour": "next-token prediction with causal attention (arXiv 2605.12438)",
+    RTD: "replaced-token detection",
 }
 
 RESULTS_NOTE = (
@@ -301,13 +318,16 @@ def model_card(facts: CardFacts) -> str:
         Markdown with the YAML head of the Hugging Face Hub. It names no licence, because the licence depends on the
         base model and on the text, and the owner must choose it.
     """
-    causal, vectors = facts.objective == "causal", facts.vectors
+    causal, detects, vectors = facts.objective == "causal", facts.objective == RTD, facts.vectors
     task, library = "text-generation" if causal else "fill-mask", "transformers"
+    if detects:
+        task = "feature-extraction"
     if vectors:
         task, library = "sentence-similarity", "sentence-transformers"
+    loading = LOADING_DETECTOR if detects else loading_code(causal, facts.additions, facts.domains, vectors)
     return CARD.format(
         front=front_matter(facts.base_model, task, library),
-        loading=loading_code(causal, facts.additions, facts.domains, vectors),
+        loading=loading,
         name=facts.name,
         base_model=f"`{facts.base_model}`",
         objective=OBJECTIVES.get(facts.objective, facts.objective),
@@ -332,13 +352,15 @@ def results_table(results: Sequence[LossChange]) -> str:
     if not results:
         return f"Not measured: {NOT_MEASURED}."
     has_domain = any(row.text == "domain" for row in results)
+    detects = any(row.of for row in results)
     missing = "" if has_domain else f"\n\nThe domain was not measured: {NOT_MEASURED}."
-    losses = ("loss before", "loss after", "change", "perplexity before", "perplexity after")
+    losses = ("loss before", "loss after", "change")
     are_sized = any(row.bits_per_byte_before is not None for row in results)
     header = (
         "text",
-        "predicted tokens",
+        "tokens" if detects else "predicted tokens",
         *losses,
+        *(FOUND if detects else ("perplexity before", "perplexity after")),
         *(("bits per byte before", "bits per byte after") if are_sized else ()),
     )
     rows = [
@@ -348,13 +370,17 @@ def results_table(results: Sequence[LossChange]) -> str:
             row.before.text(".3f"),
             row.after.text(".3f"),
             row.change.text("+.3f"),
-            perplexity(row.before),
-            perplexity(row.after),
+            *(_detected(row) if detects else (perplexity(row.before), perplexity(row.after))),
             *(_per_byte(row) if are_sized else ()),
         )
         for row in results
     ]
-    return f"{RESULTS_NOTE}\n\n{table(header, rows)}{missing}"
+    return f"{DETECTION_NOTE if detects else RESULTS_NOTE}\n\n{table(header, rows)}{missing}"
+
+
+def _detected(row: LossChange) -> list[str]:
+    """Formats the figures of replaced-token detection before and after the training as table cells."""
+    return [cell for name in ("recall", "precision", "auc") for cell in row.detected(name)]
 
 
 def _retrieval(of: RetrievalChange | None) -> list[str]:

@@ -132,7 +132,7 @@ def heldout_losses(
         for index, batch in sample.batches(evaluation.sequence_length, evaluation.micro_batch):
             corrupted = objective.corrupt(batch).bound_for(device)
             values = objective.losses(model, corrupted).double().cpu().numpy()
-            rows = corrupted.positions.nonzero()[:, 0].numpy()
+            rows = objective.measured(corrupted).nonzero()[:, 0].numpy()
             np.add.at(losses, index[rows], values)
             np.add.at(counts, index[rows], 1)
     return losses, counts

@@ -117,8 +117,10 @@ Routes = tuple[float | None, float | None, float | None]
 """`routed`, `routed_right` and `mixed` of a `TextLoss`."""
 
 
-MeasuredCorpora = tuple[dict[str, dict[str, list[float]]], dict[str, Routes], list[dict[str, Any]]]
-"""The content of LOSSES_FILE, keyed by corpus; the routes, keyed by corpus; and the examples."""
+MeasuredCorpora = tuple[
+    dict[str, dict[str, list[float]]], dict[str, Routes], dict[str, dict[str, float]], list[dict[str, Any]]
+]
+"""The content of LOSSES_FILE, the routes, and the objective's figures, each keyed by corpus; and the examples."""
 
 
 @dataclass(frozen=True)
@@ -134,23 +136,32 @@ class Measurement:
     """For each corpus, the number of held-out documents that the model was trained on; see `overlaps`."""
     domains: Mapping[str, str] = field(default_factory=dict)
     """Domains of the corpora, keyed by corpus. Corpora with an unknown domain have no entry."""
+    first: Pretrained | None = None
+    """The first model of the chain, whose generator replaces tokens in a measurement of replaced-token detection."""
 
 
 def measure(measurement: Measurement, folder: Path) -> dict[str, TextLoss]:
     """Measures each corpus in a Ray task on the connected cluster, and writes the losses of documents to `folder`."""
-    losses, routes, examples = call_on_device(_measure, measurement.config.resources, measurement)
+    losses, routes, figures, examples = call_on_device(_measure, measurement.config.resources, measurement)
     write_atomically(folder / LOSSES_FILE, json.dumps(losses))
     write_atomically(folder / EXAMPLES_FILE, json.dumps(examples, indent=1, ensure_ascii=False))
-    return {name: _summed(values, measurement.overlaps[name], routes[name]) for name, values in losses.items()}
+    return {
+        name: _summed(values, measurement.overlaps[name], routes[name], figures[name])
+        for name, values in losses.items()
+    }
 
 
-def _summed(values: dict[str, list[float]], overlap: int | None, routes: Routes) -> TextLoss:
+def _summed(
+    values: dict[str, list[float]], overlap: int | None, routes: Routes, figures: dict[str, float] | None = None
+) -> TextLoss:
     predictions = sum(values["counts"])
     loss = sum(values["losses"]) / predictions if predictions else None
     bits = None
     if loss is not None and "sizes" in values:
         bits = BITS_PER_NAT * loss * sum(values["predictable"]) / sum(values["sizes"])
-    return TextLoss(loss, len(values["counts"]), int(predictions), overlap, *routes, bits_per_byte=bits)
+    return TextLoss(
+        loss, len(values["counts"]), int(predictions), overlap, *routes, bits_per_byte=bits, figures=figures or {}
+    )
 
 
 def _measure(measurement: Measurement) -> MeasuredCorpora:

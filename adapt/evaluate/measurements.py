@@ -81,6 +81,13 @@ class LossChange:
     """Loss after the training [bits per byte of text]; None if the length of the texts is not known."""
     overlap: Less[int | None] = None
     """Number of held-out documents that the model was trained on; None if it is not known."""
+    of: str = ""
+    """What the loss is a loss of, such as replaced-token detection; empty for predicted tokens. Losses of different
+    kinds cannot be compared."""
+    figures_before: dict[str, float] = field(default_factory=dict)
+    """Further figures of the objective before the training (`TextLoss.figures`)."""
+    figures_after: dict[str, float] = field(default_factory=dict)
+    """Further figures of the objective after the training."""
 
     def sentence(self, name: str = "your domain") -> str:
         """Returns a sentence that says whether the loss fell or rose, or that its interval includes 0.
@@ -89,7 +96,8 @@ class LossChange:
             name: name of the text, unless it is general text.
         """
         is_general = self.text == "general"
-        subject = "Loss on general text" if is_general else f"Held-out loss on {name}"
+        loss = f"loss of {self.of}" if self.of else "loss"
+        subject = f"{loss.capitalize()} on general text" if is_general else f"Held-out {loss} on {name}"
         before, after, change = self.before.value, self.after.value, self.change
         if change.low is None or change.high is None:
             went = f"{subject} went from {before:.2f} to {after:.2f} nats per token"
@@ -98,12 +106,39 @@ class LossChange:
         if change.low <= 0 <= change.high:
             losses = f"{before:.2f} nats per token before and {after:.2f} after"
             said = f"{subject} did not change measurably: {losses} ({ends})"
-            return f"{said}. The model did not measurably forget general text." if is_general else f"{said}."
+            if is_general:
+                return f"{said}. The model did not measurably forget general text."
+            return f"{said}.{self._found()}"
         verb = "fell" if change.high < 0 else "rose"
         said = f"{subject} {verb} from {before:.2f} to {after:.2f} nats per token ({ends})"
         if not is_general:
-            return f"{said}."
+            return f"{said}.{self._found()}"
         return f"{said}: the model forgot general text." if verb == "rose" else f"{said}: the model did not forget it."
+
+    def detected(self, name: str) -> list[str]:
+        """Formats a figure of replaced-token detection before and after the training."""
+        form = "{:.3f}" if name == "auc" else "{:.1%}"
+        return [formatted(of.get(name), form) for of in (self.figures_before, self.figures_after)]
+
+    def _found(self) -> str:
+        """Says how well the model finds replaced tokens; empty for other objectives."""
+        if "auc" not in self.figures_after:
+            return ""
+        (before, after), (found, finds) = self.detected("auc"), self.detected("recall")
+        return (
+            f" It ranks a replaced token above an original one with probability {after} ({before} before), and marks"
+            f" {finds} of the replaced tokens ({found} before)."
+        )
+
+
+FOUND = [f"{name} {when}" for name in ("found", "precision", "AUC") for when in ("before", "after")]
+"""Columns with the figures of replaced-token detection."""
+DETECTION_NOTE = (
+    "Mean binary cross entropy over all tokens, some of which a fixed generator replaced; with 95% intervals over"
+    " documents; lower is better. It cannot be compared with the loss of a language model. Found: share of the replaced"
+    " tokens that the model marks. Precision: share of the marked tokens that are replaced. AUC: probability that a"
+    " replaced token has a higher score than an original one."
+)
 
 
 @dataclass(frozen=True)
@@ -231,6 +266,8 @@ class TextLoss:
     bits_per_byte: float | None = None
     """Loss [bits per byte of text], which compares models with different tokenizers (`adapt.evaluate.intervals`). None
     if the length of the texts is not known."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """Further figures of the objective, such as `recall` of replaced-token detection."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from adapt.finetune.finetune_modes import Learned, extract_features, probe, tune
 from adapt.finetune.metrics import task_scores
 from adapt.finetune.ray_task import FinetuneRun, RunFound
 from adapt.model.additions.domain_modules import choose_domain, domain_vectors, domains_of, nearest_domains
+from adapt.model.architecture import is_detector
+from adapt.model.detector import load_discriminator
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import is_decoder, load_config, load_tokenizer
@@ -60,7 +62,11 @@ def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, fold
     tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
     closing = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
     problem = Problem.load(task, settings.max_length, closing)
-    model = load_model(start.model, causal, start.trust_remote_code, config.model.attention_dropout)
+    dropout = config.model.attention_dropout
+    if is_detector(start.model):
+        model, _ = load_discriminator(start, dropout)
+    else:
+        model = load_model(start.model, causal, start.trust_remote_code, dropout)
     parts = _domain_parts(model, problem, finetune.domain, place)
     apply_options(model, replace(config.training, compile=False), place.device)
     encoder: Any = model.base_model

@@ -7,6 +7,7 @@ from pathlib import Path
 from adapt.config import Config
 from adapt.config.kinds import Kinds
 from adapt.method.base import Method
+from adapt.objective.table import RTD
 from adapt.support.errors import ConfigError
 
 METHODS: Kinds[type[Method]] = Kinds(
@@ -38,6 +39,10 @@ METHODS: Kinds[type[Method]] = Kinds(
     base="adapt.method.base:Method",
 )
 """The methods, keyed by their names in `method.kind`."""
+
+
+WITH_GENERATOR = ("plain", "average", "interpolate", "l2sp", "replay")
+"""Methods that also train a model with its generator (objective.kind rtd), because they need only weights or text."""
 
 
 def method_of(config: Config) -> Method:
@@ -77,5 +82,10 @@ def check_method(config: Config, model: Path) -> None:
         raise ConfigError(
             f"method.kind {config.method.kind} does not run at resources.zero_stage {zero_stage}",
             f"choose one of {stages}",
+        )
+    if config.objective.kind == RTD and config.method.kind in METHODS and config.method.kind not in WITH_GENERATOR:
+        raise ConfigError(
+            f"method.kind {config.method.kind} does not train the generator and the model of objective.kind rtd",
+            f"choose {', '.join(WITH_GENERATOR)}",
         )
     method.check(config, model)

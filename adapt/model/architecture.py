@@ -18,6 +18,7 @@ from typing import Any
 
 from adapt.model.additions.table import stored_additions
 from adapt.model.locate import CONFIG, TOKENIZER_CONFIG, Pretrained, read_json
+from adapt.model.size import tensor_shapes
 from adapt.support.errors import ConfigError, ModelError
 from adapt.terminal.console import log
 
@@ -102,6 +103,43 @@ HEADS = {
     "modernbert": "head.",
 }
 """Prefix of the names of the language-model head's weights, keyed by the `model_type` of an encoder."""
+
+DETECTORS = {"electra": "discriminator_predictions."}
+"""Prefix of the names of the weights of the head that finds replaced tokens, keyed by the `model_type` of an encoder
+that was published with such a head."""
+
+
+def check_detector(folder: Path) -> None:
+    """Refuses a model that cannot be trained to find replaced tokens, by its config.json.
+
+    Raises:
+        ModelError: the model is a decoder, or its family has no head for replaced tokens.
+    """
+    kind = str(read_json(folder / CONFIG).get("model_type"))
+    if kind not in DETECTORS:
+        raise ModelError(
+            f"{folder} is a {kind} model, but objective.kind rtd trains families that were published with a head for"
+            f" replaced tokens: {', '.join(sorted(DETECTORS))}",
+            "set model.path to an ELECTRA, or objective.kind to mlm (causal for a decoder)",
+        )
+
+
+def is_detector(folder: Path) -> bool:
+    """Whether the weights of a model have a head that finds replaced tokens, and none that predicts words."""
+    kind = str(read_json(folder / CONFIG).get("model_type"))
+    if kind not in DETECTORS:
+        return False
+    names = tensor_shapes(folder)
+    has_head = {head: any(name.startswith(head) for name in names) for head in (DETECTORS[kind], HEADS.get(kind, ""))}
+    return has_head[DETECTORS[kind]] and not (kind in HEADS and has_head[HEADS[kind]])
+
+
+def unequal_tables(pretrained: Pretrained, fault: str) -> ModelError:
+    """Returns the error for a generator whose tables of embeddings the discriminator cannot use."""
+    return ModelError(
+        f"the generator {pretrained.generator} of {pretrained.model} has {fault}",
+        "set rtd.embeddings to separate (or to disentangled, if only the values differ)",
+    )
 
 
 def pattern_of(kind: str) -> Pattern:

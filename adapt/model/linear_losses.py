@@ -30,18 +30,42 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, ta
     Returns:
         The sum of the losses [nats], float32 scalar, and the loss of each target, float32 [T], without gradient.
     """
-    total, losses = _LinearCrossEntropy.apply(hidden, weight, bias, targets)  # type: ignore[no-untyped-call]
+    total, losses, _ = _LinearCrossEntropy.apply(hidden, weight, bias, targets, None)  # type: ignore[no-untyped-call]
     return total, losses
+
+
+def cross_entropy_and_samples(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, draws: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Computes the loss of `linear_cross_entropy`, and draws an output for each input from the same probabilities.
+
+    Output k is drawn if P(1) + ... + P(k - 1) <= u < P(1) + ... + P(k). Probabilities are summed in fp64.
+
+    Args:
+        hidden: inputs of the linear layer, [T, H].
+        weight: weight of the linear layer, [V, H].
+        bias: bias of the linear layer, [V], or None.
+        targets: index of the correct output for each input, int64 [T].
+        draws: uniform random numbers u in [0, 1), float64 [T].
+
+    Returns:
+        The sum of the losses [nats], float32 scalar, and the drawn outputs, int64 [T]. The outputs have no gradient.
+    """
+    total, _, samples = _LinearCrossEntropy.apply(hidden, weight, bias, targets, draws)  # type: ignore[no-untyped-call]
+    return total, samples
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Any:
-        needs_hidden, needs_weight, needs_bias, _ = context.needs_input_grad
+    def forward(
+        context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, draws: Tensor | None
+    ) -> Any:
+        needs_hidden, needs_weight, needs_bias, *_ = context.needs_input_grad
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         states, matrix = hidden.to(dtype), weight.to(dtype)
         losses = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
+        samples = torch.empty_like(targets) if draws is not None else losses.new_empty(0)
         grads: list[Tensor | None] = [
             torch.empty_like(hidden, dtype=_scalable(hidden.dtype)) if needs_hidden else None,
             None,
@@ -55,6 +79,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 for first, last in pieces(end - begin, len(weight), BLOCK_BYTES[device]):
                     rows = slice(begin + first, begin + last)
                     losses[rows], of_block = _errors(errors[first:last], bias, targets[rows, None])
+                    if draws is not None:
+                        ones = torch.ones_like(targets[rows, None], dtype=of_block.dtype)
+                        samples[rows] = drawn_from(of_block.scatter_add(1, targets[rows, None], ones), draws[rows])
                     if any(context.needs_input_grad):
                         errors[first:last] = of_block
                     if grads[2] is not None:
@@ -68,15 +95,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
             grads[1] = torch.zeros_like(weight)
         context.save_for_backward(*grads)
         context.dtype = hidden.dtype
-        context.mark_non_differentiable(losses)
-        return losses.sum(), losses
+        context.mark_non_differentiable(losses, samples)
+        return losses.sum(), losses, samples
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(context: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias = (
             None if grad is None else grad.mul_(gradient.to(grad.dtype)) for grad in context.saved_tensors
         )
-        return None if hidden is None else hidden.to(context.dtype), weight, bias, None
+        return None if hidden is None else hidden.to(context.dtype), weight, bias, None, None
 
 
 def _errors(scores: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,6 +114,18 @@ def _errors(scores: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tenso
     losses -= errors.amax(1, keepdim=True).log()  # the largest probability is at least 1 / V
     errors.scatter_add_(1, targets, torch.full_like(targets, -1.0, dtype=errors.dtype))
     return losses.squeeze(1), errors
+
+
+def drawn_from(probabilities: Tensor, draws: Tensor) -> Tensor:
+    """Draws an index from each row of probabilities [rows, V], int64 [rows], as `cross_entropy_and_samples` does.
+
+    Args:
+        probabilities: fp32 or fp64, [rows, V].
+        draws: uniform random numbers in [0, 1), float64 [rows].
+    """
+    ends = probabilities.double().cumsum(1)
+    found = torch.searchsorted(ends, draws[:, None] * ends[:, -1:], right=True).squeeze(1)
+    return found.clamp(max=probabilities.shape[1] - 1)
 
 
 def product(errors: Tensor, factor: Tensor) -> Tensor:

@@ -212,13 +212,21 @@ def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
     check_complete(missing, report["mismatched_keys"], folder)
     model: PreTrainedModel = loaded.eval()
     with without_sets(model):  # some sets change attention, so outputs would differ from transformers' own attention
-        _keep_apart(model)
+        keep_states_apart(model)
     return model
 
 
 @torch.no_grad()
-def _keep_apart(model: Any) -> None:
-    """Makes a model keep packed documents apart, and checks that they have the same states as separate documents."""
+def keep_states_apart(model: Any) -> None:
+    """Makes a model keep packed documents apart, and checks that they have the same states as separate documents.
+
+    Args:
+        model: a model without its head, in evaluation mode. Its attention is changed in place, or its documents are
+            computed as rows.
+
+    Raises:
+        ModelError: the states differ.
+    """
     middle = int(model.config.get_text_config().vocab_size) // 2
     documents = [torch.arange(middle, middle + length) for length in _LENGTHS]
     expected = torch.cat([model(input_ids=document[None]).last_hidden_state[0] for document in documents])

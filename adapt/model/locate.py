@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ INDEX = "model.safetensors.index.json"
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER = (*VOCABULARIES, TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "merges.txt")
+GENERATOR = "generator"
+"""Folder in a model's folder with the generator that was trained together with the model (objective.kind rtd)."""
 
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 """Environment variables with which the Hugging Face libraries do not access the network."""
@@ -37,6 +39,14 @@ class Pretrained:
     tokenizer: Path
     """Folder of the tokenizer, which is usually the model's folder."""
     trust_remote_code: bool = False
+    generator: Path | None = None
+    """Folder of the generator of replaced-token detection. None for other objectives, and for a generator that is made
+    of the first layers of `model`."""
+
+    def at(self, model: Path) -> Pretrained:
+        """Returns the model in another folder, with the generator in this folder if there is one."""
+        own = model / GENERATOR
+        return replace(self, model=model, generator=own if own.is_dir() else self.generator)
 
 
 def locate(path: str, revision: str = "main", weights: bool = True) -> Path:

@@ -19,6 +19,18 @@ model = {auto_class}.from_pretrained(folder)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 ```"""
 
+LOADING_DETECTOR = """\
+The weights are those of the discriminator, to be fine-tuned like any encoder. The folder `generator` has its generator;
+dontstop goes on with both (`model.path` is this folder, `objective.kind: rtd`).
+
+```python
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+
+folder = "."  # the folder of this file
+model = AutoModel.from_pretrained(folder)
+generator = AutoModelForMaskedLM.from_pretrained(f"{folder}/generator")
+tokenizer = AutoTokenizer.from_pretrained(folder)
+```"""
 LOADING_ADDITIONS = """\
 The model carries {additions} in addition to its architecture. dontstop attaches them; transformers alone ignores them.
 

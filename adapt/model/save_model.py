@@ -26,6 +26,7 @@ def save_model(
     trust_remote_code: bool = False,
     max_shard_size: str = "5GB",
     resize: Callable[[Any], None] = lambda config: None,
+    kind: Any = None,
 ) -> None:
     """Writes config.json, model.safetensors and the tokenizer.
 
@@ -37,6 +38,7 @@ def save_model(
         trust_remote_code: whether to run code that comes with the checkpoint.
         max_shard_size: larger models are split into files of this size.
         resize: function that changes the config in place, if the model's size or additions differ from config.json.
+        kind: class of the model; None for a language model.
 
     Raises:
         ModelError: the weights are not those of the model that config.json describes, or are not finite.
@@ -45,7 +47,12 @@ def save_model(
     resize(config)
     with quiet():
         with torch.device("meta"):  # only names, shapes and ties of the weights are needed
-            model = model_class(config).from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
+            if kind is None:
+                model = model_class(config).from_config(
+                    config, dtype=torch.float32, trust_remote_code=trust_remote_code
+                )
+            else:
+                model = kind(config)
             attach_additions(model, config)
         plain = {name: tensor.detach().cpu() for name, tensor in state_dict.items()}
         weights = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in plain.items()}

@@ -97,6 +97,45 @@ class ModelSize:
         """Returns the size with more elements in matrices of the layers. These are not part of the checkpoint."""
         return replace(self, layer_parameters=self.layer_parameters + round(added))
 
+    def first_layers(self, count: int) -> ModelSize:
+        """Returns the size of the model's embeddings and first layers, with a head for masked tokens."""
+        layers, width = self.layer_parameters * count // self.layers, self.embedding_parameters // self.vocabulary
+        head = self.hidden * width
+        return replace(
+            self,
+            parameters=self.embedding_parameters + layers + head,
+            layer_parameters=layers,
+            head_parameters=head + self.embedding_parameters,
+            layers=count,
+        )
+
+    def with_generator(self, generator: ModelSize, is_shared: bool) -> ModelSize:
+        """Returns the size of this model, as a detector of replaced tokens, and its generator together.
+
+        The generator's layers count as additional layers of this model's width.
+
+        Args:
+            generator: size of the generator, whose head runs at the predicted positions only.
+            is_shared: whether the two have one table of token embeddings.
+        """
+        more = max(1, -(-generator.layers * generator.hidden // self.hidden))
+        layers = self.layers + more
+
+        def mean(own: int, other: int) -> int:
+            return -(-(own * self.layers + other * generator.layers) // layers)
+
+        return replace(
+            self,
+            parameters=self.parameters + generator.parameters - (self.embedding_parameters if is_shared else 0),
+            layer_parameters=self.layer_parameters + generator.layer_parameters + self.hidden**2,
+            head_parameters=generator.head_parameters,
+            layers=layers,
+            attention=mean(self.attention, generator.attention),
+            heads=mean(self.heads, generator.heads),
+            inner=mean(self.inner, generator.inner),
+            tensors=(),
+        )
+
     def with_layers_beside(self, share: float) -> ModelSize:
         """Returns the size with exBERT's module.
 
@@ -206,6 +245,20 @@ def tensor_shapes(folder: Path) -> Shapes:
                 if tensor["dtype"] in REAL and len(tensor["shape"]) < 4 and not any(part in name for part in UNUSED)
             }
     return shapes
+
+
+def token_table(folder: Path) -> tuple[tuple[int, ...], bytes] | None:
+    """Returns shape and content of a model's token embeddings; None if the model has no table `word_embeddings`."""
+    for file in weight_files(folder):
+        if file.suffix != ".safetensors":
+            continue
+        for name, tensor in read_header(file).items():
+            if name.endswith("word_embeddings.weight"):
+                begin, end = tensor["data_offsets"]
+                with file.open("rb") as content:
+                    content.seek(8 + int.from_bytes(content.read(8), "little") + begin)
+                    return tuple(tensor["shape"]), content.read(end - begin)
+    return None
 
 
 def read_header(file: Path) -> dict[str, dict[str, Any]]:

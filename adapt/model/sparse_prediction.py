@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from adapt.model.linear_losses import linear_cross_entropy
+from adapt.model.linear_losses import cross_entropy_and_samples, drawn_from, linear_cross_entropy
 from adapt.model.masked_updates import in_use
 from adapt.model.packing.packed import Packed
 from adapt.model.packing.padded import document_inputs, trunk_of
@@ -109,6 +109,34 @@ def loss_and_states(model: nn.Module, packed: Packed, positions: Tensor, targets
     with gather_of(getattr(model, "module", model)).keeping() as kept:
         loss = loss_at(model, packed, positions, targets)
     return loss, kept[0]
+
+
+def loss_and_samples(
+    model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor, draws: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Computes the loss of `loss_at`, and draws a token at each position from the distribution of the same pass.
+
+    Args:
+        model: see `loss_at`.
+        packed: a sequence of N tokens.
+        positions: positions to predict, int64 [T].
+        targets: the tokens to predict at these positions, int64 [T].
+        draws: uniform random numbers in [0, 1), one per position, float64 [T].
+
+    Returns:
+        The loss, and the drawn tokens, int64 [T], which have no gradient.
+    """
+    if not gather_of(getattr(model, "module", model)).is_linear:
+        logits = predict_at(model, packed, positions).float()
+        return cross_entropy(logits, targets, reduction="sum"), drawn_from(logits.detach().softmax(1), draws)
+    drawn: list[Tensor] = []
+
+    def compare(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        total, samples = cross_entropy_and_samples(hidden, weight, bias, targets, draws)
+        drawn.append(samples)
+        return total[None]
+
+    return compared_at(model, packed, positions, compare)[0], drawn[0]
 
 
 def states_of(model: nn.Module, packed: Packed) -> Tensor:

@@ -28,6 +28,8 @@ class Start:
     used; otherwise the model has other tokens than `pretrained`."""
     head: Stage[Any] | None = None
     """The stage that gave `pretrained` a new language-model head (`model.head: new`); None if the head is its own."""
+    generator: str | None = None
+    """Digest of the files of `pretrained.generator`; None if there is no such folder."""
 
     def after(self, training: Stage[Any], own_tokenizer: bool = False) -> "Start":
         """Returns a start from the model that a stage writes, where the stage begins with this start.
@@ -36,7 +38,8 @@ class Start:
             training: the stage that writes the model.
             own_tokenizer: whether the stage also writes a tokenizer.
         """
-        return Start(self.pretrained, None, training, training if own_tokenizer else self.vocabulary, self.head)
+        vocabulary = training if own_tokenizer else self.vocabulary
+        return replace(self, digest=None, training=training, vocabulary=vocabulary)
 
     def made(self, done: Done) -> Pretrained:
         """Returns the model on disk, after its training has run.
@@ -45,7 +48,7 @@ class Start:
         """
         if self.training is None:
             return self.pretrained
-        return replace(self.with_tokenizer(done), model=done[self.training].path / self.training.model_place)
+        return self.with_tokenizer(done).at(done[self.training].path / self.training.model_place)
 
     def with_tokenizer(self, done: Done) -> Pretrained:
         """Returns the first model of the chain that has a head and the same tokens as this start."""

@@ -31,7 +31,7 @@ from adapt.objective.word_weights import WordWeights
 from adapt.support.schema import ENTITIES, UNIT_STARTS, WORD_STARTS, marks_of
 from adapt.support.splitmix import GOLDEN, mix
 
-ORDER, REPLACEMENT, TOKEN, CROSSING, WORD_CROSSING, LENGTH = range(6)
+ORDER, REPLACEMENT, TOKEN, CROSSING, WORD_CROSSING, LENGTH, GENERATED = range(7)
 """Streams of independent random numbers, one for each purpose."""
 
 

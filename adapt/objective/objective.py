@@ -5,15 +5,19 @@ token from the tokens before it in its document, and the same objective for enco
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from transformers import PreTrainedTokenizerFast
 
+from adapt.model.load import load_model
+from adapt.model.locate import Pretrained
 from adapt.model.packing.isolation import see_only_earlier
 from adapt.model.packing.packed import CPU, Packed, sent
+from adapt.model.save_model import save_model
 from adapt.model.sparse_prediction import loss_at, losses_at
 
 _COLUMNS = "tokens", "lengths", "epochs", "rows", "starts"
@@ -79,6 +83,10 @@ class Corrupted:
 
     None for rows that do not come from the training's corpus, such as those of a trial of the memory use.
     """
+    draws: torch.Tensor | None = None
+    """A uniform random number in [0, 1) for each prediction, float64 [T]; None for objectives that draw no tokens."""
+    share: float | None = None
+    """Share of the tokens of the whole global batch that are predicted. None counts those of these rows."""
 
     def bound_for(self, device: torch.device) -> "Corrupted":
         """Returns the same rows for a model on another device."""
@@ -97,6 +105,8 @@ class Corrupted:
             self.targets.split(counts),
             [self.device] * len(counts),
             [None] * len(counts) if self.rows is None else self.rows.split(size),
+            [None] * len(counts) if self.draws is None else self.draws.split(counts),
+            [self.share] * len(counts),
             strict=True,
         )
         return [Corrupted(*part) for part in parts]
@@ -119,6 +129,10 @@ class Objective(ABC):
 
     options: Any = None
     """Options of the objective, from the section with its name; None if it has none."""
+    is_causal: ClassVar[bool] = False
+    """Whether the model is a decoder."""
+    predicts_words: ClassVar[bool] = True
+    """Whether the loss is that of predicted tokens, so that it has a value per byte and examples can be shown."""
 
     def read(self, folder: Path) -> None:  # noqa: B027 (most objectives read nothing)
         """Reads the result of the stage that the objective needs (`adapt.stage.weigh_words`), before training."""
@@ -137,6 +151,43 @@ class Objective(ABC):
     def columns(self) -> tuple[str, ...]:
         """Returns the columns besides the tokens that tokenization must write (word starts, entities)."""
         return ()
+
+    @classmethod
+    def load(
+        cls,
+        pretrained: Pretrained,
+        options: Any = None,
+        dropout: float | None = None,
+        first: Pretrained | None = None,
+    ) -> Any:
+        """Loads the model that this objective trains, on the CPU, in evaluation mode.
+
+        Args:
+            pretrained: the model.
+            options: options of the objective.
+            dropout: dropout of the attention weights; None keeps the model's value.
+            first: for a measurement, the first model of the chain; an objective may measure against one of its parts.
+        """
+        return load_model(pretrained.model, cls.is_causal, pretrained.trust_remote_code, dropout)
+
+    def save(
+        self,
+        start: Pretrained,
+        state: dict[str, torch.Tensor],
+        tokenizer: PreTrainedTokenizerFast,
+        folder: Path,
+        resize: Callable[[Any], None],
+    ) -> None:
+        """Writes a trained model as a Hugging Face folder.
+
+        Args:
+            start: the model that the training started from.
+            state: all weights of the trained model.
+            tokenizer: the model's tokenizer.
+            folder: folder to write. The caller must make this atomic.
+            resize: function that changes the config in place.
+        """
+        save_model(start.model, state, tokenizer, folder, start.trust_remote_code, resize=resize)
 
     @abstractmethod
     def corrupt(self, batch: Batch) -> Corrupted:
@@ -157,6 +208,14 @@ class Objective(ABC):
         """Returns the cross entropy of each prediction [nats], float32 [T], for measurement."""
         return losses_at(model, corrupted.packed(), corrupted.asked(), corrupted.answers())
 
+    def measured(self, corrupted: Corrupted) -> torch.Tensor:
+        """Returns the positions to which the values of `losses` belong, bool [B, L]."""
+        return corrupted.positions
+
+    def figures(self) -> dict[str, float]:
+        """Returns further figures of all rows that `losses` measured since the last call, keyed by name."""
+        return {}
+
 
 class CausalLanguageModelling(Objective):
     """Predicts each next token. Nothing is masked, since the model sees only earlier tokens.
@@ -164,6 +223,8 @@ class CausalLanguageModelling(Objective):
     The first token of a document is not predicted, since no token comes before it. The first token of a row is not
     predicted either, since its context is in another row.
     """
+
+    is_causal = True
 
     def corrupt(self, batch: Batch) -> Corrupted:
         """Predicts, at each position, the next token of the same document and row."""
@@ -181,6 +242,8 @@ class CausalDetour(CausalLanguageModelling):
     phase of masked language modelling with the encoder's own attention must follow (Touchent and de la Clergerie, arXiv
     2605.12438).
     """
+
+    is_causal = False
 
     def prepare(self, model: Any) -> None:
         """Makes the attention causal. The saved model has the encoder's own attention again."""

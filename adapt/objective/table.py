@@ -1,12 +1,41 @@
 """The table of objectives, their options, and their parts of the keys of stages. This module loads no torch."""
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from adapt.config import Config, ObjectiveConfig, section_of, what
+from adapt.config import Config, NonNegativeFloat, ObjectiveConfig, PositiveInt, how, section_of, what
 from adapt.config.kinds import Kinds
+from adapt.model.locate import GENERATOR, locate
+from adapt.model.size import ModelSize, model_size
+from adapt.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from adapt.objective.objective import Objective
+
+RTD = "rtd"
+"""Replaced-token detection, the objective that trains a generator and a discriminator."""
+
+
+@dataclass(frozen=True)
+class RtdOptions:
+    """Replaced-token detection (ELECTRA, arXiv 2003.10555): a generator fills masks, and the model finds its tokens."""
+
+    generator: str | None = how(None)
+    """Id or folder of the generator, a masked language model with the vocabulary of model.path. null takes the folder
+    `generator` in model.path, which such a training writes, or makes one of the model's first layers."""
+    generator_layers: PositiveInt | None = None
+    """Number of the model's first layers that a made generator copies, together with the embeddings; its new head has
+    random weights. null is a third of the layers, rounded up. ELECTRA's generator has 1/4 to 1/2 of the model's size,
+    that of DeBERTa-v3 half of its layers (arXiv 2111.09543)."""
+    embeddings: Literal["shared", "disentangled", "separate"] = "disentangled"
+    """Tables of token and position embeddings: `shared` by generator and model (ELECTRA); `disentangled`, where the
+    model's table is the generator's table, without gradients, plus a trained difference (DeBERTa-v3, section 3.3); or
+    `separate`."""
+    weight: NonNegativeFloat = 50.0
+    """Factor lambda of the model's loss: the loss is L_MLM of the generator + lambda L_RTD of the model (ELECTRA,
+    section 2)."""
+
 
 OBJECTIVES: "Kinds[type[Objective]]" = Kinds(
     "objective.kind",
@@ -18,9 +47,10 @@ OBJECTIVES: "Kinds[type[Objective]]" = Kinds(
         "difference": "adapt.objective.masking:DifferenceMasking",
         "causal": "adapt.objective.objective:CausalLanguageModelling",
         "causal_detour": "adapt.objective.objective:CausalDetour",
+        RTD: "adapt.objective.replaced_tokens:ReplacedTokenDetection",
     },
     base="adapt.objective.masking:Masking",
-    options={},
+    options={RTD: "adapt.objective.table:RtdOptions"},
 )
 """The objectives, keyed by their names in `objective.kind`. The options of masking are fields of section `objective`.
 Further options are in the section with the objective's name."""
@@ -65,20 +95,95 @@ def weighs_words(objective: ObjectiveConfig) -> bool:
     return objective.kind == "difference"
 
 
+def check_objective_fits(config: Config) -> None:
+    """Refuses settings that replaced-token detection does not use or support.
+
+    Raises:
+        ConfigError: such a setting is not at its default.
+    """
+    if config.objective.kind != RTD:
+        return
+    default, training = ObjectiveConfig(), config.training
+    for name in ("mask_token_fraction", "random_token_fraction"):
+        if getattr(config.objective, name) != getattr(default, name):
+            raise ConfigError(
+                f"objective.{name} is set, but objective.kind rtd shows all chosen tokens as the mask token",
+                "remove it",
+            )
+    if config.model.head == "new":
+        raise ConfigError("model.head is new, but objective.kind rtd makes the heads that it needs", "remove it")
+    if config.select.pool_paths:
+        raise ConfigError(
+            "select.pool_paths is set, but selections are judged by a model that predicts words, and objective.kind is"
+            " rtd",
+            "select in a stage of its own (job: select), and train on its documents",
+        )
+    unsupported = {"training.freeze": bool(training.freeze), "training.layer_decay": training.layer_decay != 1}
+    if name := next((name for name, is_set in unsupported.items() if is_set), ""):
+        raise ConfigError(f"{name} is set, but objective.kind rtd trains two models with layers", "remove it")
+
+
+def with_generator(config: Config, size: ModelSize, generator: Path | None) -> ModelSize:
+    """Returns the size of everything that an objective trains: with replaced-token detection, of both parts.
+
+    Args:
+        config: the job's configuration.
+        size: size of the model.
+        generator: folder of the generator (`Pretrained.generator`).
+    """
+    if config.objective.kind != RTD:
+        return size
+    options = objective_options(config)
+    second = model_size(generator) if generator else size.first_layers(options.generator_layers or -(-size.layers // 3))
+    return size if second is None else size.with_generator(second, options.embeddings == "shared")
+
+
+def generator_of(config: Config, model: Path, is_on_disk: bool) -> Path | None:
+    """Returns the folder of the generator that a configuration names, or that lies in a model's folder.
+
+    Args:
+        config: the job's configuration.
+        model: folder of the first model.
+        is_on_disk: whether the job starts with this model, and not with one that a stage makes of it.
+
+    Returns:
+        None for other objectives, and for a generator that is made of the model's first layers.
+
+    Raises:
+        ModelError: the named generator does not exist.
+    """
+    if config.objective.kind != RTD:
+        return None
+    if named := objective_options(config).generator:
+        return locate(named)
+    own = model / GENERATOR
+    return own if is_on_disk and own.is_dir() else None
+
+
 def measured_objective(config: Config) -> ObjectiveConfig:
     """Returns the objective of held-out losses, which does not depend on how the model was trained.
 
     Encoders predict single tokens, `evaluation.mask_fraction` of each document. Losses under different masking cannot
-    be compared: at 30% the same model has a higher loss than at 15%. Decoders predict each next token.
+    be compared: at 30% the same model has a higher loss than at 15%. Decoders predict each next token. Detectors find
+    the replaced tokens among those of a fixed generator.
     """
     if config.objective.kind == "causal":
         return config.objective
-    return ObjectiveConfig(mask_fraction=config.evaluation.mask_fraction)
+    fraction = config.evaluation.mask_fraction
+    if config.objective.kind == RTD:
+        return ObjectiveConfig(kind=RTD, mask_fraction=fraction)
+    return ObjectiveConfig(mask_fraction=fraction)
+
+
+def measured_name(config: Config) -> str:
+    """Returns what the held-out loss is a loss of, if it is not that of predicted words; else an empty text."""
+    return "replaced-token detection" if config.objective.kind == RTD else ""
 
 
 def measured_what(config: Config) -> dict[str, Any]:
     """Returns what the objective of held-out losses adds to the key of a stage."""
-    return what(measured_objective(config))
+    layers = {"generator_layers": objective_options(config).generator_layers} if config.objective.kind == RTD else {}
+    return {**what(measured_objective(config)), **layers}
 
 
 def objective_what(config: Config) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from adapt.config import (
 )
 from adapt.config.job_config import DAPT, Kind
 from adapt.config.reading import check_dataclass, hints_of, read_fields
-from adapt.objective.table import OBJECTIVES
+from adapt.objective.table import OBJECTIVES, RTD
 from adapt.support.errors import ConfigError
 
 
@@ -47,6 +47,11 @@ def refuse_contradictions(config: Config, kind: Kind) -> None:
     """
     _check_workers(config.resources)
     OBJECTIVES.place(config.objective.kind)
+    if config.objective.kind == RTD and not kind.detects:
+        raise ConfigError(
+            f"objective.kind rtd does not work with dontstop {kind.name}, which needs a model that predicts words",
+            "use it with dontstop dapt or tapt (in a chain file, set objective only for these stages)",
+        )
     shares = config.objective.mask_token_fraction + config.objective.random_token_fraction
     if shares > 1:
         raise ConfigError(

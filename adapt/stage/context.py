@@ -16,7 +16,7 @@ from adapt.model.architecture import check_architecture, check_sequence_length
 from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
 from adapt.model.sentence_vectors import SentenceVectors, exported_vectors
 from adapt.model.start import Start
-from adapt.objective.table import check_objective, trained_pooling
+from adapt.objective.table import check_objective, check_objective_fits, generator_of, trained_pooling
 from adapt.runner import Done, Stage, Store
 from adapt.runner.digest import Digests
 from adapt.runner.files import share_with_group, write_atomically
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 CHECKS: tuple[Callable[[Config], object], ...] = (
     check_objective,
+    check_objective_fits,
     check_shared,
     check_compile,
     lambda config: TAGGERS.load(config.objective.tagger) if config.objective.tagger else None,
@@ -87,7 +88,8 @@ class Context:
             check(config)
         share_with_group(root_of(config))
         digests = Digests.below(root_of(config))
-        context = cls(config, start or first_start(config, digests), digests, made=made or {}, selected=selected)
+        start = beside_generator(config, start or first_start(config, digests), digests)
+        context = cls(config, start, digests, made=made or {}, selected=selected)
         model = context.start.pretrained.model
         check_architecture(model, config.objective.kind == "causal")
         check_sequence_length(model, config.training.sequence_length, "training.sequence_length")
@@ -171,6 +173,13 @@ def first_start(config: Config, digests: Digests) -> Start:
     """Returns the model that a job begins with. It gets a new head if `model.head` is `new`."""
     start = located(config.model, digests)
     return start.with_new_head(AddHead.of(config, start)) if config.model.head == "new" else start
+
+
+def beside_generator(config: Config, start: Start, digests: Digests) -> Start:
+    """Returns the start with the generator that the objective trains next to the model, if it has one already."""
+    folder = generator_of(config, start.pretrained.model, start.training is None)
+    digest = digests.of_all(model_files(folder)) if folder else None
+    return replace(start, pretrained=replace(start.pretrained, generator=folder), generator=digest)
 
 
 def located(model: ModelConfig, digests: Digests) -> Start:

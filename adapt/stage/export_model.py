@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from adapt.config import Config
 from adapt.corpus.corpora import dropped_documents
-from adapt.evaluate.measurements import NOT_MEASURED, LossChange, RetrievalChange, Text, bits_of_earlier
+from adapt.evaluate.measurements import (
+    DETECTION_NOTE,
+    FOUND,
+    NOT_MEASURED,
+    LossChange,
+    RetrievalChange,
+    Text,
+    bits_of_earlier,
+)
 from adapt.model.additions.table import stored_additions
 from adapt.model.sentence_vectors import SentenceVectors, vectors_what
 from adapt.model.start import MODEL_FOLDER
+from adapt.objective.table import measured_name
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.record import OneModel, Record, summed_costs
 from adapt.show.blocks import (
@@ -91,15 +100,19 @@ class Adapted(Trained, OneModel):
     def _losses(self, name: str, domain: str) -> list[Block]:
         names = {"domain": domain, "general": "general text"}
         rows: list[list[Cell | str]] = [
-            [names[text], of.before.cell(".3f"), of.after.cell(".3f"), of.change.cell("+.3f"), *_per_byte(of)]
+            [names[text], of.before.cell(".3f"), of.after.cell(".3f"), of.change.cell("+.3f"), *_further(of)]
             for text, of in self.losses.items()
         ]
-        title = f"{name}: loss on held-out text [nats per token]{TRANSDUCTIVE if self.transductive else ''}"
+        kind = next((of.of for of in self.losses.values()), "")
+        loss = f"loss of {kind} on held-out text" if kind else "loss on held-out text"
+        title = f"{name}: {loss} [nats per token]{TRANSDUCTIVE if self.transductive else ''}"
         note = (
             "Mean over predicted tokens, with 95% intervals over documents; lower is better. Bits per byte of text also"
             " compare models with different tokenizers."
         )
         header = ["text", "loss before", "loss after", "change", "bits per byte before", "bits per byte after"]
+        if kind:
+            header[4:], note = FOUND, DETECTION_NOTE
         return [Table(header, rows, title, note)]
 
     def _cost(self, record: Record) -> str:
@@ -153,7 +166,9 @@ def planned_phases(forecasts: Mapping[Train, "Forecast | None"]) -> Table | None
     return Table(["phase", *PHASE_COLUMNS, "memory per device"], rows, "Phases that will run") if rows else None
 
 
-def _per_byte(of: LossChange) -> list[str]:
+def _further(of: LossChange) -> list[str]:
+    if of.of:
+        return [*of.detected("recall"), *of.detected("precision"), *of.detected("auc")]
     return [formatted(value, "{:.3f}") for value in (of.bits_per_byte_before, of.bits_per_byte_after)]
 
 
@@ -300,7 +315,7 @@ class Export(Stage[Adapted]):
 
         training, before, after = done[self.training], done[self.before], done[self.after]
         old, new = (before.path, before.result.texts), (after.path, after.result.texts)
-        changes = loss_changes(old, new, self.config.evaluation.bootstrap_samples)
+        changes = loss_changes(old, new, self.config.evaluation.bootstrap_samples, measured_name(self.config))
         measured = {label: done[stage] for label, stage in self.retrieved.items()}
         samples = self.config.evaluation.bootstrap_samples
         retrieval = retrieval_change(measured["before"], measured["after"], samples) if measured else None

@@ -11,6 +11,7 @@ from typing import Any
 from adapt.config import Config, TaskConfig, what
 from adapt.corpus.files.manifest import check_listed
 from adapt.model.additions.table import check_parts
+from adapt.model.architecture import is_detector
 from adapt.model.start import Start
 from adapt.ray.runtime import connect
 from adapt.runner import NOTHING, ONE_CPU, Done, Outcome, Stage
@@ -225,7 +226,10 @@ class Finetune(Stage[Finetuned]):
 
     def refuse_early(self) -> None:
         """Checks that the model can be loaded."""
-        check_model(self.start, None)
+        if is_detector(self.start.pretrained.model):  # it is trained without a language-model head
+            check_weights(self.start.pretrained.model)
+        else:
+            check_model(self.start, None)
 
     def run(self, folder: Path, done: Done) -> Outcome[Finetuned]:
         """Fine-tunes the model, and writes predictions, the training curve and, if configured, the model."""

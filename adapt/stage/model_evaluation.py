@@ -31,7 +31,7 @@ from adapt.runner.key import deciding
 from adapt.runner.record import load_record
 from adapt.stage.context import Context, Tokens
 from adapt.stage.finetuning import PrepareTask
-from adapt.stage.preflight import check_model
+from adapt.stage.preflight import check_start
 from adapt.stage.prepare_text import Prepared
 from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import task_needs
@@ -96,6 +96,7 @@ class Evaluate(Stage[Evaluated]):
             "evaluation": sample,
             "objective": measured_what(config),
             **({"domains": dict(self.domains)} if self.domains else {}),
+            **({"generator": self.start.generator} if self.start.generator else {}),
         }
 
     def needs(self) -> Mapping[str, float]:
@@ -104,7 +105,7 @@ class Evaluate(Stage[Evaluated]):
 
     def refuse_early(self) -> None:
         """Checks that the model can be loaded."""
-        check_model(self.start, self.config.objective.kind == "causal")
+        check_start(self.config, self.start)
 
     def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:
         """Measures the model on a device of the cluster."""
@@ -116,7 +117,8 @@ class Evaluate(Stage[Evaluated]):
         maker = done[training].record if training else load_record(model.model)
         overlap = overlaps(corpora, trained_on(maker))
         paths = {name: str(path) for name, path in corpora.items()}
-        return Outcome(Evaluated(measure(Measurement(self.config, model, paths, overlap, self.domains), folder)))
+        first = self.start.with_tokenizer(done)
+        return Outcome(Evaluated(measure(Measurement(self.config, model, paths, overlap, self.domains, first), folder)))
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,7 @@ class MeasureRetrieval(Stage[Retrieved]):
 
     def refuse_early(self) -> None:
         """Checks that the model can be loaded."""
-        check_model(self.start, self.config.objective.kind == "causal")
+        check_start(self.config, self.start)
 
     def run(self, folder: Path, done: Done) -> Outcome[Retrieved]:
         """Measures the model on a device of the cluster.

@@ -8,18 +8,21 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from adapt.config import Config
-from adapt.model.architecture import HEADS, PATTERNS
-from adapt.model.locate import CONFIG, no_head, read_json, weight_files
-from adapt.model.size import model_size, read_header
+from adapt.merge.compatibility import vocabulary_of
+from adapt.model.architecture import HEADS, PATTERNS, check_architecture, check_detector, unequal_tables
+from adapt.model.locate import CONFIG, Pretrained, has_tokenizer, no_head, read_json, weight_files
+from adapt.model.size import model_size, read_header, token_table
 from adapt.model.start import Start
+from adapt.objective.table import RTD, objective_options, sees_only_earlier
 from adapt.ray.runtime import address_of, check_address
 from adapt.runner.files import storage_errors
-from adapt.support.errors import ConfigError, StorageError
+from adapt.support.errors import ConfigError, ModelError, StorageError
 from adapt.terminal.console import log
 from adapt.train.capacity.device import check_compiler, cpu_has_bf16, device_of_workers, has_gpu, lacks_gpu
 from adapt.train.capacity.flops import mean_length
@@ -98,6 +101,61 @@ def check_precision(config: Config) -> None:
         raise ConfigError("training.precision bf16: this machine's CPU has no bf16 arithmetic", "use fp32, or auto")
 
 
+def check_start(config: Config, start: Start) -> None:
+    """Checks that a training can start with a model, or an evaluation measure it, as the objective needs it.
+
+    Raises:
+        ModelError: the model, or the generator of replaced-token detection, cannot be used.
+        ConfigError: an option of the objective does not fit the model.
+    """
+    if config.objective.kind != RTD:
+        check_model(start, config.objective.kind == "causal", sees_only_earlier(config.objective))
+        return
+    check_weights(start.pretrained.model)
+    check_detector(start.pretrained.model)
+    check_generator(config, start.pretrained)
+
+
+def check_generator(config: Config, pretrained: Pretrained) -> None:
+    """Checks that a generator can draw tokens for a discriminator.
+
+    Raises:
+        ModelError: the generator predicts no masked tokens, or has another vocabulary or other embeddings.
+        ConfigError: the generator shall have more layers than the discriminator.
+    """
+    options, layers = objective_options(config), read_json(pretrained.model / CONFIG).get("num_hidden_layers")
+    if pretrained.generator is None:
+        if options.generator_layers and layers and options.generator_layers > layers:
+            raise ConfigError(
+                f"rtd.generator_layers is {options.generator_layers}, but the model has {layers} layers",
+                f"set it to {layers} or less",
+            )
+        return
+    generator = replace(pretrained, model=pretrained.generator, generator=None)
+    generator = replace(generator, tokenizer=generator.model if has_tokenizer(generator.model) else generator.tokenizer)
+    check_architecture(generator.model, causal=False)
+    _check_model(generator.model, False, pretrained.trust_remote_code, True)
+    rows = [read_json(each.model / CONFIG).get("vocab_size") for each in (pretrained, generator)]
+    ids = [vocabulary_of(each) for each in (pretrained, generator)]
+    if rows[0] != rows[1] or ids[0] != ids[1]:
+        differing = sum(ids[0].get(token) != ids[1].get(token) for token in ids[0].keys() | ids[1].keys())
+        raise ModelError(
+            f"rtd.generator: {generator.model} has another vocabulary than {pretrained.model}: {rows[1]} and {rows[0]}"
+            f" rows, and {differing:,} different tokens",
+            "use the generator that was trained with this model, or set rtd.generator to null to make one",
+        )
+    if options.embeddings == "separate":
+        return
+    tables = [token_table(each.model) for each in (pretrained, generator)]
+    if None in tables:
+        return
+    (shape, content), (other, other_content) = tables  # type: ignore[misc]
+    if shape != other:
+        raise unequal_tables(pretrained, f"word_embeddings of shape {[*other]}, and not {[*shape]}")
+    if options.embeddings == "shared" and content != other_content:
+        raise unequal_tables(pretrained, "other word_embeddings than the model")
+
+
 def check_model(start: Start, causal: bool | None, only_earlier: bool = False) -> None:
     """Checks that a model can be loaded and trained, by the headers of its weights and by a trial.
 
@@ -159,7 +217,13 @@ def check_compile(config: Config) -> None:
         check_compiler(has_gpu() and config.resources.gpus_per_worker != 0)
 
 
-def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None = None, number: int = 1) -> None:
+def check_memory(
+    config: Config,
+    model: Path,
+    corpus: Mapping[str, Any] | None = None,
+    number: int = 1,
+    generator: Path | None = None,
+) -> None:
     """Checks that a training fits in the memory of its devices. Needs a connection to Ray.
 
     If the model's dimensions or the devices are not known, nothing is checked, and this is logged.
@@ -170,6 +234,7 @@ def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None =
       corpus: metrics of the prepared corpus, for the length of its documents. None if it is not prepared yet.
       number: number of this training, from 1, in a sequence of trainings that starts from this model. The model may
         grow before each training.
+      generator: folder of the generator of replaced-token detection, if there is one.
 
     Raises:
       ConfigError: the training does not fit. The message suggests settings with which it would.
@@ -180,7 +245,8 @@ def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None =
     elif device is None:
         log("memory is not checked: the cluster has no free place for a worker yet (resources.device_memory_gib)")
     else:
-        check_fits(config, size_of_training(config, size, number), device, mean_length(corpus) if corpus else None)
+        trained = size_of_training(config, size, number, generator)
+        check_fits(config, trained, device, mean_length(corpus) if corpus else None)
 
 
 def check_training(config: Config) -> None:

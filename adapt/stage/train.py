@@ -12,12 +12,12 @@ from adapt.model.architecture import warn_of_instruct
 from adapt.model.size import ModelSize
 from adapt.model.start import MODEL_FOLDER, Start
 from adapt.model.trainable import check_trained, frozen_summary
-from adapt.objective.table import objective_what, predicted_fraction, sees_only_earlier, weighs_words
+from adapt.objective.table import objective_what, predicted_fraction, weighs_words
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Stage, Store
 from adapt.runner.record import cost_of
 from adapt.stage.context import Context, Noted, root_of
-from adapt.stage.preflight import check_memory, check_model, check_precision, check_space, space_needed
+from adapt.stage.preflight import check_memory, check_precision, check_space, check_start, space_needed
 from adapt.stage.prepare_text import Prepared, Streamed
 from adapt.stage.training_plan import (
     RunPart,
@@ -248,6 +248,7 @@ class Train(Stage[Trained]):
             **({"domain": self.domain or self.name} if method_of(config).by_domain else {}),
             **({"head_warmup_steps": self.head_warmup} if self.head_warmup else {}),
             **phase,
+            **({"generator": self.start.generator} if self.start.generator else {}),
         }
 
     def figures(self, steps: int, tokens: int, losses: dict[str, float | None] | None = None) -> PhaseFigures:
@@ -278,8 +279,7 @@ class Train(Stage[Trained]):
     def refuse_early(self) -> None:
         """Checks the devices' precision, the model, and which parameters are trained."""
         check_precision(self.config)
-        objective = self.config.objective
-        check_model(self.start, objective.kind == "causal", sees_only_earlier(objective))
+        check_start(self.config, self.start)
         check_trained(self.config.training, self.start.pretrained.model)
 
     def disk(self, folder: Path) -> tuple[int, int]:
@@ -310,7 +310,8 @@ class Train(Stage[Trained]):
         connect(config.resources)
         sources = self.sources
         sizes = summed_sizes(done[text].record.metrics for text in sources)
-        check_memory(config, self.start.with_tokenizer(done).model, sizes, self.number)
+        first = self.start.with_tokenizer(done)
+        check_memory(config, first.model, sizes, self.number, first.generator)
         job = TrainingRun(
             config=replace(config, tracking=anchored(config.tracking)),
             key=self.key,
@@ -323,7 +324,7 @@ class Train(Stage[Trained]):
             branch_step=branch,
             online=self.streamed.online(folder, done) if self.streamed else None,
             past={name: str(done[stage].path) for name, stage in self.past.items()},
-            base=str(self.start.with_tokenizer(done).model),
+            base=str(first.model),
             number=self.number,
             domain=self.domain or self.name,
             head_warmup=self.head_warmup,
@@ -391,7 +392,8 @@ class Train(Stage[Trained]):
     def _size(self, done: Done) -> ModelSize | None:
         """Returns the dimensions of the model that is trained. None if they are unknown."""
         first = first_size(self.start, done)
-        return first and size_of_training(self.config, first, self.number)
+        generator = self.start.pretrained.generator
+        return first and size_of_training(self.config, first, self.number, generator)
 
     def _mean_length(self, done: Done) -> float | None:
         return mean_length(summed_sizes(done[text].record.metrics for text in self.sources if text in done))

@@ -123,6 +123,7 @@ class Loop:
         dist.all_reduce(counts, group=among_hosts())
         targets, tokens, said = counts.tolist()
         self.wishes.hear(said)
+        corrupted = replace(corrupted, share=targets / max(tokens, 1))
         targets = max(targets, 1)  # in causal models, documents with one token have no target
 
         total, norm = torch.zeros((), device=self.engine.device), 0.0

@@ -19,17 +19,15 @@ from adapt.corpus.streaming import serve, served
 from adapt.corpus.token_windows import Columns
 from adapt.method.base import Method, Setting
 from adapt.method.table import method_of
-from adapt.model.load import load_model
 from adapt.model.packing.isolation import see_only_earlier
 from adapt.model.packing.packed import Packed
-from adapt.model.packing.padded import WHY, document_rows
-from adapt.model.save_model import save_model
+from adapt.model.packing.padded import WHY, document_rows, every_document_rows
 from adapt.model.size import model_size
 from adapt.model.start import MODEL_FOLDER
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch, Objective
-from adapt.objective.table import objective_options, sees_only_earlier
+from adapt.objective.table import OBJECTIVES, objective_options, sees_only_earlier, with_generator
 from adapt.ray.runtime import is_own_ray
 from adapt.runner.files import folder_aside, share_with_group, write_atomically
 from adapt.runner.record import load_record
@@ -96,7 +94,7 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
         state = method.merge(parts.loop.objective.exported(engine.full_state()))
         figures = {**parts.figures(progress), "cut_short": _cut_short(method, progress.step, job.steps)}
         if rank == 0:
-            _export(job, state, parts.tokenizer, method)
+            _export(job, state, parts.tokenizer, method, parts.loop.objective)
             _carry(method, folder)
             write_atomically(folder / PROGRESS_FILE, json.dumps(figures))
         dist.barrier()
@@ -124,23 +122,24 @@ class RankParts:
 
         start, method = job.pretrained, method_of(config)
         tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
-        setting = _setting(job, method, device, world, precision)
-        assert setting.load
         objective = make(config.objective, tokenizer, config.seed, objective_options(config))
         if job.weighed_words:
             objective.read(Path(job.weighed_words))
+        setting = _setting(job, method, device, world, precision)
+        assert setting.load
         model: Any = method.prepare_model(setting.load(start.model), setting)
         objective.prepare(model)
         freeze(model, training)
         model.train().to(device)
         apply_options(model, training, device)
-        if config.resources.zero_stage == 3 and (rows := document_rows(model)):
-            rows.compute_at_once()
+        for each in every_document_rows(model) if config.resources.zero_stage == 3 else ():
+            each.compute_at_once()
         number = job.number or 1
         records = [load_record(Path(folder)) for folder in job.corpora]
         document_length = mean_length(summed_sizes(record.metrics for record in records if record))
         dimensions = model_size(start.model)
         dimensions = dimensions and method.trained_size(dimensions, range(number, number + 1))
+        dimensions = dimensions and with_generator(config, dimensions, start.generator)
         place = RankPlace(device, precision, local_workers * trainings)
         folder = Path(job.folder)
         size, accumulation = passes(config, dimensions, model, objective, method, place, document_length, folder)
@@ -238,11 +237,12 @@ def rank_device(local_world: int, trainings: int = 1) -> torch.device:
 def _setting(job: TrainingRun, method: Method, device: torch.device, world: int, precision: str) -> Setting:
     """Builds the method's setting. The length of the training is set only if the method depends on it."""
     config, start = job.config, job.pretrained
-    causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
+    kind, options = OBJECTIVES.load(config.objective.kind), objective_options(config)
 
     def load(folder: Path) -> Any:
-        """Loads a model for the method, such as a teacher, with the attention of the trained model."""
-        model = load_model(folder, causal, start.trust_remote_code, dropout)
+        """Loads a model for the training or its method, such as a teacher, with the attention of the training."""
+        place = start if folder == start.model else start.at(folder)
+        model = kind.load(place, options, config.model.attention_dropout)
         if sees_only_earlier(config.objective):
             see_only_earlier(model)
         return model
@@ -329,7 +329,8 @@ def _carry(method: Method, folder: Path) -> None:
         target.rmdir()
 
 
-def _export(job: TrainingRun, state: dict[str, torch.Tensor], tokenizer: Any, method: Method) -> None:
-    start = job.pretrained
+def _export(
+    job: TrainingRun, state: dict[str, torch.Tensor], tokenizer: Any, method: Method, objective: Objective
+) -> None:
     with folder_aside(Path(job.folder) / MODEL_FOLDER) as aside:
-        save_model(start.model, state, tokenizer, aside, start.trust_remote_code, resize=method.resize)
+        objective.save(job.pretrained, state, tokenizer, aside, method.resize)

@@ -38,11 +38,11 @@ def test_a_model_computes_on_its_share_of_the_cores(
 def test_an_evaluation_shares_the_cores_with_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def noted(pretrained: Pretrained, causal: bool, shared_by: int) -> None:
+    def noted(shared_by: int) -> None:
         asked.append(shared_by)
         raise InterruptedError
 
-    monkeypatch.setattr(evaluation_task, "ready", noted)
+    monkeypatch.setattr(evaluation_task, "use_threads", noted)
     config = Config(resources=ResourcesConfig(trainings_per_machine=3))
     with pytest.raises(InterruptedError):
         measure_corpora(Measurement(config, Pretrained(Path(), Path()), {}, {}))

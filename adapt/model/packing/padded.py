@@ -215,6 +215,11 @@ def document_rows(model: Any) -> DocumentRows | None:
     return getattr(trunk_of(model), ATTRIBUTE, None)
 
 
+def every_document_rows(model: Any) -> list[DocumentRows]:
+    """Returns the hooks of all parts of a model that run documents as rows, such as a generator and a discriminator."""
+    return [rows for module in model.modules() if (rows := getattr(module, ATTRIBUTE, None))]
+
+
 def trunk_of(model: Any) -> Any:
     """Returns the module that turns tokens into hidden states, which is `base_model` in most architectures.
 

@@ -103,7 +103,7 @@ def _loss(of: LossChange | None) -> Cell:
         return Cell(NONE)
     ends = worded_interval(of.change.low, of.change.high, nats)
     change = nats(of.change.value) + (f" ({ends})" if ends else "")
-    return Cell(f"{of.before.value:.2f} → {of.after.value:.2f}", change)
+    return Cell(f"{of.before.value:.2f} → {of.after.value:.2f}", f"{change}; {of.of}" if of.of else change)
 
 
 def _per_byte(of: LossChange | None) -> str:

@@ -6,13 +6,14 @@ The module loads no heavy library.
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from math import ceil
+from pathlib import Path
 
 from adapt.config import Config, TrainingConfig, Workers, fewest_of, most_of
 from adapt.method.base import AddedMemory, Method
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize
 from adapt.model.trainable import trained_share
-from adapt.objective.table import predicted_fraction
+from adapt.objective.table import predicted_fraction, with_generator
 from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import Device
 from adapt.train.schedule import micro_batch
@@ -293,15 +294,16 @@ def micro_batch_sizes(config: Config, on_gpu: bool) -> list[int]:
     return in_one_pass + [number for number in range(min(share, most), 0, -1) if share % number == 0]
 
 
-def size_of_training(config: Config, size: ModelSize, number: int) -> ModelSize:
-    """Returns the dimensions of the model in a domain's training, which the method may have enlarged.
+def size_of_training(config: Config, size: ModelSize, number: int, generator: Path | None = None) -> ModelSize:
+    """Returns the dimensions of the model in a domain's training, which method and objective may have enlarged.
 
     Args:
         config: configuration of the job.
         size: dimensions of the model that the first domain starts from.
         number: number of the training's domain, from 1.
+        generator: folder of the generator of replaced-token detection (`Pretrained.generator`).
     """
-    return method_of(config).trained_size(size, range(1, number + 1))
+    return with_generator(config, method_of(config).trained_size(size, range(1, number + 1)), generator)
 
 
 def check_fits(config: Config, size: ModelSize, device: Device, document_length: float | None = None) -> None:

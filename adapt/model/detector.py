@@ -1,0 +1,248 @@
+"""A generator and a discriminator of replaced tokens in one module, which one engine trains together.
+
+The generator predicts masked tokens. Its draws take the place of the masked tokens, and the discriminator says for each
+token whether it was replaced (ELECTRA, arXiv 2003.10555; DeBERTaV3, arXiv 2111.09543). The discriminator is the model
+that a user keeps; the generator is stored in a folder next to its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AutoModelForMaskedLM, ElectraForPreTraining, PreTrainedModel, PreTrainedTokenizerFast
+
+from adapt.model.architecture import DETECTORS, check_detector, unequal_tables
+from adapt.model.load import UNUSED, check_complete, keep_states_apart, load_model, read_weights
+from adapt.model.locate import GENERATOR, Pretrained, no_head
+from adapt.model.packing.isolation import keep_documents_apart
+from adapt.model.packing.packed import Packed
+from adapt.model.safeguards import quiet
+from adapt.model.save_model import save_model
+from adapt.model.size import ALIASES
+from adapt.model.sparse_prediction import loss_and_samples
+from adapt.model.states import last_hidden_state
+from adapt.model.tokenizer import load_config
+
+SEED = 0
+"""Seed of the random weights of new heads, which is fixed so that all runs begin with the same model."""
+TABLES = ("word_embeddings", "position_embeddings")
+"""Tables of the embeddings that generator and discriminator can share."""
+_CLASSES: dict[str, Any] = {"electra": ElectraForPreTraining}
+"""Class of a discriminator with its head, keyed by `model_type`."""
+
+
+class DisentangledEmbedding(nn.Embedding):
+    """A table of the discriminator that is the generator's table plus a trained difference (arXiv 2111.09543, 3.3).
+
+    E_D = sg(E_G) + E_delta. The gradients of the discriminator's loss reach the difference only.
+
+    Args:
+        own: the discriminator's table, which gives the difference at the start.
+        base: the generator's table, of the same shape.
+    """
+
+    def __init__(self, own: nn.Embedding, base: nn.Embedding) -> None:
+        super().__init__(own.num_embeddings, own.embedding_dim, own.padding_idx, device="meta")
+        self.base = base.weight
+        self.weight = nn.Parameter(own.weight.detach() - base.weight.detach())
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Looks up the sum of both tables."""
+        return functional.embedding(input, self.base.detach()) + super().forward(input)
+
+
+class Detector(nn.Module):
+    """A generator and a discriminator.
+
+    Args:
+        generator: a masked language model.
+        discriminator: an encoder with a head that computes one number per token.
+    """
+
+    def __init__(self, generator: PreTrainedModel, discriminator: PreTrainedModel) -> None:
+        super().__init__()
+        self.generator = generator
+        self.discriminator = discriminator
+
+    @property
+    def config(self) -> Any:
+        """Config of the discriminator."""
+        return self.discriminator.config
+
+    @property
+    def base_model(self) -> nn.Module:
+        """The discriminator without its head."""
+        base: nn.Module = self.discriminator.base_model
+        return base
+
+    @property
+    def supports_gradient_checkpointing(self) -> bool:
+        """Whether both parts can recompute their layers in the backward pass."""
+        parts: tuple[Any, ...] = (self.generator, self.discriminator)
+        return all(part.supports_gradient_checkpointing for part in parts)
+
+    def gradient_checkpointing_enable(self, **options: Any) -> None:
+        """Makes both parts recompute their layers in the backward pass."""
+        for part in (self.generator, self.discriminator):
+            part.gradient_checkpointing_enable(**options)
+
+    def forward(
+        self, packed: Packed, positions: Tensor, targets: Tensor, draws: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Fills the masks by the generator's draws, and scores each token.
+
+        Args:
+            packed: a sequence of N tokens, of which some are masked.
+            positions: positions of the masked tokens, int64 [T].
+            targets: the original tokens at these positions, int64 [T].
+            draws: uniform random numbers in [0, 1) that choose the generator's tokens, float64 [T].
+
+        Returns:
+            The generator's cross entropy, summed over the masked tokens [nats]. For each token, the logit of the
+            discriminator's probability that it was replaced, [N]. Whether it was replaced, bool [N]: tokens that the
+            generator guessed are original.
+        """
+        loss, drawn = loss_and_samples(self.generator, packed, positions, targets, draws)
+        filled = replace(packed, input_ids=packed.input_ids.scatter(1, positions[None], drawn[None]))
+        replaced = torch.zeros_like(filled.input_ids[0], dtype=torch.bool).index_copy(0, positions, drawn != targets)
+        head = getattr(self.discriminator, DETECTORS[self.config.model_type].rstrip("."))
+        return loss, head(last_hidden_state(self.discriminator, filled)), replaced
+
+
+def load_detector(
+    pretrained: Pretrained, layers: int | None, embeddings: str, dropout: float | None = None, first: Any = None
+) -> Detector:
+    """Loads a discriminator and its generator, in evaluation mode, on the CPU, in fp32.
+
+    Args:
+        pretrained: the discriminator, and its generator if it has one. Heads that the files lack get random weights.
+        layers: number of the discriminator's first layers that a made generator copies; None for a third.
+        embeddings: `shared`, `disentangled` or `separate` tables of embeddings; see `TABLES`.
+        dropout: dropout of the attention weights; None keeps the models' values.
+        first: for a measurement, the model whose generator draws tokens; None for the generator of `pretrained`.
+
+    Raises:
+        ModelError: a model cannot be read, lacks weights of its layers, or has tables of another shape or, for
+            `shared`, other values.
+    """
+    discriminator, _ = load_discriminator(pretrained, dropout)
+    generator = load_generator(first or pretrained, layers, dropout)
+    if first is None:
+        _share(generator, discriminator, embeddings, pretrained)
+    return Detector(generator, discriminator).eval()
+
+
+def load_discriminator(pretrained: Pretrained, dropout: float | None = None) -> tuple[PreTrainedModel, bool]:
+    """Loads a discriminator, and says whether its head is new because the files have none."""
+    folder = pretrained.model
+    check_detector(folder)
+    config = _with_dropout(load_config(folder, pretrained.trust_remote_code), dropout)
+    with quiet():
+        model, is_new = _with_new_head(_CLASSES[config.model_type], folder, config, pretrained.trust_remote_code)
+    keep_states_apart(model.base_model)
+    return model, is_new
+
+
+def load_generator(pretrained: Pretrained, layers: int | None, dropout: float | None = None) -> PreTrainedModel:
+    """Loads the generator of a discriminator, or makes it of the discriminator's first layers."""
+    if pretrained.generator is not None:
+        return load_model(
+            pretrained.generator, trust_remote_code=pretrained.trust_remote_code, attention_dropout=dropout
+        )
+    config = _with_dropout(load_config(pretrained.model, pretrained.trust_remote_code), dropout)
+    config.num_hidden_layers = made_layers(config.num_hidden_layers, layers)
+    config.tie_word_embeddings = True
+    with quiet():
+        model, _ = _with_new_head(AutoModelForMaskedLM, pretrained.model, config, pretrained.trust_remote_code)
+        keep_documents_apart(model)
+    return model
+
+
+def made_layers(of: int, asked: int | None) -> int:
+    """Returns the number of layers of a generator that is made of a model with `of` layers."""
+    return -(-of // 3) if asked is None else asked
+
+
+def _with_dropout(config: Any, dropout: float | None) -> Any:
+    for name in ALIASES["attention_dropout"] if dropout is not None else ():
+        if hasattr(config, name):
+            setattr(config, name, dropout)
+    return config
+
+
+def _with_new_head(kind: Any, folder: Path, config: Any, trust_remote_code: bool) -> tuple[PreTrainedModel, bool]:
+    """Reads a model whose head may be missing. Returns it, and whether its head has random weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model, report = read_weights(kind, folder, config, trust_remote_code)
+    prefix = f"{model.base_model_prefix}."
+    inside = sorted(name for name in report["missing_keys"] if name.startswith(prefix) and UNUSED not in name)
+    if inside:
+        raise no_head(str(folder), inside)
+    check_complete((), report["mismatched_keys"], folder)
+    return model.eval(), bool(report["missing_keys"])
+
+
+def _share(generator: Any, discriminator: Any, how: str, pretrained: Pretrained) -> None:
+    """Lets the discriminator use the generator's tables of embeddings, as configured."""
+    if how == "separate":
+        return
+    ours, theirs = discriminator.base_model.embeddings, generator.base_model.embeddings
+    for name in TABLES:
+        own, base = getattr(ours, name, None), getattr(theirs, name, None)
+        if own is None or base is None:
+            continue
+        if own.weight.shape != base.weight.shape:
+            raise unequal_tables(pretrained, f"{name} of shape {[*base.weight.shape]}, and not {[*own.weight.shape]}")
+        if how == "disentangled":
+            setattr(ours, name, DisentangledEmbedding(own, base))
+        elif torch.equal(own.weight, base.weight):
+            own.weight = base.weight
+        else:
+            raise unequal_tables(pretrained, f"other {name} than the model")
+
+
+def save_detector(
+    start: Pretrained,
+    state: Mapping[str, Tensor],
+    tokenizer: PreTrainedTokenizerFast,
+    folder: Path,
+    layers: int | None,
+    resize: Callable[[Any], None] = lambda config: None,
+) -> None:
+    """Writes a trained discriminator as a Hugging Face folder, and its generator in the folder `generator` in it.
+
+    Args:
+        start: the model that the training started from.
+        state: weights of the trained `Detector`, whole.
+        tokenizer: the tokenizer of both.
+        folder: folder to write. The caller must make this atomic.
+        layers: `layers` of `load_detector`.
+        resize: function that changes the discriminator's config in place.
+    """
+    parts: dict[str, dict[str, Tensor]] = {"generator": {}, "discriminator": {}}
+    for name, value in state.items():
+        part, _, inner = name.partition(".")
+        parts[part][inner] = value
+    discriminator = parts["discriminator"]
+    for name in [name for name in discriminator if name.endswith("_embeddings.base")]:
+        weight = f"{name.removesuffix('.base')}.weight"
+        discriminator[weight] = discriminator[weight] + discriminator.pop(name)
+    kind = load_config(start.model, start.trust_remote_code).model_type
+    save_model(
+        start.model, discriminator, tokenizer, folder, start.trust_remote_code, resize=resize, kind=_CLASSES[kind]
+    )
+
+    def shortened(config: Any) -> None:
+        config.tie_word_embeddings = True
+        if start.generator is None:
+            config.num_hidden_layers = made_layers(config.num_hidden_layers, layers)
+
+    source = start.generator or start.model
+    save_model(source, parts["generator"], tokenizer, folder / GENERATOR, start.trust_remote_code, resize=shortened)

@@ -1,0 +1,137 @@
+"""Replaced-token detection: a generator fills masks, and the model learns to find the tokens that it got wrong.
+
+L = L_MLM(generator) + lambda L_RTD(model) (ELECTRA, arXiv 2003.10555, section 2). L_MLM is the generator's mean cross
+entropy over the masked tokens. L_RTD is the model's mean binary cross entropy over all tokens of the text, including
+special tokens, as in the published code of ELECTRA and DeBERTa-v3. No gradient passes through the drawn tokens.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from adapt.config import ObjectiveConfig
+from adapt.model.detector import load_detector, save_detector
+from adapt.model.locate import Pretrained
+from adapt.model.packing.packed import sent
+from adapt.objective.masking import GENERATED, MaskedLanguageModelling
+from adapt.objective.objective import Batch, Corrupted
+from adapt.objective.table import RtdOptions
+
+
+class ReplacedTokenDetection(MaskedLanguageModelling):
+    """Masks single tokens for the generator, and lets the model find those that the generator replaced.
+
+    All chosen tokens are shown as the mask token, as published. The generator's token is drawn from its distribution
+    by one uniform number per masked token, a function of (seed, epoch, row, position). So a resumed run draws the same
+    tokens.
+    """
+
+    options: RtdOptions
+    predicts_words = False
+
+    def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
+        super().__init__(config, tokenizer, seed)
+        self._seen: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def corrupt(self, batch: Batch) -> Corrupted:
+        """Masks tokens, and draws the numbers that choose the generator's tokens."""
+        corrupted = super().corrupt(batch)
+        return replace(corrupted, draws=self.draw(GENERATED, batch)[corrupted.positions])
+
+    def _shown(self, batch: Batch, positions: Tensor, heads: Tensor) -> Tensor:
+        return torch.where(positions, self.mask_id, batch.tokens)
+
+    @classmethod
+    def load(
+        cls,
+        pretrained: Pretrained,
+        options: Any = None,
+        dropout: float | None = None,
+        first: Pretrained | None = None,
+    ) -> Any:
+        """Loads the model and its generator. A measurement uses the generator of the first model of the chain."""
+        return load_detector(pretrained, options.generator_layers, options.embeddings, dropout, first)
+
+    def save(
+        self,
+        start: Pretrained,
+        state: dict[str, Tensor],
+        tokenizer: PreTrainedTokenizerFast,
+        folder: Path,
+        resize: Callable[[Any], None],
+    ) -> None:
+        """Writes the model with its head for replaced tokens, and the generator into its folder `generator`."""
+        save_detector(start, state, tokenizer, folder, self.options.generator_layers, resize)
+
+    def loss(self, model: torch.nn.Module, corrupted: Corrupted) -> Tensor:
+        """Returns the loss, float32 scalar, to be divided by the number of masked tokens [nats].
+
+        The sum of the model's losses is multiplied by lambda T / N, where T of the N tokens of the global batch are
+        masked. Divided by T, it is lambda times the mean loss over all tokens.
+        """
+        masked, logits, replaced = _scored(model, corrupted)
+        share = corrupted.share
+        if share is None:
+            share = len(corrupted.targets) / max(int(corrupted.real.sum()), 1)
+        found = binary_cross_entropy_with_logits(logits.float(), replaced.float(), reduction="sum")
+        return masked + self.options.weight * share * found
+
+    def losses(self, model: torch.nn.Module, corrupted: Corrupted) -> Tensor:
+        """Returns the binary cross entropy of each token [nats], float32 [N], and keeps the scores for `figures`."""
+        with torch.no_grad():
+            _, logits, replaced = _scored(model, corrupted)
+        self._seen.append((logits.float().cpu().numpy(), replaced.cpu().numpy()))
+        return binary_cross_entropy_with_logits(logits.float(), replaced.float(), reduction="none")
+
+    def measured(self, corrupted: Corrupted) -> Tensor:
+        """Returns all tokens of the text."""
+        return corrupted.real
+
+    def figures(self) -> dict[str, float]:
+        """Returns how well the model told replaced from original tokens in all rows measured since the last call.
+
+        Returns:
+            `replaced`, the share of the tokens that were replaced; `recall`, the share of the replaced tokens to which
+            the model gave a probability above 1/2; `precision`, the share of such tokens that were replaced; and `auc`,
+            the probability that a replaced token has a higher score than an original one. A figure without any token
+            to count is left out.
+        """
+        seen, self._seen = self._seen, []
+        if not seen:
+            return {}
+        return detection(*(np.concatenate(parts) for parts in zip(*seen, strict=True)))
+
+
+def _scored(model: Any, corrupted: Corrupted) -> tuple[Tensor, Tensor, Tensor]:
+    """Runs both parts, and returns what `Detector.forward` returns."""
+    assert corrupted.draws is not None
+    draws = sent(corrupted.draws, corrupted.device)
+    scored: tuple[Tensor, Tensor, Tensor] = model(corrupted.packed(), corrupted.asked(), corrupted.answers(), draws)
+    return scored
+
+
+def detection(logits: np.ndarray, replaced: np.ndarray) -> dict[str, float]:
+    """Returns the figures of `ReplacedTokenDetection.figures`.
+
+    Args:
+        logits: score of each token, float [N].
+        replaced: whether each token was replaced, bool [N].
+    """
+    marked, count, others = logits > 0, int(replaced.sum()), int((~replaced).sum())
+    figures = {"replaced": count / max(len(replaced), 1)}
+    if count:
+        figures["recall"] = float(marked[replaced].mean())
+    if marked.any():
+        figures["precision"] = float(replaced[marked].mean())
+    if count and others:
+        _, place, tied = np.unique(logits, return_inverse=True, return_counts=True)
+        ranks = (tied.cumsum() - (tied - 1) / 2)[place]  # tokens with equal scores share their mean rank
+        figures["auc"] = float((ranks[replaced].sum() - count * (count + 1) / 2) / (count * others))
+    return figures

@@ -1,0 +1,106 @@
+"""Prints the results of a finished study of replaced-token detection: the Markdown tables of docs/science/dapt-tapt.md.
+
+The tables have the tokens and losses of each training, the dev scores by learning rate, and for each objective at its
+best rate the test scores with gains over no training and over MLM, paired by seed.
+
+python -m benchmarks.rtd_study benchmarks/rtd_study.yaml [options of dontstop chain]
+"""
+
+import sys
+from collections.abc import Mapping
+
+import numpy as np
+
+from adapt.chain.chain_file import read_chain, read_command
+from adapt.chain.chain_nodes import expand_chain
+from adapt.chain.chain_stages import build_chain, study
+from adapt.show.blocks import Cell, Section, Table
+from adapt.show.pages import render_markdown
+from adapt.show.report.study import Study
+from benchmarks.selection_study import Found, gains
+
+NONE, MLM = "none", "mlm"
+Scores = dict[tuple[str, str], list[tuple[str, str, float, float]]]
+"""For each recipe and rate: task, seed, dev score and test score of each fine-tuning."""
+
+
+def trainings(finished: Study) -> Table:
+    """Makes the table of the trainings: tokens, time, and held-out loss, with a row per objective, rate and seed."""
+    rows: list[list[Cell | str]] = []
+    for entry in finished.entries:
+        if entry.record.stage == "export":
+            loss = entry.result.losses.get("domain")
+            rows.append(
+                [
+                    *(entry.values[name] for name in ("objective", "rate", "seed")),
+                    f"{entry.result.tokens:,}",
+                    f"{entry.result.device_seconds:.0f}",
+                    f"{loss.after.value:.3f}" if loss else "",
+                    f"{loss.figures_after['auc']:.3f}" if loss and "auc" in loss.figures_after else "",
+                ]
+            )
+    header = ["objective", "rate", "seed", "tokens", "device time [s]", "held-out loss", "AUC"]
+    note = "Losses of the two objectives cannot be compared. Replaced tokens are those of the generator at the start."
+    return Table(header, rows, "Trainings at equal compute", note)
+
+
+def scores(finished: Study) -> Scores:
+    """Returns the scores of all fine-tunings by recipe and rate."""
+    found: Scores = {}
+    for entry in finished.entries:
+        if entry.record.stage == "finetune":
+            values, metrics = entry.values, entry.record.metrics
+            row = values["task"], values["seed"], metrics["dev_score"], metrics["score"]
+            found.setdefault((values["recipe"], values["rate"]), []).append(row)
+    return found
+
+
+def best_rates(found: Scores) -> dict[str, str]:
+    """Returns the rate with the best mean dev score over tasks and seeds, by recipe."""
+    best: dict[str, tuple[float, str]] = {}
+    for (recipe, rate), rows in found.items():
+        mean = float(np.mean([dev for _, _, dev, _ in rows]))
+        best[recipe] = max(best.get(recipe, (-1.0, "")), (mean, rate))
+    return {recipe: rate for recipe, (_, rate) in best.items()}
+
+
+def by_rate(found: Scores) -> Table:
+    """Makes the table of mean dev scores, with a row per recipe and rate."""
+    best = best_rates(found)
+    rows: list[list[Cell | str]] = [
+        [
+            recipe,
+            rate,
+            Cell(f"{100 * np.mean([dev for _, _, dev, _ in rows]):.1f}", strong=best[recipe] == rate),
+            f"{len(rows)}",
+        ]
+        for (recipe, rate), rows in found.items()
+    ]
+    return Table(["recipe", "rate", "mean dev score", "fine-tunings"], rows, "Dev scores by learning rate")
+
+
+def at_best(found: Scores, best: Mapping[str, str]) -> Found:
+    """Returns the test scores of each recipe at its best rate."""
+    chosen = Found()
+    for recipe, rate in best.items():
+        for task, seed, _, test in found[recipe, rate]:
+            chosen.scores.setdefault(recipe, {}).setdefault(task, {})[seed] = test
+    return chosen
+
+
+def main() -> None:
+    command = read_command(["report", *sys.argv[1:]])
+    recipe = read_chain(command.file, command.let, command.common)
+    finished = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
+    found = scores(finished)
+    if not found:
+        raise SystemExit(f"nothing of {command.file} has been fine-tuned: {len(finished.missing)} stages have not run")
+    chosen = at_best(found, best_rates(found))
+    compared = [gains(chosen, baseline) for baseline in (NONE, MLM) if baseline in chosen.scores]
+    about = f"{len(finished.entries)} stages, {len(finished.missing)} not run"
+    tables = [trainings(finished), by_rate(found), *compared]
+    print(render_markdown(recipe.name, about, [Section("Replaced-token detection", tables)]))
+
+
+if __name__ == "__main__":
+    main()
