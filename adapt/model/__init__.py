@@ -9,6 +9,7 @@
 - `tokenizer`: loads a tokenizer, and checks that it belongs to the model.
 - `tokenize/`: computes the same token ids as the tokenizers library, but faster.
 - `load`: loads a model with or without its head.
+- `detector`: a generator and a discriminator of replaced tokens in one module.
 - `save_model`: saves a model as a Hugging Face folder.
 - `new_head`: gives an encoder a new head for masked tokens.
 - `sentence_vectors`: reads and writes the settings with which sentence-transformers makes a vector per text.

@@ -3,5 +3,6 @@
 - `objective`: the interface, and causal language modelling.
 - `masking`: masking of tokens, words, entities and spans.
 - `word_weights`: weights of words for difference masking, without loading torch.
+- `replaced_tokens`: replaced-token detection, with a generator next to the model.
 - `table`: checks the objective that a configuration names, without loading torch.
 """
