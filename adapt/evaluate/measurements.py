@@ -112,7 +112,8 @@ class LossChange:
         verb = "fell" if change.high < 0 else "rose"
         said = f"{subject} {verb} from {before:.2f} to {after:.2f} nats per token ({ends})"
         if not is_general:
-            return f"{said}.{self._found()}"
+            worse = ": the training made the model worse on this text. Try a lower training.learning_rate"
+            return f"{said}{worse if verb == 'rose' else ''}.{self._found()}"
         return f"{said}: the model forgot general text." if verb == "rose" else f"{said}: the model did not forget it."
 
     def detected(self, name: str) -> list[str]:

@@ -312,6 +312,8 @@ def test_the_verdict_follows_the_intervals() -> None:
         "Held-out loss on the domain did not change measurably: 4.00 nats per token before and 3.99 after (95% "
         "interval of the change: -0.06 to +0.04)."
     )
+    worse = "the training made the model worse on this text. Try a lower training.learning_rate."
+    assert card_verdict([result("domain", 4.0, 4.2)]).endswith(worse)
     assert card_verdict([result("general", 3.0, 3.0)]).endswith("The model did not measurably forget general text.")
     assert card_verdict([result("general", 3.0, 2.0)]).endswith(": the model did not forget it.")
     assert card_verdict([]).startswith("Its effect was not measured: fewer than two documents are held out")
