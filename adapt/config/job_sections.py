@@ -360,7 +360,7 @@ class NotifyConfig:
 
     webhook: str | None = None
     """Name of the environment variable with the webhook's address, such as DONTSTOP_WEBHOOK. The address itself is a
-    secret and must not stand in a configuration. null sends no messages. On a cluster, the variable must be set where
+    secret and must not be in a configuration. null sends no messages. On a cluster, the variable must be set where
     the job's driver runs."""
     form: Literal["json", "slack"] = "json"
     """Form of a message: `json` an object with event, about, text, host, time, seconds and path; `slack` the object

@@ -87,8 +87,8 @@ class PhaseConfig:
     tokens: PositiveInt | None = None
     """Length of the phase [training tokens] (rounded up to whole steps)."""
     fraction: PositiveFraction | None = None
-    """Length of the phase as a share of the run, whose length training.max_steps, max_tokens, max_flops or epochs
-    give."""
+    """Length of the phase as a share of the run. The run's length is then set by training.max_steps, max_tokens,
+    max_flops or epochs."""
     learning_rate: PositiveFloat | None = None
     """Peak learning rate of the phase; null takes training.learning_rate."""
     schedule: Literal["constant", "linear", "one_minus_sqrt", "cosine"] = "constant"
@@ -124,9 +124,9 @@ class TrainingConfig:
     max_tokens: PositiveInt | None = None
     """Largest number of training tokens (rounded up to whole steps)."""
     max_flops: PositiveFloat | None = None
-    """Largest number of floating point operations of the forward and backward passes, from the model's dimensions and
-    what the method adds (rounded up to whole steps). It trains models of different sizes or tokenizers at equal
-    compute."""
+    """Largest number of floating point operations of the forward and backward passes, computed from the model's
+    dimensions and the method (rounded up to whole steps). Use it to train models of different sizes or tokenizers at
+    equal compute."""
     epochs: PositiveFloat | None = None
     """Largest number of passes over the prepared corpus (rounded up to whole steps)."""
     learning_rate: PositiveFloat = 5e-4
@@ -177,9 +177,9 @@ class TrainingConfig:
     """Number of tokens per sequence, including special tokens."""
     phases: list[PhaseConfig] = field(default_factory=list)
     """Phases of the run: a list of {steps, learning_rate, objective, …}, trained one after another. Each phase is a
-    stage of its own, and goes on with the weights, the optimizer's moments and step count, and the position in the
-    corpus of the phase before. Phases replace schedule, warmup_*, cooldown_fraction, decay and floor_fraction, and,
-    unless a phase is a share of the run, the run's length."""
+    separate stage. It continues from the previous phase's weights, optimizer moments, step count and position in the
+    corpus. Phases replace schedule, warmup_*, cooldown_fraction, decay and floor_fraction. They also replace the run's
+    length, unless a phase is a share of the run."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = how("auto")
     """Number format of the forward and backward pass (weights stay in fp32). `auto` is bf16 if the hardware is faster
     in it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""

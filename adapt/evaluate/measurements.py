@@ -248,8 +248,8 @@ class TextLoss:
     """Losses of a model on the held-out sample of a corpus."""
 
     loss: float | None
-    """Loss [nats per predicted token]; None if there is no held-out text. A model with domain parts uses the parts for
-    the corpus's domain. If it has no parts for that domain, it uses those for the nearest domain."""
+    """Loss [nats per predicted token]; None if there is no held-out text. A model with separate parts per domain (such
+    as adapters) uses the parts for the corpus's domain, or else those for the nearest domain."""
     documents: int
     """Number of measured documents of the corpus."""
     predictions: int

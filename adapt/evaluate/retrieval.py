@@ -242,7 +242,7 @@ class VectorModel:
     pooling: str
     """`mean` or `cls`."""
     evaluation: EvaluationConfig
-    """Settings of which the maximum length of a text and the number of texts per pass are used."""
+    """Settings. Only the maximum length of a text and the number of texts per pass are used."""
 
 
 def measure_retrieval(config: Config, vectors: VectorModel, folder: Path) -> Retrieved:

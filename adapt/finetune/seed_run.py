@@ -83,7 +83,7 @@ def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, fold
 
 
 def _domain_parts(model: Any, problem: Problem, domain: str | None, place: FinetunePlace) -> dict[str, str]:
-    """Activates the model's parts for a domain: the configured domain, else the nearest one.
+    """Activates the model's parts (such as adapters) for a domain: the configured domain, else the nearest one.
 
     Returns:
         The domain whose parts are active, and the nearest domain; empty if the model has no domain parts.

@@ -78,7 +78,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, rows: Tensor, sizes: list[int]) -> Tensor:
         context.begin, context.count = sum(sizes[: dist.get_rank()]), len(rows)
-        padded = rows.new_zeros(max(sizes), rows.shape[1])  # collectives need equal shapes
+        padded = rows.new_zeros(max(sizes), rows.shape[1])  # padded, because collectives need equal shapes
         padded[: len(rows)] = rows
         parts = [torch.empty_like(padded) for _ in sizes]
         dist.all_gather(parts, padded)

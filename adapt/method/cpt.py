@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CptOptions:
-    """Plugins that all domains share, with masks for each domain (CPT, arXiv 2210.05549)."""
+    """Options of CPT: plugins that all domains share, with masks for each domain (arXiv 2210.05549)."""
 
     width: PositiveInt = 512
     """Number of neurons in each plugin; the published code uses 512 or 768."""

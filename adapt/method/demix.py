@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DemixOptions:
-    """A feed-forward expert for each domain (arXiv 2108.05036)."""
+    """Options of DEMix, which trains a feed-forward expert for each domain (arXiv 2108.05036)."""
 
     initial: Literal["nearest", "base"] = "nearest"
     """Start of a new domain's expert: a copy of the expert of the domain with the nearest prototype, or of the model's

@@ -102,7 +102,7 @@ class Summing:
 
 @dataclass(frozen=True)
 class Summed:
-    """The record of a measurement by sums."""
+    """Record of a stage that sums measurements over rows and stores their means."""
 
     rows: int
     tokens: int

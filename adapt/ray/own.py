@@ -91,7 +91,7 @@ def _start(folder: Path) -> None:
         "RAY_GCS_SERVER_PORT": str(_free_port()),
         "RAY_API_SERVER_ADDRESS": _NO_DASHBOARD,
     }
-    atexit.register(_end, folder)  # runs before Ray's own handler, which waits 0.5 s for output that we do not show
+    atexit.register(_end, folder)  # ends Ray before Ray's own handler runs, which waits 0.5 s for unused output
     with (
         _environment(settings),
         heeding_signals("starting Ray on this machine", _FIX.format(folder)),

@@ -60,9 +60,9 @@ class Trained:
     """Result of a training: its metrics. The model is in the folder `model`."""
 
     steps: int
-    """Optimizer steps, with those of earlier phases."""
+    """Number of optimizer steps, including steps of earlier phases."""
     tokens: int
-    """Tokens that the model was trained on, with those of earlier phases."""
+    """Number of tokens that the model was trained on, including those of earlier phases."""
     tokens_per_s: More[float]
     """Tokens per second, over all devices."""
     data_wait_share: Less[float]
@@ -114,13 +114,13 @@ class Train(Stage[Trained]):
     recalled: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
     """Texts of earlier domains that are replayed, keyed by domain. Empty without such replay."""
     weighed_words: WeighWords | None = None
-    """Stage with the weights of the domain's words. None if the objective needs none."""
+    """Stage that computes weights of the domain's words. None if the objective needs no such weights."""
     domain: str = ""
     """Name of the domain in a sequence. It is empty outside sequences, where the job's name is used."""
     phase: Phase | None = None
     """The phase of the run that this stage trains (`training.phases`). None for a run without phases."""
     previous: "Train | None" = None
-    """Training of the phase before, with whose weights and optimizer state this one begins. None for the first."""
+    """Training of the previous phase. This phase begins with its weights and optimizer state. None in the first one."""
 
     @classmethod
     def of(
@@ -145,8 +145,8 @@ class Train(Stage[Trained]):
             The training. If `training.phases` is set, the training of the last phase; `previous` leads to the others.
 
         Raises:
-            ConfigError: a phase does not suit the job. Or the objective needs general text, and there is none, or
-                prepared text, and it is streamed.
+            ConfigError: a phase does not suit the job. Or the objective needs general text, but there is none. Or it
+                needs prepared text, but the corpus is streamed.
         """
 
         def words(config: Config) -> WeighWords | None:
@@ -289,7 +289,7 @@ class Train(Stage[Trained]):
 
     @property
     def _kept(self) -> int:
-        """Number of checkpoints that are kept. A phase keeps at least its last one, with which the next one begins."""
+        """Number of checkpoints that are kept: in a phase at least the last, with which the next phase begins."""
         return max(self.config.training.keep_checkpoints, 1 if self.phase else 0)
 
     def run(self, folder: Path, done: Done) -> Outcome[Trained]:

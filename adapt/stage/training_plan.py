@@ -90,11 +90,11 @@ class RunPart:
     """The part of a run that one training takes: the whole run, or one of its phases."""
 
     config: Config
-    """Configuration with batch size and length in numbers."""
+    """Configuration in which batch size and length are numbers of rows and steps."""
     first: int
     """Number of steps of earlier phases."""
     last: int
-    """Number of steps up to the end of this training, with those of earlier phases."""
+    """Number of steps up to the end of this training, including steps of earlier phases."""
     stretches: tuple[Stretch, ...]
     """The steps with their batches. Empty if the corpus is streamed."""
     tokens: int
@@ -135,7 +135,7 @@ def part_of(config: Config, mixture: "Mixture | None", phase: Phase | None, befo
         return RunPart(config, first, first + steps, (), after, ())
     sample = 0
     if before:
-        sample = 0 if mixture.changing else ceil(tokens / length)  # a changing share is relative to its own phase
+        sample = 0 if mixture.changing else ceil(tokens / length)  # 0, because a changing share changes over one phase
         mixture = mixture.going_on(sample, [ceil(source / length) for source in before.drawn])
     stretch = Stretch(first, first + steps, batch, length, mixture, sample)
     rows = mixture.drawn(stretch.end, sample)

@@ -1,4 +1,4 @@
-"""Stage `words`: weights of a domain's words against general text, for `objective.kind: difference`.
+"""Stage `words` computes weights of a domain's words, compared with general text, for `objective.kind: difference`.
 
 The words are counted with Ray Data, one task per shard of the prepared texts.
 """
@@ -30,7 +30,7 @@ SHOWN = 20
 PIECE = 4_000_000
 """Number of tokens of a shard that are counted at once, which bounds memory."""
 SEARCHED = 8
-"""Number of shards per source in which the spelling of these words is looked up."""
+"""Number of shards per source in which the spelling of the listed words is looked up."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class WordsWeighed:
     words: int
     """Number of words of the domain's training text."""
     distinct: int
-    """Number of distinct words that occur at least twice, which have a weight each."""
+    """Number of distinct words that occur at least twice. Each of them has its own weight."""
     general_words: int
     """Number of words of general text."""
     unknown_weight: float
@@ -114,7 +114,7 @@ class WeighWords(Stage[WordsWeighed]):
 def weighed_words(
     name: str, config: Config, tokens: Tokens, texts: Mapping[str, Stage[Prepared]], general: Stage[Prepared] | None
 ) -> WeighWords:
-    """Builds the stage of a training.
+    """Builds the stage that weighs words for a training.
 
     Args:
         name: name of the training.
@@ -208,7 +208,7 @@ def _pieces(shard: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         end = min(begin + PIECE, stream.tokens)
         starts = stream.slice(begin, end, WORD_STARTS) | stream.slice(begin, end, STARTS)
         if end < stream.tokens and len(inside := np.flatnonzero(starts[1:])):
-            end = begin + 1 + int(inside[-1])  # the last word may go on in the next piece
+            end = begin + 1 + int(inside[-1])  # leaves out the last word, which may go on in the next piece
             starts = starts[: end - begin]
         yield stream.slice(begin, end, TOKENS), starts
         begin = end

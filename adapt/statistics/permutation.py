@@ -35,9 +35,9 @@ class Null:
     it."""
 
     def p(self, observed: float) -> float:
-        """Returns the two-sided p.
+        """Returns the two-sided p-value of an observed difference.
 
-        If `values` are a sample, the observed difference counts as one more (Phipson and Smyth 2010).
+        If `values` are a sample, the observed difference is counted as one further value (Phipson and Smyth 2010).
         """
         as_large = float(np.sum(np.abs(self.values) >= abs(observed) - ROUNDING))
         return as_large / len(self.values) if self.exact else (as_large + 1) / (len(self.values) + 1)

@@ -70,7 +70,7 @@ def end_runs(error: Exception) -> None:
     if callable(signal.getsignal(signal.SIGINT)):
         signal.raise_signal(signal.SIGINT)
         return
-    # SIGINT is ignored, for example in a script that a shell started in the background. The signal would be lost.
+    # raises the interrupt directly, because SIGINT is ignored, as in a script that a shell started in the background
     main_thread = ctypes.c_ulong(threading.main_thread().ident or 0)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(main_thread, ctypes.py_object(KeyboardInterrupt))
 

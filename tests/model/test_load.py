@@ -135,7 +135,7 @@ def test_checkpoint_without_the_head_is_refused_by_name(bert: Path, said: Said) 
     said()
     with pytest.raises(ModelError, match=r"cls.predictions.bias") as caught:
         load_model(bert)
-    assert "decoder.weight" not in caught.value.what  # tied to embeddings that are in the file
+    assert "decoder.weight" not in caught.value.what  # not missing, because it is tied to embeddings
     assert "such as an embedding model, set model.head to new" in caught.value.fix
     assert said() == ""
 

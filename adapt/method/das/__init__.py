@@ -1,4 +1,4 @@
-"""DAS (arXiv 2302.03241): units that matter to past domains move less, and new knowledge is contrasted with old.
+"""DAS (arXiv 2302.03241): units (attention heads and neurons) that matter to past domains move less.
 
 - `method`: the plug-in and its options.
 - `stage`: the stage that measures how important units are; `unit_sizes`: its computation on the cluster's devices.

@@ -5,8 +5,8 @@ is a factor of 1 on a unit's output, and is never trained. Only gates get gradie
 gradient, that of its mean loss, so that groups neither cancel out nor count twice. `TokenGradients` computes the same
 for rows of the embeddings.
 
-The other criteria use the weights that belong to a unit (`adapt.model.layers.by_parameter`). With w these weights and g
-the gradient of a group's mean loss there, they are: `magnitude` |w| (Han et al. 2015, arXiv 1506.02626), which needs no
+The other criteria use the vector w of the weights that belong to a unit (`adapt.model.layers.by_parameter`). With g the
+gradient of a group's mean loss at w, they are: `magnitude` |w| (Han et al. 2015, arXiv 1506.02626), which needs no
 text; `gradient` the mean of |g|; `fisher` the mean of |g|^2; `taylor` the mean of |sum w g|, the first-order change of
 the loss if all of these weights were 0 (Molchanov et al. 2019, arXiv 1906.10771).
 """

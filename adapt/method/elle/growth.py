@@ -1,4 +1,4 @@
-"""Growth of a model before a domain in layers, width and prompts, as changes of config.json. Loads no torch.
+"""Describes how a model grows before a domain (layers, width, prompts), as changes of config.json. Loads no torch.
 
 Width grows by whole attention heads, and the states and feed-forward layers grow in proportion, so that the size of a
 head stays the same. Heads that share a key and a value are added as a group. A prompt is a set of vectors before each

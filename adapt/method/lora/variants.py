@@ -43,7 +43,7 @@ ADDED = (DOWN, UP, LENGTHS, DIRECTIONS)
 
 
 def add_low_rank(model: Any, options: LoraOptions, seed: int, moments: Path | None) -> bool:
-    """Freezes a model and adds matrices to its linear layers.
+    """Freezes a model and adds low-rank matrices to its linear layers.
 
     Args:
         model: the model, which is changed in place. Its outputs stay the same.

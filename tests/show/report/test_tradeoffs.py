@@ -144,7 +144,7 @@ class Forgetting(Fake):
 
     def adapted(self, rate: str, after: tuple[float, float]) -> Record:
         losses = (BEFORE[0], after[0], BEFORE[1], after[1])
-        made = self.export("mine", 0.5, losses, 2.0)  # This record is made for the names of its texts.
+        made = self.export("mine", 0.5, losses, 2.0)  # only its inputs and metrics are used
         train = self.record("train", rate, cost={"device_hours": 0.5})
         return self.record("export", rate, {**self.inputs_of(made), "training": train}, metrics=made.metrics)
 
