@@ -58,7 +58,7 @@ def evaluate_stages(context: Context) -> Compare:
     }
     if different and config.comparison.pseudo_perplexity:
         raise ConfigError(
-            f"comparison.pseudo_perplexity is that of a token, and {different[0]} has other tokens than {FIRST}",
+            f"comparison.pseudo_perplexity is measured per token, and {different[0]} has other tokens than {FIRST}",
             "set comparison.pseudo_perplexity to false; losses are compared by bytes of text",
         )
     return Compare(config.name, measured, config.evaluation.bootstrap_samples, "byte" if different else "token")

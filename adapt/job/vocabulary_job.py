@@ -119,8 +119,8 @@ def _check_module(context: Context) -> None:
         )
     if config.vocabulary.init == "distill":
         raise ConfigError(
-            "vocabulary.init distill compares the model's states with those before, and those of a module that has"
-            " learnt nothing are not like them",
+            "vocabulary.init distill compares the model's states before and after the extension, but an untrained"
+            " module changes all of them",
             "take another vocabulary.init, or leave vocabulary.module unset",
         )
 
@@ -171,7 +171,7 @@ def scratch(context: Context) -> ScratchModel:
     refuse_additions(context.start.pretrained.model, "built from scratch")
     config = context.config
     if config.vocabulary.size == "elbow":
-        raise ConfigError("vocabulary.size elbow is one of words to add, and there are none", "give a number of tokens")
+        raise ConfigError("vocabulary.size elbow limits words to add, but scratch adds none", "give a number of tokens")
     return ScratchModel(config.name, config, context.start, context.tokens, domain_files(context), screening(context))
 
 

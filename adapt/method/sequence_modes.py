@@ -56,6 +56,5 @@ class MergedAfter(Method):
         if len(config.corpus.sources) < 2:
             raise ConfigError(
                 "method.kind is merge, but there is one domain, so there are no models to merge",
-                "list the domains as corpus.sources and use dontstop sequence; dontstop merge merges models that are"
-                " there",
+                "list the domains as corpus.sources and use dontstop sequence; dontstop merge merges existing models",
             )

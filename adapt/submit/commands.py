@@ -53,7 +53,7 @@ def _cluster(asked: Asked) -> JobCluster:
 
 def _submit(asked: Asked, order: Order) -> None:
     if "job-per-stage" in asked.switches and order.job:
-        raise ConfigError("--job-per-stage is for chain files", "leave it out: a single job is a job")
+        raise ConfigError("--job-per-stage is for chain files", "leave it out, because a single job runs as one job")
     if "job-per-stage" in asked.switches and any(node.is_search for node in order.nodes.values()):
         raise ConfigError("--job-per-stage needs to know all stages, and this chain has searches", "leave it out")
     for config in order.configs:

@@ -64,5 +64,5 @@ def test_a_model_from_scratch_can_be_trained(config: Config, capsys: pytest.Capt
 
 
 def test_scratch_refuses_an_elbow(config: Config) -> None:  # noqa: F811
-    with pytest.raises(ConfigError, match="there are none"):
+    with pytest.raises(ConfigError, match="scratch adds none"):
         change_vocabulary(Context.of(asking(config, action="scratch", size="elbow")))

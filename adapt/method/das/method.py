@@ -281,7 +281,7 @@ def _check_replayed(mixture: MixtureConfig) -> None:
     if not mixture.replay_paths:
         raise ConfigError(
             "das.contrast_text is general, but no general text is replayed",
-            "name some in mixture.replay_paths, or set das.contrast_text to all",
+            "name general text in mixture.replay_paths, or set das.contrast_text to all",
         )
     if not (mixture.replay_fraction or mixture.replay_last):
         raise ConfigError(

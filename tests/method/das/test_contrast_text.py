@@ -151,7 +151,7 @@ def test_a_trial_of_the_memory_use_compares_all_documents(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("mixture", "said", "fix"),
     [
-        ({}, "no general text is replayed", "name some in mixture.replay_paths"),
+        ({}, "no general text is replayed", "name general text in mixture.replay_paths"),
         ({"replay_paths": "a", "replay_fraction": 0.0}, "mixture.replay_fraction 0", "set mixture.replay_fraction"),
         ({"replay_paths": "a", "replay_fraction": 0.0, "replay_last": 0.0}, "mixture.replay_fraction 0", "above 0"),
     ],
