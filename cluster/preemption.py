@@ -32,7 +32,7 @@ TRAINS = b"ray::RayTrainWorker"
 """Beginning of the title of a training process."""
 _ANSWER_S = 5.0
 _TRIES = 6
-_DIRECT = build_opener(ProxyHandler({}))  # a proxy would answer for another machine
+_DIRECT = build_opener(ProxyHandler({}))  # without a proxy, which would answer for another machine
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HEAVY & {*getattr(item, "fixturenames", ())}:
             item.add_marker("heavy")
-    # Coverage of slow tests takes long to measure, and most of the code of these tests runs in other processes.
+    # Slow tests are left out of coverage: it takes long, and most of their code runs in other processes.
     for item in items:
         if item.get_closest_marker("slow") or item.get_closest_marker("heavy"):
             item.add_marker("no_cover")
@@ -41,7 +41,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-# Slow or busy machines would exceed a deadline.
+# There is no deadline, because slow or busy machines would exceed it.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 

@@ -131,7 +131,7 @@ def on_cluster(arguments: Sequence[str]) -> None:
         _serve(asked)
         return
     if asked.verb in VERBS or asked.address:
-        from adapt.submit.commands import carry_out_there  # loads Ray
+        from adapt.submit.commands import carry_out_there  # imported here, because it loads Ray
 
         carry_out_there(asked)
         return

@@ -187,7 +187,7 @@ def package_findings() -> Iterator[CheckLine]:
 def try_torch() -> list[CheckLine]:
     """Loads torch in another process, to check that torch works and sees the GPUs of this machine."""
     if importlib.util.find_spec("torch") is None:
-        return []  # the check of packages reports that torch is missing
+        return []  # no line, because the check of packages already reports that torch is missing
     command = [sys.executable, "-c", _TRY_TORCH]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, stdin=subprocess.DEVNULL)
@@ -272,7 +272,7 @@ def _tried(check: Callable[[], object], where: str) -> CheckLine | None:
         check()
     except AdaptError as error:
         return CheckLine(f"{where}: {error.what}", error.fix or "fix it")
-    except OSError as error:  # for example in kernel folders like /proc, where no file can be created
+    except OSError as error:  # raised, for example, in kernel folders like /proc, where no file can be created
         return CheckLine(f"{where} cannot be used ({error.strerror})", "name another folder")
     return None
 

@@ -57,7 +57,7 @@ def compare_models(
         change_high=change_high,
         unit="nats per token" if unit == "token" else "bits per byte",
     )
-    measured = {name: value for name, value in asdict(compared).items() if value}  # fields filled later are empty
+    measured = {name: value for name, value in asdict(compared).items() if value}  # fields filled later are left out
     write_atomically(folder / FILE, json.dumps(measured, indent=1))
     prefix = "" if unit == "token" else "byte_"
     matrices = {f"{prefix}loss": compared.loss, f"{prefix}change": compared.change}

@@ -107,7 +107,7 @@ def with_model(context: Context, path: str) -> Context:
 
 
 def _same_tokens(one: Context, other: Context) -> bool:
-    # a stage makes the tokenizer, so the tokenizer's files may not exist yet
+    # compares the stages that make tokenizers, because the files of such a tokenizer may not exist yet
     if one.start.vocabulary or other.start.vocabulary:
         return one.start.vocabulary == other.start.vocabulary
     ours, theirs = (each.digests.of_all(tokenizer_files(each.start.pretrained.tokenizer)) for each in (one, other))

@@ -82,7 +82,7 @@ class Expand(Method):
             expanded.append(new.requires_grad_(True))
         for number, each in enumerate(expanded):
             for module in each.modules():
-                if "layer_idx" in vars(module):  # key-value caches identify layers by this number
+                if "layer_idx" in vars(module):  # numbers layers again, as key-value caches need
                     vars(module)["layer_idx"] = number
         parent, _, name = layers[0].pattern.layers.rpartition(".")
         setattr(model.base_model.get_submodule(parent), name, torch.nn.ModuleList(expanded))

@@ -56,7 +56,7 @@ class Demix(TrainsSets):
         The experts are copies of the nearest domain's experts if `initial` is `nearest` and there is another domain, or
         else of the model's own feed-forward blocks.
         """
-        from adapt.model.additions import domain_modules, experts  # load torch
+        from adapt.model.additions import domain_modules, experts  # imported here, because they load torch
 
         is_as_another = number and self.options.initial == "nearest"
         nearest = domain_modules.nearest_domain_to(model, number) if is_as_another else None

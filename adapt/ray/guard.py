@@ -106,7 +106,7 @@ def watch_processes(path: Path | str, logs: Path | str) -> None:
 
 
 def _await_end(process: psutil.Process, name: str, logs: Path | str) -> None:
-    with suppress(psutil.Error):  # the process has ended already
+    with suppress(psutil.Error):  # raised if the process has already ended
         process.wait()
     _say_gone(f"Ray's process {name} on this machine was killed or crashed; Ray's logs are in {logs}")
 

@@ -83,8 +83,8 @@ def _start(folder: Path) -> None:
     os.environ[OWN_RAY] = str(folder)
     if os.path.expanduser("~") == "~":  # sets HOME for users without a home folder, because Ray Train needs it
         os.environ["HOME"] = str(folder)
-    # If Ray chose the port itself, it would wait for the port without handling signals. If the mode is unset, Ray uses
-    # the token, even if Ray was imported before.
+    # The port is chosen here, because Ray would wait for its own choice without handling signals. The mode is unset, so
+    # that Ray uses the token even if Ray was imported before.
     settings = {
         "RAY_AUTH_TOKEN": _token(),
         "RAY_AUTH_MODE": None,

@@ -20,8 +20,8 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future default, set because Ray warns otherwise
     "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # otherwise a thread that still runs after ctrl-C would start another Ray
-    # when a raylet dies, Ray prints the raylet's log to stdout, which is for results
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # prevents that a thread that outlives ctrl-C starts another Ray
+    # suppresses the log of a dying raylet, which Ray would print to stdout, where only results belong
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the default of 2 s delays start, checkpoints and end
 }
@@ -113,7 +113,7 @@ def _set_environment(address: str | None) -> None:
     for name, value in {**ENVIRONMENT, **({} if address else LOCAL_ENVIRONMENT)}.items():
         os.environ.setdefault(name, value)
     if address:
-        os.environ.pop(OWN_RAY, None)  # inherited if a process of a Ray that we started has started this process
+        os.environ.pop(OWN_RAY, None)  # may be inherited from a process of a Ray that we started
     elif _made:
         os.environ.update({name: value for name, value in _made.items() if name != _ADDRESS})
 
@@ -221,7 +221,7 @@ def _grow(bundle: dict[str, float], resources: ResourcesConfig) -> None:
         while _placeable(bundle) < fewest and time.monotonic() < deadline:
             time.sleep(1)
     finally:
-        remove_placement_group(group)  # the workers reserve their resources themselves
+        remove_placement_group(group)  # frees the resources, because the workers reserve them themselves
 
 
 def totals() -> dict[str, float]:
@@ -262,7 +262,7 @@ def data_settings(object_store_bytes: int | None = None, **settings: Any) -> Ite
     context.enable_operator_progress_bars = False
     context.print_on_execution_start = False
     context.issue_detectors_config.detectors = []
-    context.raise_original_map_exception = True  # Ray's own exception loses its cause between processes
+    context.raise_original_map_exception = True  # because Ray's own exception loses its cause between processes
     context.execution_options.preserve_order = True
     if object_store_bytes is not None:
         limits = ExecutionResources.for_limits(object_store_memory=object_store_bytes)
@@ -321,9 +321,9 @@ def find_ours(error: BaseException) -> AdaptError | None:
     """Finds the first of our own errors among the causes of an error. Returns None if there is none."""
     for cause in causes(error):
         if isinstance(cause, AdaptError):
-            # Ray raises a copy of the error, which prints the worker's stack trace
+            # unwraps our error, because Ray raises a copy of it that prints the worker's stack trace
             ours = getattr(cause, "cause", cause)
-            return type(ours)(ours.what, ours.fix, *ours.args[2:])  # Ray Data appends text to the first argument
+            return type(ours)(ours.what, ours.fix, *ours.args[2:])  # not args[0], to which Ray Data appends text
     return None
 
 

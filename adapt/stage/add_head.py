@@ -67,7 +67,7 @@ class AddHead(Stage[Headed]):
         check_weights(folder)
         kind = str(read_json(folder / CONFIG).get("model_type"))
         if kind not in HEADS:
-            from adapt.model import load, tokenizer  # load torch
+            from adapt.model import load, tokenizer  # imported here, because they load torch
 
             load.check_direction(tokenizer.load_config(folder, self.start.pretrained.trust_remote_code), False, folder)
         elif any(name.startswith(HEADS[kind]) for name in weight_names(folder)):

@@ -21,7 +21,7 @@ class Look(Stage[Evidence]):
     """Measures raw texts and tasks with a model, to advise on what to run."""
 
     kind = "evidence"
-    version = 3  # samples leave out the texts of evaluation sets
+    version = 3  # since version 3, samples leave out the texts of evaluation sets
     takes = ONE_CPU
 
     name: str

@@ -107,7 +107,7 @@ class Embedding:
         embedder = self.made(None)
         options = {
             name: value for name, value in embedder.what().items() if name != "path"
-        }  # the model's digest identifies it
+        }  # without the path, because the model's digest identifies the model
         model = {"model": self.start.digest} if self.start else {}
         return {
             "embedder": self.kind,

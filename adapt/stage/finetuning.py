@@ -208,7 +208,7 @@ class Finetune(Stage[Finetuned]):
             "attention_dropout": self.config.model.attention_dropout,
             "finetune": what(finetune),
             **({"domain": finetune.domain} if finetune.domain else {}),
-            # changes the key, so that earlier results without a saved model remain valid for their key
+            # enters the key only if it is true, so that keys of older results stay valid
             **({"save_model": True} if finetune.save_model else {}),
             "seed": self.seed,
             **deciding(*PACKAGES.get(finetune.mode, ())),

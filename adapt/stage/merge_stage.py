@@ -114,7 +114,7 @@ class Merge(Stage[MadeOf]):
         Raises:
           ModelError: the models differ in architecture or vocabulary. Nothing is written in this case.
         """
-        from adapt.merge import streamed_merge, tensor_files  # load torch
+        from adapt.merge import streamed_merge, tensor_files  # imported here, because they load torch
 
         base, models = self.start.made(done), [model.made(done) for model in self.models]
         tokens = check_alike(base, models)  # repeats the check for models that this chain has made since
@@ -191,7 +191,7 @@ def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | N
     Raises:
       ModelError: the models differ. The message names the difference.
     """
-    # A checkpoint is checked later, by its tensors.
+    # puts the base in place of checkpoints, which are checked later, by their tensors
     comparable = [base if is_checkpoint(model.model) else model for model in models]
     for model in comparable:
         if model != base:

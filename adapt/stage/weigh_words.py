@@ -102,7 +102,7 @@ class WeighWords(Stage[WordsWeighed]):
         first = [shard for source in sources for shard in source[:SEARCHED]]
         ids = spelled(weights.hashes[heaviest], first)
         known = {int(weights.hashes[place]): float(weights.weights[place]) for place in heaviest}
-        special = {(number,) for number in tokenizer.all_special_ids}  # they are never predicted
+        special = {(number,) for number in tokenizer.all_special_ids}  # left out, because they are never predicted
         named = {
             str(tokenizer.decode(ids[word])).strip(): weight
             for word, weight in known.items()

@@ -132,7 +132,7 @@ def examples_null(a: Tested, b: Tested, samples: int, rng: np.random.Generator) 
     assert b.score is not None
     pairs = list(zip(a.counts, b.counts, strict=False))
     gaps = [(after - before).tocsr() for before, after in pairs]
-    differing = np.unique(np.concatenate([gap.nonzero()[0] for gap in gaps]))  # swapping other examples has no effect
+    differing = np.unique(np.concatenate([gap.nonzero()[0] for gap in gaps]))  # swaps of other examples have no effect
     values = []
     for size in _portions(samples, len(differing)):
         swapped = rng.integers(0, 2, (size, len(differing))).astype(np.float64)

@@ -65,7 +65,7 @@ def connected(address: str) -> JobSubmissionClient:
     """
     _check_answers(address)
     hush()
-    for name in ("dashboard_sdk", "job.sdk"):  # these loggers report each package and the end of each job's log
+    for name in ("dashboard_sdk", "job.sdk"):  # silences reports on each package and on the end of logs
         logging.getLogger(f"ray.dashboard.modules.{name}").setLevel(logging.WARNING)
     send_in_silence()
     try:
@@ -317,7 +317,7 @@ class Follower:
                     self._found()
                     return job
                 asyncio.run(self._tail())
-                time.sleep(0.1)  # the log ends a moment before the status changes
+                time.sleep(0.1)  # waits for the status, which changes a moment after the end of the log
             except _LOST as error:
                 self._wait(error)
 

@@ -139,11 +139,11 @@ def run_job(job: Callable[[], None], debug: bool | None = None) -> NoReturn:
     """
     outlive_readers()
     code = attempt(job, debug)
-    # Python's own exit frees resources of threads that nobody waits for. Ray wakes such threads while it shuts down,
-    # and one in six interrupted jobs crashed here with a segmentation fault. `os._exit` is also faster.
+    # Ends with `os._exit`, because Python's own exit frees resources of threads that nobody waits for. Ray wakes such
+    # threads while it shuts down, so one in six interrupted jobs crashed with a segmentation fault.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # The reader of the stream may have ended.
+        with suppress(OSError):  # raised if the reader of the stream has ended
             stream.flush()
     os._exit(code)
 
@@ -171,7 +171,7 @@ def attempt(job: Callable[[], None], debug: bool | None = None) -> int:
     except Exception as error:
         try:
             _check_working_directory()
-        # If the working directory was deleted while the job ran, the job's error is a consequence.
+        # reports a deleted working directory instead of the job's error, which is then only a consequence
         except ConfigError as gone:
             return _failed(gone, debug)
         lines = str(error).strip().splitlines() or ["no message"]

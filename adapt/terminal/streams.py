@@ -72,7 +72,7 @@ class Unfailing(io.TextIOBase):
         Returns:
             The length of the text, even if the text could not be written.
         """
-        with self._lock, suppress(ValueError):  # ValueError means that a library has closed the stream.
+        with self._lock, suppress(ValueError):  # raised if a library has closed the stream
             if self._poll is None:
                 self._try(text)
             else:

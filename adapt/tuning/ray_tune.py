@@ -134,7 +134,7 @@ def dispatch(
     errors: list[BaseException] = []
     with tempfile.TemporaryDirectory(prefix="dontstop-tune-", ignore_cleanup_errors=True) as scratch:
         thread = threading.Thread(target=_tune, args=(board, at_once, scheduler, mailbox, scratch, errors), daemon=True)
-        thread.start()  # in the main thread, Tune would replace the signal handlers
+        thread.start()  # not in the main thread, where Tune would replace the signal handlers
         try:
             while thread.is_alive():
                 with user_errors(GOES_ON):
@@ -170,7 +170,7 @@ def _leftover(board: Board, begin: Callable[[Asked], None], look: Callable[[], M
 def _tune(board: Board, at_once: int, scheduler: Any, mailbox: Any, scratch: str, errors: list[BaseException]) -> None:
     """Runs Ray Tune in a thread. Its own files are temporary, because all results are in the store."""
     hush()
-    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new output prints a message even with verbose=0
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # because the new output prints a message even with verbose=0
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # Tune must accept failed trials, which report no metrics
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     asked = tune.with_parameters(_asks, mailbox=mailbox)
@@ -220,7 +220,7 @@ class _Mailbox:
         if self._is_closed:
             return None
         self._asked.append(asked)
-        return await asyncio.shield(self._answer_to(asked))  # a restarted process gets the same answer
+        return await asyncio.shield(self._answer_to(asked))  # shielded, as a restarted process needs the same answer
 
     async def take(self) -> list[Asked]:
         taken, self._asked = self._asked, []

@@ -88,7 +88,7 @@ def load_importance(folder: Path, model: Any) -> Importance:
         raise StageError(f"{path} cannot be read: {error}", f"delete {folder} to measure importance again") from error
     ours = {"model_type": model.config.model_type, **_sizes(model)}
     if importance.embedding is None:
-        theirs["vocabulary"] = ours["vocabulary"]  # no embeddings are masked, so the vocabulary may differ
+        theirs["vocabulary"] = ours["vocabulary"]  # ignores the vocabulary, because embeddings are not masked
     if theirs != ours:
         differences = ", ".join(
             f"{name} {theirs.get(name)} there and {ours[name]} here" for name in ours if theirs.get(name) != ours[name]

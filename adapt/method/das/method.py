@@ -222,7 +222,7 @@ class Das(Method):
         Raises:
             ModelError: the importance was measured on another model, or the model has no dropout to make views differ.
         """
-        from adapt.method.das import contrast, importance  # load torch
+        from adapt.method.das import contrast, importance  # imported here, because they load torch
         from adapt.model.layers import Gates
 
         self._setting = setting

@@ -107,7 +107,7 @@ class Elle(Method):
         Raises:
             DataError: an earlier domain has no text.
         """
-        from adapt.method.elle import grown_model, past_text  # load torch
+        from adapt.method.elle import grown_model, past_text  # imported here, because they load torch
 
         self._setting, options = setting, self.options
         if folders := {name: folder for name, folder in setting.past.items() if name.startswith(TEXT)}:

@@ -80,7 +80,7 @@ class PastText:
                 loss = objective.loss(model, part)
                 total = total + loss.detach()
                 self._replayed = name, total, targets
-                # the caller divides by the number of predictions on the domain's rows
+                # cancels the caller's division by the number of predictions on the domain's rows
                 yield loss * (predictions / targets), self._idle(model)
 
     @contextmanager
