@@ -113,12 +113,12 @@ def _check(asked: Asked, order: Order) -> None:
         check_driver(asked.drive_on)
     check_environment(order.configs)
     chain = chain_of(order)
-    looked_at = set()
+    looked_at = []
     for stage in everything(goal.stage for goal in chain.goals):
         if isinstance(stage, Train):
             model, config = stage.start.pretrained.model, stage.config
             if (settings := (model, config.training, config.resources, config.objective)) not in looked_at:
-                looked_at.add(settings)
+                looked_at.append(settings)
                 check_memory(config, model)
     finish("check", chain.store.root, cluster_findings(nodes, ahead(chain)))
 

@@ -86,6 +86,12 @@ def check_fields(space: Space, place: str, configure: Configure, trial: Callable
     kinds = named_in({"method": vars(config.method), "select": vars(config.select)})
     fields = known_keys(kinds) - set(Config.__dataclass_fields__) | {"seed"}
     for name in space:
+        if name.startswith("training.phases."):
+            raise ConfigError(
+                f"{name} in {place} is a field inside a phase, and only whole phases can be searched",
+                "list complete values of training.phases, or search the field of section training or objective that"
+                " phases take where they have none of their own",
+            )
         if name not in fields:
             raise unknown(f"{name} in {place}", name, fields)
         if name in SEEDS:

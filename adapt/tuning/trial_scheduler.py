@@ -45,6 +45,11 @@ def check_turns(config: Config, fields: Iterable[str]) -> None:
     tune, training = config.tune, config.training
     if tune.scheduler == "none":
         return
+    if training.phases:
+        raise ConfigError(
+            f"tune.scheduler {tune.scheduler} compares trials before their end, but training.phases divides the run",
+            "set tune.scheduler to none, or leave training.phases out",
+        )
     if training.schedule != "wsd" or training.warmup_steps is None or training.max_steps is None:
         raise ConfigError(
             f"tune.scheduler {tune.scheduler} compares trials before their end, but this training could not continue",

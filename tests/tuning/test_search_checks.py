@@ -90,6 +90,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "the seeds": ("finetune", {"finetune.seeds": [[1], [2]]}, "is a seed"),
     "a field of another job": ("finetune", {"tapt.batch_examples": [16, 32]}, "changes nothing that is measured"),
     "how it is done": ("tapt", {"training.micro_batch": [1, 2]}, "changes nothing that is measured"),
+    "inside a phase": ("tapt", {"training.phases.1.learning_rate": [1e-4, 1e-3]}, "is a field inside a phase"),
     "where": ("tapt", {"storage.root": ["a", "b"]}, "changes nothing that is measured"),
     "options of a method that is not used": ("tapt", {"l2sp.weight": [0.1, 0.2]}, "unknown key|changes nothing"),
 }

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from adapt.config import Config, TrainingConfig, TuneConfig
+from adapt.config import Config, PhaseConfig, TrainingConfig, TuneConfig
 from adapt.job import JOBS
 from adapt.parse import parse_values
 from adapt.runner.stage import everything
@@ -56,6 +56,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "another schedule": ({"schedule": "linear"}, [], "this training could not continue"),
     "a warm-up that grows": ({"warmup_steps": None}, [], "this training could not continue"),
     "no length": ({"max_steps": None}, [], "this training could not continue"),
+    "phases": ({"phases": [PhaseConfig(steps=9)]}, [], r"training\.phases divides the run"),
     "a length that is searched": ({}, ["training.epochs"], r"training\.epochs cannot be searched"),
     "a first turn within the warm-up": ({"warmup_steps": 10}, [], "the first turn has 10 steps"),
 }
