@@ -175,6 +175,15 @@ class TrainingConfig:
     """Number of sequences per optimizer step, over all workers."""
     sequence_length: PositiveInt = 512
     """Number of tokens per sequence, including special tokens."""
+    batch_ramp: list[tuple[PositiveInt, PositiveInt]] = field(default_factory=list)
+    """Smaller batches at the start of a run: a list of [tokens, sequences], both ascending. Up to that many training
+    tokens, a step has that many sequences; after the last entry, it has global_batch_size. `[[1000000, 64], [3000000,
+    128]]`, for example. The loss of each step is the mean over its own batch, and the learning rate follows steps
+    (McCandlish et al., arXiv 1812.06162)."""
+    length_ramp: list[tuple[PositiveInt, PositiveInt]] = field(default_factory=list)
+    """Shorter sequences at the start of a run: a list of [tokens, sequence length], both ascending. After the last
+    entry, sequences have sequence_length (Li et al., arXiv 2108.06084). Rows of another length are other rows; each
+    source goes on at the same number of tokens."""
     phases: list[PhaseConfig] = field(default_factory=list)
     """Phases of the run: a list of {steps, learning_rate, objective, …}, trained one after another. Each phase is a
     separate stage. It continues from the previous phase's weights, optimizer moments, step count and position in the

@@ -197,6 +197,9 @@ class Mixture:
     ahead: tuple[int, ...] = ()
     """Number of samples by which each group is ahead of `slots`, because earlier parts of the run had other shares.
     Empty if there were none."""
+    numbering: tuple[int, ...] = ()
+    """Number of rows of each source by which rows are numbered, if rows of several lengths need different numbers.
+    Empty takes `rows`."""
 
     @classmethod
     def of(
@@ -259,7 +262,7 @@ class Mixture:
 
     @cached_property
     def _offsets(self) -> np.ndarray:
-        return np.array([0, *accumulate(self.rows)][:-1], np.int64)
+        return np.array([0, *accumulate(self.numbering or self.rows)][:-1], np.int64)
 
     def locate(self, samples: np.ndarray) -> Places:
         """Returns the source, epoch and row of samples, given their numbers in the run, int64 [samples]."""
@@ -287,6 +290,11 @@ class Mixture:
             for n, group in enumerate(self.groups)
         ]
         return [int(rows) for part in parts for rows in part]
+
+    def numbered(self, rows: Sequence[int]) -> "Mixture":
+        """Returns this mixture with rows that are numbered as if the sources had `rows` rows."""
+        general = None if self.first_general is None else sum(rows[: -len(self.groups[-1].sources)])
+        return replace(self, numbering=tuple(rows), first_general=general)
 
     def going_on(self, sample: int, drawn: Sequence[int]) -> "Mixture":
         """Returns this mixture for the part of a run from `sample` on, after a part with another mixture.

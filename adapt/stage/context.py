@@ -26,7 +26,7 @@ from adapt.stage.add_head import AddHead
 from adapt.stage.preflight import check_compile, check_shared, check_training, check_writable
 from adapt.support.errors import ConfigError
 from adapt.train.metric_trackers import check_trackers
-from adapt.train.phases import check_phases, objectives_of, phases_of
+from adapt.train.phases import check_phases, check_ramps, objectives_of, phases_of
 from adapt.train.schedule import micro_batch
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class Context:
           ConfigError, DataError, ModelError, StorageError: something in the configuration cannot work.
         """
         check_phases(config)
+        check_ramps(config)
         for check in CHECKS:
             check(config)
         share_with_group(root_of(config))

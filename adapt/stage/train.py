@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,10 +42,11 @@ from adapt.train.capacity.memory import size_of_training
 from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch, start_from_phase
 from adapt.train.metric_trackers import anchored
 from adapt.train.phases import Phase, PhaseFigures, check_batches, phases_of
-from adapt.train.schedule import branch_step, check_warmup, length_of
+from adapt.train.schedule import branch_step, check_warmup, length_of, shapes_of
 from adapt.train.training_run import CHECKPOINTS, TrainingRun
 
 if TYPE_CHECKING:
+    from adapt.corpus.sample_order import Mixture
     from adapt.train.capacity.forecast import Forecast
 
 
@@ -366,7 +368,7 @@ class Train(Stage[Trained]):
         elif not config.training.epochs:  # without epochs, the length does not depend on the corpus
             length = length_of(config.training, 2**63 - 1)
             steps = self.phase.steps(length) if self.phase else length.steps
-        tokens = steps * config.training.global_batch_size * config.training.sequence_length if steps else None
+        tokens = sum(shape.tokens for shape in shapes_of(config.training, steps)) if steps else None
         return forecast(config, dimensions, tokens, self._mean_length(done), Store(root_of(config)))
 
     def _part(self, done: Done) -> RunPart:
@@ -377,7 +379,17 @@ class Train(Stage[Trained]):
         )
         replay = done[self.replay].result if self.replay else None
         config = self._sized(list(texts.values()), done)
-        return part_of(config, mixed(config, texts, replay, recalled, self.phase), self.phase, before)
+        shortest = min([config.training.sequence_length, *(length for _, length in config.training.length_ramp)])
+
+        @cache
+        def mixture_at(length: int) -> "Mixture | None":
+            shorter = replace(config, training=replace(config.training, sequence_length=length, length_ramp=[]))
+            mixture = mixed(shorter, texts, replay, recalled, self.phase)
+            ramped = mixture and config.training.length_ramp and length != shortest
+            most = mixture_at(shortest) if ramped else None
+            return mixture.numbered(most.rows) if mixture and most else mixture
+
+        return part_of(config, mixture_at, self.phase, before)
 
     def _named(self, done: Done) -> dict[str, Prepared]:
         """Returns the finished texts by name, in the order of the mixture."""
@@ -406,7 +418,7 @@ def _source_weights(config: Config) -> tuple[float, ...] | None:
 
 _LATER = {
     name: getattr(TrainingConfig(), name)
-    for name in ("max_flops", "decay", "embedding_rate", "layer_decay", "freeze", "phases")
+    for name in ("max_flops", "decay", "embedding_rate", "layer_decay", "freeze", "phases", "batch_ramp", "length_ramp")
 }
 """Fields that keys of older results do not contain, with their defaults."""
 

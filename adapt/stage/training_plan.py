@@ -4,9 +4,10 @@ It also warns if too little text is held out to measure the training.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 from math import ceil
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from adapt.stage.vocabulary_changes import ExtendVocabulary, TeachRows
 from adapt.support.errors import ConfigError, DataError
 from adapt.terminal.console import log
 from adapt.train.phases import Phase
-from adapt.train.schedule import RunLength, length_of, rows_of
+from adapt.train.schedule import RunLength, length_of, rows_of, shapes_of
 from adapt.train.training_run import Stretch
 
 
@@ -102,46 +103,43 @@ class RunPart:
     drawn: tuple[int, ...]
     """Number of tokens of each source that were drawn up to the end, if all rows are full. Empty if streamed."""
 
-    @property
-    def mixture(self) -> "Mixture | None":
-        """Mixture of the sources. None if the corpus is streamed."""
-        return self.stretches[-1].mixture if self.stretches else None
 
-    @property
-    def rows(self) -> list[int]:
-        """Number of rows that this training draws from each source. Empty if the corpus is streamed."""
-        drawn = [stretch.mixture.drawn(stretch.end, stretch.sample) for stretch in self.stretches]
-        return [sum(rows) for rows in zip(*drawn, strict=True)]
-
-
-def part_of(config: Config, mixture: "Mixture | None", phase: Phase | None, before: RunPart | None) -> RunPart:
+def part_of(
+    config: Config,
+    mixture_at: Callable[[int], "Mixture | None"],
+    phase: Phase | None = None,
+    before: RunPart | None = None,
+) -> RunPart:
     """Computes the part of a run that a training takes.
 
     A phase continues the order of samples where the phase before ended. If its rows have another length, it continues
-    at the same number of tokens, in the order of the new rows. Each source goes on where it stopped.
+    at the same number of tokens, in the order of the new rows. Each source goes on where it stopped. The stretches of
+    a ramp follow each other in the same way.
 
     Args:
         config: configuration of the training.
-        mixture: mixture of its sources from the start of a run; None if the corpus is streamed.
+        mixture_at: returns the mixture of the training's sources for a length of rows [tokens], from the start of a
+            run. It returns None if the corpus is streamed.
         phase: phase of the run; None for a run without phases.
         before: part of the phase before; None for the first one.
     """
-    training = config.training
-    batch, length = training.global_batch_size, training.sequence_length
-    steps = steps_over(config, mixture, phase)
-    first, tokens = (before.last, before.tokens) if before else (0, 0)
-    after = tokens + steps * batch * length
-    if mixture is None:
-        return RunPart(config, first, first + steps, (), after, ())
-    sample = 0
-    if before:
-        sample = 0 if mixture.changing else ceil(tokens / length)  # 0, because a changing share changes over one phase
-        mixture = mixture.going_on(sample, [ceil(source / length) for source in before.drawn])
-    stretch = Stretch(first, first + steps, batch, length, mixture, sample)
-    rows = mixture.drawn(stretch.end, sample)
-    drawn = [count * length for count in rows]
-    total = [old + new for old, new in zip(before.drawn, drawn, strict=True)] if before else drawn
-    return RunPart(config, first, first + steps, (stretch,), after, tuple(total))
+    first, tokens, drawn = (before.last, before.tokens, before.drawn) if before else (0, 0, ())
+    steps = steps_over(config, mixture_at(config.training.sequence_length), phase)
+    stretches: list[Stretch] = []
+    for shape in shapes_of(config.training, steps):
+        length = shape.sequence_length
+        if mixture := mixture_at(length):
+            sample = 0
+            if drawn:
+                # 0 at the start of a phase whose share changes, because the share changes over one phase
+                sample = 0 if mixture.changing and not stretches else ceil(tokens / length)
+                mixture = mixture.going_on(sample, [ceil(source / length) for source in drawn])
+            numbers = first + shape.first, first + shape.last
+            stretch = Stretch(*numbers, shape.global_batch_size, length, mixture, sample)
+            stretches.append(stretch)
+            drawn = tuple(rows * length + old for rows, old in zip(stretch.rows, drawn or repeat(0), strict=False))
+        tokens += shape.tokens
+    return RunPart(config, first, first + steps, tuple(stretches), tokens, drawn)
 
 
 def steps_over(config: Config, mixture: "Mixture | None", phase: Phase | None) -> int:
@@ -227,7 +225,8 @@ def mixed(
     )
     if config.mixture.replay_last is None or not replay:
         return make()
-    return make(samples=steps_over(config, make(), phase) * config.training.global_batch_size)
+    shapes = shapes_of(config.training, steps_over(config, make(), phase))
+    return make(samples=sum((shape.last - shape.first) * shape.global_batch_size for shape in shapes))
 
 
 def weights_of(corpus: CorpusConfig) -> list[float] | None:
@@ -265,11 +264,14 @@ def shares_of(named: Mapping[str, Prepared], part: RunPart) -> dict[str, SourceS
     """
     if not part.stretches:
         return None
-    drawn, shares = part.rows, {}
-    for (name, text), rows in zip(named.items(), drawn, strict=True):
+    rows = [sum(counts) for counts in zip(*(stretch.rows for stretch in part.stretches), strict=True)]
+    shares = {}
+    for source, (name, text) in enumerate(named.items()):
         tokens = text.train_tokens or 0
-        seen = round(rows * tokens / max(rows_of(tokens, part.config.training), 1))
-        shares[name] = SourceShare(rows, seen, rows / max(sum(drawn), 1))
+        seen = sum(
+            stretch.rows[source] * tokens / max(ceil(tokens / stretch.sequence_length), 1) for stretch in part.stretches
+        )
+        shares[name] = SourceShare(rows[source], round(seen), rows[source] / max(sum(rows), 1))
     return shares
 
 

@@ -105,6 +105,10 @@ class Engine:
         """Device that batches must be on."""
         return torch.device(self._engine.device)
 
+    def begin_pass(self, is_last: bool) -> None:
+        """Says before a pass whether it is the last one of its step, if the number of passes per step changes."""
+        self._engine.set_gradient_accumulation_boundary(is_last)
+
     def backward(self, loss: torch.Tensor) -> None:
         """Adds the gradients of a micro-batch. Training minimizes the sum of the losses over all passes and ranks."""
         factor = float(dist.get_world_size())  # DeepSpeed averages over ranks

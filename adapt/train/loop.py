@@ -129,7 +129,8 @@ class Loop:
         total, norm = torch.zeros((), device=self.engine.device), 0.0
         parts = corrupted.split(self.micro_batch)
         passes = self.method.losses(self.engine.model, parts, self.objective, step, targets)
-        for number, (loss, extra) in enumerate(self._with_dropout(passes, step, dist.get_rank() * len(parts)), start=1):
+        seeded = self._with_dropout(passes, step, dist.get_rank() * len(parts), len(parts))
+        for number, (loss, extra) in enumerate(seeded, start=1):
             loss = loss / targets
             self.engine.backward(loss if extra is None else loss + extra)
             total += loss.detach()
@@ -143,12 +144,15 @@ class Loop:
         self.method.after_step(self.engine, step)
         return total, tokens, norm
 
-    def _with_dropout(self, passes: Iterator[T], step: int, first: int) -> Iterator[T]:
+    def _with_dropout(self, passes: Iterator[T], step: int, first: int, most: int) -> Iterator[T]:
         """Seeds the dropout of each pass.
 
-        `first` is the number of this rank's first pass among the passes of all ranks.
+        `first` is the number of this rank's first pass among the passes of all ranks, and `most` is the number of this
+        rank's passes.
         """
         for number in count(first):
+            if self.training.batch_ramp:
+                self.engine.begin_pass(number == first + most - 1)
             torch.manual_seed(_dropout_seed(self.seed, step, number))
             if (outcome := next(passes, None)) is None:
                 return

@@ -1,4 +1,4 @@
-"""Phases of a training: the configuration and the length of each.
+"""Phases of a training: the configuration and the length of each. It also checks ramps of batch and sequence length.
 
 Phases follow one another in one run, as in the pre-training of ModernBERT (arXiv 2412.13663) and mmBERT (arXiv
 2509.06888, masking 30%, then 15%, then 5%). Weights, the optimizer's moments and its step count go on from phase to
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from adapt.config import Config, MixtureConfig, ObjectiveConfig, PhaseConfig, TrainingConfig, section_of
@@ -166,12 +167,51 @@ def check_phases(config: Config) -> None:
             )
 
 
-def check_batches(config: Config, phases: Sequence[Phase]) -> None:
-    """Refuses phases with batches of their own, if the text of a number of examples determines the batch.
+def check_ramps(config: Config) -> None:
+    """Refuses ramps that do not ascend, or that contradict other fields of the configuration.
 
     Raises:
-        ConfigError: names the phase.
+        ConfigError: names the ramp.
     """
+    training = config.training
+    finals = {"batch_ramp": "global_batch_size", "length_ramp": "sequence_length"}
+    for name, final in finals.items():
+        if not (ramp := getattr(training, name)):
+            continue
+        ends, values = [end for end, _ in ramp], [*(value for _, value in ramp), getattr(training, final)]
+        for numbers, of in ((ends, "tokens"), (values, f"values up to training.{final} {values[-1]}")):
+            if any(after <= before for before, after in pairwise(numbers)):
+                raise ConfigError(
+                    f"training.{name} is {[list(entry) for entry in ramp]}: {of} do not ascend", "sort them"
+                )
+        if training.phases:
+            raise ConfigError(
+                f"training.{name} and training.phases are both set",
+                f"give the phases a {final} each, or leave training.phases out",
+            )
+        if config.corpus.streaming:
+            raise ConfigError(
+                f"training.{name} is set, but a streamed corpus is cut into batches of one size",
+                "leave it out, or prepare the corpus (corpus.streaming false)",
+            )
+    if training.length_ramp and config.mixture.replay_last is not None:
+        raise ConfigError(
+            "training.length_ramp changes the rows of a run, along which mixture.replay_last changes a share",
+            "leave one of the two out",
+        )
+
+
+def check_batches(config: Config, phases: Sequence[Phase]) -> None:
+    """Refuses phases and ramps with batches of their own, if the text of a number of examples determines the batch.
+
+    Raises:
+        ConfigError: names the phase or the ramp.
+    """
+    if config.training.batch_ramp:
+        raise ConfigError(
+            "training.batch_ramp is set, but tapt.batch_examples determines the batch",
+            "set tapt.batch_examples to null",
+        )
     for phase, own in zip(config.training.phases, phases, strict=True):
         in_steps = own.share and own.config.training.max_tokens and not config.training.max_tokens
         if phase.global_batch_size or in_steps:

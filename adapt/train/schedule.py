@@ -1,7 +1,8 @@
 """Pure functions for the number of steps of a run, the division of its batches, and the learning rate at each step."""
 
+import sys
 from dataclasses import dataclass
-from math import ceil, cos, lcm, pi, sqrt
+from math import ceil, cos, gcd, lcm, pi, sqrt
 
 from adapt.config import TrainingConfig, Workers, fewest_of, most_of
 from adapt.support.errors import ConfigError, DataError
@@ -17,6 +18,58 @@ class RunLength:
     steps: int
     rows: int
     """Number of rows in an epoch."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Consecutive steps of a run with batches of one size and rows of one length."""
+
+    first: int
+    """First step."""
+    last: int
+    """End of the steps (exclusive)."""
+    global_batch_size: int
+    sequence_length: int
+
+    @property
+    def step_tokens(self) -> int:
+        """Number of tokens per step, if all rows are full."""
+        return self.global_batch_size * self.sequence_length
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of all steps, if all rows are full."""
+        return (self.last - self.first) * self.step_tokens
+
+
+def shapes_of(training: TrainingConfig, steps: int) -> tuple[Shape, ...]:
+    """Returns the shapes of the batches of a run, in their order. Without ramps, all steps have one shape.
+
+    The shape of a step follows from the number of tokens before it, so a resumed run has the same batches.
+
+    Args:
+        training: training settings.
+        steps: number of steps of the run.
+    """
+    shapes: list[Shape] = []
+    tokens = step = 0
+    while step < steps:
+        batch = next((size for end, size in training.batch_ramp if tokens < end), training.global_batch_size)
+        length = next((size for end, size in training.length_ramp if tokens < end), training.sequence_length)
+        ahead = [end - tokens for end, _ in (*training.batch_ramp, *training.length_ramp) if end > tokens]
+        last = min(steps, step + ceil(min(ahead) / (batch * length))) if ahead else steps
+        shapes.append(Shape(step, last, batch, length))
+        tokens, step = tokens + shapes[-1].tokens, last
+    return tuple(shapes)
+
+
+def steps_for(training: TrainingConfig, tokens: int) -> int:
+    """Returns the number of steps after which a run has had this many tokens, if all rows are full."""
+    for shape in shapes_of(training, sys.maxsize):
+        if tokens <= shape.tokens:
+            return shape.first + ceil(tokens / shape.step_tokens)
+        tokens -= shape.tokens
+    raise AssertionError("the last shape has no end")
 
 
 def rows_of(tokens: int, training: TrainingConfig) -> int:
@@ -36,36 +89,71 @@ def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> 
         most: largest number of rows of the run, rounded up to whole steps. None for no such limit.
 
     Raises:
+        ConfigError: a ramp does not end within the run.
         DataError: the corpus has no rows.
     """
     if not epoch:
         raise DataError("the corpus has no text to train on", "bring more text, or lower corpus.heldout_fraction")
-    batch = training.global_batch_size
+
+    def for_rows(rows: float) -> int:
+        if training.batch_ramp or training.length_ramp:
+            return steps_for(training, ceil(rows * training.sequence_length))
+        return ceil(rows / training.global_batch_size)
+
     limits = [
         training.max_steps,
-        training.max_tokens and ceil(training.max_tokens / (batch * training.sequence_length)),
-        training.epochs and ceil(training.epochs * epoch / batch),
+        training.max_tokens and steps_for(training, training.max_tokens),
+        training.epochs and for_rows(training.epochs * epoch),
     ]
     steps = min((limit for limit in limits if limit), default=PAPER_STEPS)
-    return RunLength(min(steps, ceil(most / batch)) if most else steps, epoch)
+    steps = min(steps, for_rows(most)) if most else steps
+    _check_ramps_end(training, steps)
+    return RunLength(steps, epoch)
+
+
+def _check_ramps_end(training: TrainingConfig, steps: int) -> None:
+    """Refuses a ramp that does not end before the last step.
+
+    Raises:
+        ConfigError: names the ramp, and its end and the length of the run in tokens.
+    """
+    for name in ("batch_ramp", "length_ramp"):
+        if not (ramp := getattr(training, name)):
+            continue
+        shapes = shapes_of(training, steps)
+        if ramp[-1][0] > sum(shape.tokens for shape in shapes) - shapes[-1].step_tokens:
+            raise ConfigError(
+                f"training.{name} goes on until {ramp[-1][0]:,} tokens, but the run of {steps:,} steps has only"
+                f" {sum(shape.tokens for shape in shapes):,}",
+                "let the ramp end earlier, or make the run longer",
+            )
 
 
 def worlds(training: TrainingConfig, workers: Workers) -> list[int]:
     """Returns the numbers of workers with which a training can run. These numbers divide the global batch evenly.
 
     Raises:
-        ConfigError: the configured number, or an end of the configured range, does not divide the global batch.
+        ConfigError: the configured number, or an end of the configured range, does not divide every global batch.
     """
-    batch, ends = training.global_batch_size, (fewest_of(workers), most_of(workers))
-    if wrong := next((end for end in ends if batch % end), None):
+    ends = fewest_of(workers), most_of(workers)
+    named = [*((f"batch_ramp: {size}", size) for _, size in training.batch_ramp)]
+    named.append((f"global_batch_size {training.global_batch_size}", training.global_batch_size))
+    for name, batch in named:
+        if (wrong := next((end for end in ends if batch % end), None)) is None:
+            continue
         step = lcm(*ends)
         near = [batch // step * step, batch // step * step + step]
         of = "" if isinstance(workers, int) else f", an end of [{ends[0]}, {ends[1]}]"
         raise ConfigError(
-            f"training.global_batch_size {batch} is no multiple of resources.workers {wrong}{of}",
+            f"training.{name} is no multiple of resources.workers {wrong}{of}",
             f"use {' or '.join(str(multiple) for multiple in near if multiple)}, or another number of workers",
         )
-    return [number for number in range(ends[0], ends[1] + 1) if batch % number == 0]
+    return [number for number in range(ends[0], ends[1] + 1) if common_batch(training) % number == 0]
+
+
+def common_batch(training: TrainingConfig) -> int:
+    """Returns the largest number of sequences that divides every global batch of a run, with and without a ramp."""
+    return gcd(training.global_batch_size, *(size for _, size in training.batch_ramp))
 
 
 def micro_batch(training: TrainingConfig, workers: Workers, most: int | None = None) -> tuple[int, int]:
@@ -85,7 +173,7 @@ def micro_batch(training: TrainingConfig, workers: Workers, most: int | None = N
     Raises:
         ConfigError: the global batch cannot be shared equally among the workers.
     """
-    smallest = training.global_batch_size // lcm(*worlds(training, workers))
+    smallest = common_batch(training) // lcm(*worlds(training, workers))
     configured = smallest if training.micro_batch == "auto" else training.micro_batch
     size = next(n for n in range(min(most or configured, smallest), 0, -1) if smallest % n == 0)
     return size, training.global_batch_size // fewest_of(workers) // size

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,11 @@ class Stretch:
     def shift(self) -> int:
         """Number of samples by which the stretch is ahead of a run that has had batches of this size from step 0."""
         return self.sample - self.first * self.global_batch_size
+
+    @cached_property
+    def rows(self) -> list[int]:
+        """Number of rows of each source."""
+        return self.mixture.drawn(self.end, self.sample)
 
     @property
     def end(self) -> int:

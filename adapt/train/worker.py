@@ -180,7 +180,7 @@ class RankParts:
         utilization = None
         if dimensions:
             added = method.added_passes(bool(job.past), accumulation)
-            work = workload(config.objective, training.sequence_length, document_length, added)
+            work = workload(config.objective, _mean_context(job, document_length), document_length, added)
             recompute = training.gradient_checkpointing
             utilization = Utilization.measure(dimensions, work, recompute, device, precision)
         return cls(loop, tokenizer, resources, utilization)
@@ -197,6 +197,15 @@ class RankParts:
             speed = own / max(progress.seconds, 1e-9)
             figures |= {"flops": own * self.utilization.done, "mfu": self.utilization.mfu(speed)}
         return figures
+
+
+def _mean_context(job: TrainingRun, document_length: float | None) -> float:
+    """Returns the mean number of tokens that a token of a run can attend to: the length of its row, or its document."""
+    if not job.config.training.length_ramp:
+        return job.config.training.sequence_length
+    lengths = [(sum(stretch.rows) * stretch.sequence_length, stretch.sequence_length) for stretch in job.stretches]
+    tokens = sum(count for count, _ in lengths)
+    return sum(count * min(length, document_length or length) for count, length in lengths) / tokens
 
 
 def _with_padding_told(batches: Iterator[Columns], parts: RankParts, folder: Path) -> Iterator[Columns]:

@@ -72,6 +72,8 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "training.embedding_rate": (0.5, TRAINED),
     "training.layer_decay": (0.9, TRAINED),
     "training.freeze": (["embeddings"], TRAINED),
+    "training.batch_ramp": ([(500, 4)], TRAINED),
+    "training.length_ramp": ([(500, 64)], TRAINED),
     "training.phases": ([PhaseConfig(steps=7)], TRAINED),
     "training.beta1": (0.8, TRAINED),
     "training.beta2": (0.8, TRAINED),

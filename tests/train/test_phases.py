@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +10,25 @@ import numpy as np
 import pytest
 import ray.train
 import torch
+import torch.distributed as dist
 
 from adapt.config import Config, CorpusConfig, MethodConfig, MixtureConfig, PhaseConfig, SourceConfig, TrainingConfig
 from adapt.corpus.sample_order import Mixture
 from adapt.method.average import AverageOptions
+from adapt.model.size import ModelSize
+from adapt.objective.objective import Batch
 from adapt.runner import Store
 from adapt.runner.record import load_record
 from adapt.stage.training_plan import RunPart, part_of
 from adapt.support.errors import ConfigError, DataError, StorageError
+from adapt.train.capacity.flops import training_flops, with_flops_as_steps, workload
 from adapt.train.checkpoints.branch import start_from_branch, start_from_phase
 from adapt.train.checkpoints.checkpoint import Checkpoints
 from adapt.train.checkpoints.retain import checkpoints
-from adapt.train.phases import check_phases, phases_of
-from adapt.train.schedule import RunLength, learning_rate
+from adapt.train.phases import check_phases, check_ramps, phases_of
+from adapt.train.schedule import RunLength, learning_rate, length_of, micro_batch, shapes_of, worlds
 from tests.train.checkpoints.test_branch import finished, sealing, stage, stored
-from tests.train.toy import Case, build, feed, moments, reference
+from tests.train.toy import LENGTH, Case, Objective, build, columns, feed, model, moments, reference
 
 # --- configurations
 
@@ -78,10 +83,9 @@ def test_a_phase_has_its_own_values_and_otherwise_those_of_the_run() -> None:
     ],
 )
 def test_the_steps_of_phases_fill_the_run(phases: Any, limits: Any, expected: list[int]) -> None:
-    mixture = Mixture.of([10**9], 0)
     parts: list[RunPart] = []
     for phase in phases_of(config(*phases, **limits)):
-        parts.append(part_of(phase.config, mixture, phase, parts[-1] if parts else None))
+        parts.append(part_of(phase.config, lambda _: Mixture.of([10**9], 0), phase, parts[-1] if parts else None))
     assert [part.last - part.first for part in parts] == expected
 
 
@@ -129,41 +133,47 @@ def test_a_share_below_one_step_is_refused() -> None:
 # --- order of text
 
 
-def parts_of(*phases: dict[str, Any], rows: tuple[int, ...] = (700, 300), **training: Any) -> list[RunPart]:
-    """Returns the parts of phases with batches of 10 rows of 16 tokens, over two sources and 500 general rows."""
+SIZES = {"global_batch_size": 10, "sequence_length": 16}
+
+
+def mixture_of(config: Config, rows: tuple[int, ...], length: int) -> Mixture:
+    """Returns the mixture of two sources with `rows` rows of 16 tokens, and 500 such rows of general text."""
+    counts = [round(count * 16 / length) for count in (*rows, 500)]
+    weights = [source.weight or 0 for source in config.corpus.sources]
+    return Mixture.of(counts[:-1], 3, config.mixture, weights if any(weights) else None, counts[-1:])
+
+
+def parts_of(*phases: dict[str, Any], rows: tuple[int, ...] = (700, 300)) -> list[RunPart]:
+    """Returns the parts of phases, whose batches have 10 rows of 16 tokens."""
     parts: list[RunPart] = []
-    given = config(*phases, global_batch_size=10, sequence_length=16, **training)
-    for phase in phases_of(given):
-        scale = 16 / phase.config.training.sequence_length
-        weights = [source.weight or 0 for source in phase.config.corpus.sources]
-        mixture = Mixture.of(
-            [round(count * scale) for count in rows],
-            3,
-            phase.config.mixture,
-            weights if any(weights) else None,
-            [round(500 * scale)],
-        )
-        parts.append(part_of(phase.config, mixture, phase, parts[-1] if parts else None))
+    for phase in phases_of(config(*phases, **SIZES)):
+        mixture_at = partial(mixture_of, phase.config, rows)
+        parts.append(part_of(phase.config, mixture_at, phase, parts[-1] if parts else None))
     return parts
 
 
 def drawn(part: RunPart) -> np.ndarray:
     """Returns source, epoch and row of all samples of a part, int64 [3, samples]."""
-    (stretch,) = part.stretches
-    return np.stack(stretch.mixture.locate(np.arange(stretch.sample, stretch.end)))
+    found = [each.mixture.locate(np.arange(each.sample, each.end)) for each in part.stretches]
+    return np.concatenate([np.stack(places) for places in found], axis=1)
+
+
+def counts(part: RunPart) -> list[int]:
+    """Returns the number of rows of each source in a part."""
+    return [sum(rows) for rows in zip(*(stretch.rows for stretch in part.stretches), strict=True)]
 
 
 def test_phases_with_one_mixture_continue_the_order_of_a_single_run() -> None:
     parts = parts_of({"steps": 33}, {"steps": 50, "objective": {"mask_fraction": 0.3}}, {"steps": 7})
     whole = parts_of({"steps": 90})
     assert np.array_equal(np.concatenate([drawn(part) for part in parts], axis=1), drawn(whole[0]))
-    assert [sum(rows) for rows in zip(*(part.rows for part in parts), strict=True)] == whole[0].rows
+    assert [sum(rows) for rows in zip(*map(counts, parts), strict=True)] == counts(whole[0])
 
 
 def test_each_source_goes_on_where_the_phase_before_stopped() -> None:
     """The domain is drawn at 90%, then alone. All its rows come once before any row comes again."""
     first, alone = parts_of({"steps": 60}, {"steps": 50, "mixture": {"replay_fraction": 0.0}})
-    assert alone.rows[2] == 0
+    assert counts(alone)[2] == 0
     sources, epochs, rows = np.concatenate([drawn(first), drawn(alone)], axis=1)
     domain = sources < 2
     seen = list(zip(sources[domain], rows[domain], strict=True))
@@ -178,9 +188,136 @@ def test_rows_of_another_length_go_on_at_the_same_number_of_tokens() -> None:
     assert long.stretches[0].sample == 300
     _, epochs, _ = drawn(long)
     assert set(epochs) == {0}
-    assert long.drawn == tuple(16 * a + 32 * b for a, b in zip(short.rows, long.rows, strict=True))
+    assert long.drawn == tuple(16 * a + 32 * b for a, b in zip(counts(short), counts(long), strict=True))
     (_, later) = parts_of({"steps": 95}, {"steps": 20, "sequence_length": 32}, rows=(600, 200))
     assert drawn(later)[1].max() == 1
+
+
+# --- ramps
+
+
+def ramped(steps: int, rows: tuple[int, ...] = (700, 300), **ramps: Any) -> RunPart:
+    """Returns a run with ramps, whose batches at the end have 10 rows of 16 tokens."""
+    given = config(**SIZES, max_steps=steps, **ramps)
+    return part_of(given, partial(mixture_of, given, rows))
+
+
+def test_a_batch_ramp_keeps_the_order_of_rows() -> None:
+    """Batches of 4 rows up to 200 tokens, of 6 up to 500, then of 10. Together they are the rows of a plain run."""
+    part = ramped(9, batch_ramp=[(200, 4), (500, 6)])
+    shapes = [(each.first, each.last, each.global_batch_size) for each in part.stretches]
+    assert shapes == [(0, 4, 4), (4, 7, 6), (7, 9, 10)]
+    assert part.tokens == 16 * (4 * 4 + 3 * 6 + 2 * 10)
+    plain = drawn(ramped(6))
+    assert np.array_equal(drawn(part), plain[:, : 4 * 4 + 3 * 6 + 2 * 10])
+
+
+def test_a_length_ramp_goes_on_at_the_same_number_of_tokens() -> None:
+    part = ramped(70, length_ramp=[(1600, 4), (3200, 8)])
+    shapes = [(each.first, each.last, each.sequence_length, each.sample) for each in part.stretches]
+    assert shapes == [(0, 40, 4, 0), (40, 60, 8, 200), (60, 70, 16, 200)]
+    assert part.tokens == 1600 + 1600 + 1600
+    _, epochs, _ = drawn(part)
+    assert epochs.max() == 0
+
+
+def test_rows_of_a_length_ramp_have_the_numbers_of_one_source() -> None:
+    """Masks are drawn by row number, and methods know general text by it."""
+    short = mixture_of(config(), (700, 300), 8)
+    long = mixture_of(config(), (700, 300), 16).numbered(short.rows)
+    assert short.first_general == long.first_general == 2000
+    for mixture in (short, long):
+        places = mixture.locate(np.arange(300))
+        assert np.array_equal(places.sources == 2, mixture.numbers(places) >= 2000)
+
+
+@pytest.mark.parametrize("limit", [{"max_tokens": 10_000}, {"max_steps": 100}, {"epochs": 1.0}])
+def test_the_length_of_a_ramped_run(limit: dict[str, Any]) -> None:
+    training = TrainingConfig(**SIZES, **limit, batch_ramp=[(1000, 2), (2000, 5)], length_ramp=[(1500, 8)])
+    steps = length_of(training, 625).steps
+    before, after = (sum(shape.tokens for shape in shapes_of(training, count)) for count in (steps - 1, steps))
+    assert before < 10_000 <= after if "max_steps" not in limit else steps == 100
+
+
+def test_max_flops_counts_the_lengths_of_a_ramp() -> None:
+    size = ModelSize(9999, 1000, 100, 2, 8, 8, 2, 16, 50, False, "gelu", False, 0.0, 400)
+    given = Config(training=TrainingConfig(**SIZES, max_flops=1e9, length_ramp=[(1600, 4)]))
+    steps = with_flops_as_steps(given, size, None).training.max_steps
+    assert steps
+
+    def done(steps: int) -> float:
+        shapes = shapes_of(given.training, steps)
+        return sum(
+            shape.tokens * training_flops(size, workload(given.objective, shape.sequence_length)) for shape in shapes
+        )
+
+    assert done(steps - 1) < 1e9 <= done(steps)
+
+
+WRONG_RAMPS: dict[str, tuple[dict[str, Any], str]] = {
+    "tokens": ({"batch_ramp": [(200, 2), (100, 4)]}, r"batch_ramp is \[\[200, 2\], \[100, 4\]\]: tokens do not ascend"),
+    "values": ({"length_ramp": [(200, 16)]}, r"values up to training\.sequence_length 16 do not ascend"),
+    "phases": ({"batch_ramp": [(200, 2)], "phases": [PhaseConfig(steps=3)]}, "batch_ramp and training.phases are both"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_RAMPS)
+def test_wrong_ramps_are_refused_by_name(case: str) -> None:
+    wrong, message = WRONG_RAMPS[case]
+    with pytest.raises(ConfigError, match=message):
+        check_ramps(Config(training=TrainingConfig(**SIZES, **wrong)))
+
+
+def test_a_ramp_beyond_the_run_is_refused() -> None:
+    training = TrainingConfig(**SIZES, epochs=1.0, batch_ramp=[(4000, 2)])
+    assert length_of(training, 300).steps > 0
+    with pytest.raises(
+        ConfigError, match=r"batch_ramp goes on until 4,000 tokens, but the run of 50 steps has only 1,6"
+    ):
+        length_of(training, 100)
+
+
+def test_workers_and_micro_batches_divide_all_batches_of_a_ramp() -> None:
+    training = TrainingConfig(global_batch_size=24, batch_ramp=[(100, 8), (200, 12)])
+    assert micro_batch(training, 2) == (2, 6)
+    assert worlds(training, (1, 4)) == [1, 2, 4]
+    with pytest.raises(ConfigError, match=r"training\.batch_ramp: 8 is no multiple of resources\.workers 3"):
+        worlds(training, 3)
+
+
+def grown(case: Case) -> Any:
+    """Trains on batches of 4, 4, 8 and 8 rows, and returns the weights and the moments."""
+    loop = build(case)
+    sizes = [4, 4, 8, 8]
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for step, size in enumerate(sizes):
+        share = {name: rows[:size] for name, rows in columns(step).items()}
+        own = {name: rows[rank * size // world : (rank + 1) * size // world] for name, rows in share.items()}
+        loop.step(own, step, 1e-3)
+    return loop.engine.full_state(), moments(loop.engine)
+
+
+@pytest.mark.parametrize(("world", "zero_stage"), [(1, 0), (2, 2)])
+def test_batches_that_grow_train_like_plain_torch(ranks, world: int, zero_stage: int) -> None:
+    """The loss of a step is the mean over its own batch, whatever the number of passes."""
+    training = {"batch_ramp": [(8 * LENGTH, 4)]}
+    weights, averages = ranks(world).run(grown, Case(zero_stage, micro_batch=2, training=training))[0]
+    toy, masking = model(), Objective()
+    trained = dict(toy.named_parameters())
+    groups = [{"params": [p], "weight_decay": 0.1 if p.ndim > 1 else 0.0} for p in trained.values()]
+    adamw = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.98), eps=1e-5, foreach=False)
+    for step, size in enumerate([4, 4, 8, 8]):
+        seen = masking.corrupt(Batch.of({name: rows[:size] for name, rows in columns(step).items()}))
+        logits = toy(input_ids=seen.input_ids, attention_mask=seen.real).logits[seen.positions]
+        adamw.zero_grad()
+        torch.nn.functional.cross_entropy(logits, seen.targets).backward()
+        toy.unused.grad = torch.zeros_like(toy.unused)
+        torch.nn.utils.clip_grad_norm_(toy.parameters(), 0.5)
+        adamw.step()
+    for name, weight in weights.items():
+        torch.testing.assert_close(weight, toy.state_dict()[name], rtol=1e-4, atol=3e-5)
+    expected = {name: (adamw.state[p]["exp_avg"], adamw.state[p]["exp_avg_sq"]) for name, p in trained.items()}
+    torch.testing.assert_close(averages, expected, rtol=1e-4, atol=1e-6)
 
 
 # --- training

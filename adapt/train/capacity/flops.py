@@ -4,6 +4,7 @@ See Kaplan et al., arXiv 2001.08361, section 2.1, and Chowdhery et al., arXiv 22
 no heavy library, because plans use it too.
 """
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -15,6 +16,7 @@ from adapt.method.table import method_of
 from adapt.model.size import ModelSize
 from adapt.objective.table import predicted_fraction
 from adapt.support.errors import ConfigError
+from adapt.train.schedule import shapes_of
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Workload:
 
 
 def workload(
-    objective: ObjectiveConfig, sequence_length: int, document_length: float | None = None, added: Added | None = None
+    objective: ObjectiveConfig, sequence_length: float, document_length: float | None = None, added: Added | None = None
 ) -> Workload:
     """Describes the work of a training.
 
@@ -112,8 +114,13 @@ def with_flops_as_steps(
             "set training.max_steps or training.max_tokens",
         )
     added = method_of(config).added_passes(is_known)
-    work = workload(config.objective, training.sequence_length, document_length, added)
-    a_step = training_flops(size, work) * training.global_batch_size * training.sequence_length
-    steps = max(1, ceil(training.max_flops / a_step))
+    left, steps = training.max_flops, 1
+    for shape in shapes_of(training, sys.maxsize):
+        work = workload(config.objective, shape.sequence_length, document_length, added)
+        a_step = training_flops(size, work) * shape.step_tokens
+        steps = max(1, shape.first + ceil(left / a_step))
+        if steps <= shape.last:
+            break
+        left -= a_step * (shape.last - shape.first)
     limits = replace(training, max_flops=None, max_steps=min(steps, training.max_steps or steps))
     return replace(config, training=limits)

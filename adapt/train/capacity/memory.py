@@ -16,7 +16,7 @@ from adapt.model.trainable import trained_share
 from adapt.objective.table import predicted_fraction, with_generator
 from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import Device
-from adapt.train.schedule import micro_batch
+from adapt.train.schedule import common_batch, micro_batch
 
 GIB = 2**30
 BUCKET = 50_000_000
@@ -373,7 +373,7 @@ def _changes(config: Config, device: Device) -> Iterator[dict[str, object]]:
 
 def _workers(config: Config) -> list[Workers]:
     """Returns the configured number of workers, then larger numbers that divide the global batch."""
-    batch, configured = config.training.global_batch_size, config.resources.workers
+    batch, configured = common_batch(config.training), config.resources.workers
     larger = [number for number in range(fewest_of(configured) + 1, batch + 1) if batch % number == 0]
     if isinstance(configured, int):
         return [configured, *larger]
