@@ -1,10 +1,10 @@
 """Tokens that a grown model (ELLE) needs to reach a loss, relative to the same architecture trained from scratch.
 
-A small model grows by a layer and a head and learns a domain (PubMed). The same architecture with random weights then
-learns the same text in trainings of doubling length, each with its own decay, at the best of four learning rates, until
-it reaches that loss on held-out rows. `tokens_ratio` is its tokens over the grown model's, interpolated between lengths
-on a log scale. If no length reaches the loss, the figure is the longest length, a lower bound, and the details say so.
-What the small model learnt earlier counts for neither side. No time is measured, so other load cannot matter.
+A small model grows by a layer and a head and learns a domain (PubMed). Then models of the same architecture with random
+weights learn the same text, each with its own decay and at the best of four rates. Their length doubles until one of
+them reaches that loss on held-out rows. `tokens_ratio` is its tokens over the grown model's, interpolated between
+lengths on a log scale. If no length reaches the loss, the figure is the longest length (a lower bound), and the details
+say so. What the small model learnt earlier counts for neither side. No time is measured, so other load cannot matter.
 """
 
 import math

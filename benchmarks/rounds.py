@@ -80,7 +80,7 @@ class Rounds(Generic[T]):
     loads: Mapping[str, Sequence[Load]]
 
     def ratio(self, one: str, other: str, value: Callable[[T], float]) -> Ratio:
-        """Computes the ratio of a value of one side to that of another, round by round.
+        """Divides a value of one side by the same value of another side, round by round.
 
         Args:
             one: name of the side whose value is divided.

@@ -41,7 +41,7 @@ _COMPRESSED_SHARE = {"parquet": 0.5, "arrow": 1.0}
 
 @dataclass
 class FieldSeen:
-    """Statistics of the values of one field in a sample of records."""
+    """Statistics of a field's values in a sample of records."""
 
     name: str
     strings: int = 0

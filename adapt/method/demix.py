@@ -25,8 +25,8 @@ class DemixOptions:
     """Options of DEMix, which trains a feed-forward expert for each domain (arXiv 2108.05036)."""
 
     initial: Literal["nearest", "base"] = "nearest"
-    """Start of a new domain's expert: a copy of the expert of the domain with the nearest prototype, or of the model's
-    own feed-forward blocks. The first expert always copies the model's blocks."""
+    """What a new domain's expert copies at its start: the expert of the domain with the `nearest` prototype, or the
+    feed-forward blocks of the `base` model. The first expert always copies the model's blocks."""
 
 
 class Demix(TrainsSets):

@@ -122,7 +122,7 @@ class Ewc(PullsWeights):
         self._pulls = Pulls([Pull(self.options.strength, parts_now(engine), fisher)])
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of a rank's share of the starting weights and of the Fisher information."""
+        """Returns the memory of the starting weights and the Fisher information, of which each rank holds a share."""
         return AddedMemory(held=8.0 * size.parameters / shared_by)
 
 

@@ -23,7 +23,7 @@ from adapt.vocabulary.vocabulary_results import Analyzed, draw_curves
 class Screening:
     """Rules for excluding documents of the domains.
 
-    They come in addition to the exclusion of held-out text and of the texts of `corpus.decontaminate`.
+    Held-out text and the texts of `corpus.decontaminate` are always excluded, in addition to these rules.
     """
 
     measured: Files | None = None

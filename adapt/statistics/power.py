@@ -20,7 +20,7 @@ POWER = 0.8
 STUDIES = 2000
 """Number of simulated studies."""
 MOST_ARRANGEMENTS = 999
-"""Largest number of arrangements of seeds in the permutation test of a simulated study."""
+"""Largest number of arrangements of seeds that the permutation test of a simulated study tries."""
 _HALVINGS = 10
 _DOUBLINGS = 6
 

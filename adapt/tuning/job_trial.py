@@ -41,7 +41,7 @@ from adapt.train.schedule import micro_batch, smaller_micro_batch
 Configure = Callable[[Mapping[str, Any]], Config]
 """Function that returns the configuration with new values, keyed by field. Raises ConfigError if they are invalid."""
 DIGITS = 6
-"""Number of digits of the digest of a trial's values in its name."""
+"""A trial's name ends in this many digits of a digest of its values."""
 DEV_SCORE, TEST_SCORE = "dev_score", "test_score"
 """Names of the mean scores over all fine-tuning runs, in every job."""
 

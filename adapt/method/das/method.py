@@ -70,8 +70,8 @@ class DasOptions:
     importance_batch: PositiveInt = 64
     """Number of rows per gradient when importance is measured."""
     granularity: Literal["batch", "example"] = "batch"
-    """Whether importance averages the sizes of gradients of whole batches (`batch`) or of single rows (`example`).
-    Within a batch, gradients of different rows can cancel."""
+    """Whether importance is the mean size of gradients that belong to whole batches (`batch`) or single rows
+    (`example`). Within a batch, gradients of different rows can cancel."""
     normalize: Literal["paper", "positive", "rank"] = "paper"
     """How the sizes of a layer's gradients become importance in [0, 1], where z is the distance from their mean in
     standard deviations. `paper`: |tanh(z)|, which also protects units far below the mean; `positive`: tanh(max(z, 0));
@@ -81,8 +81,8 @@ class DasOptions:
     applies only to the views that `kl` and the contrast compare. Other models ignore this value, but changing it
     still reruns their stages."""
     plasticity_floor: ProperFraction = 0.0
-    """Minimum of the mean of 1 - importance in each layer and kind of unit. Importances are scaled down to reach it. 0
-    changes no importance."""
+    """Smallest allowed mean of 1 - importance, in each layer and kind of unit. Importances are scaled down to reach it.
+    0 changes no importance."""
     contrast_weight: NonNegativeFloat = 1.0
     """Factor of the contrast between earlier and new knowledge, which is added to the loss; 0 disables the contrast."""
     contrast_temperature: PositiveFloat = 0.05

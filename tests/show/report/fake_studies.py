@@ -46,7 +46,7 @@ RESULTS: dict[str, type[Any]] = {
     "search": Searched,
     "confirm": Confirmed,
 }
-"""The class of the result of each kind of stage for which this module invents results."""
+"""Classes of the results that this module invents, keyed by kind of stage."""
 
 
 def finished(record: Record) -> Finished[Any]:
