@@ -36,6 +36,8 @@ class Case:
     """Whether each document is cut to the row's length and gets its own row, padded to the longest row of the step."""
     micro_batch: int | None = None
     """Number of rows per forward pass, or None for all rows of the step."""
+    family: str | None = None
+    """`model_type` of an encoder with random weights, in place of BERT and RoBERTa."""
 
     @property
     def tokens_per_step(self) -> int:
@@ -44,6 +46,26 @@ class Case:
     @property
     def causal(self) -> bool:
         return self.size == "1b"
+
+
+FAMILY_SHAPES: dict[str, dict[str, Any]] = {
+    "small": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 1536},
+    "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+}
+FAMILY_SETTINGS: dict[str, dict[str, Any]] = {
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}
+    | {"position_buckets": 256, "share_att_key": True, "norm_rel_ebd": "layer_norm", "type_vocab_size": 0}
+}
+"""Settings of published models (DeBERTa-v3) that are not the defaults of transformers."""
+
+
+def _of_family(case: Case) -> Any:
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    assert case.family
+    shape = {**FAMILY_SHAPES[case.size], **FAMILY_SETTINGS.get(case.family, {})}
+    config = AutoConfig.for_model(case.family, vocab_size=len(tokenizer_of(case)), **shape)
+    return AutoModelForMaskedLM.from_config(config).train()
 
 
 def build_model(case: Case) -> Any:
@@ -59,6 +81,8 @@ def build_model(case: Case) -> Any:
     )
 
     torch.manual_seed(0)
+    if case.family:
+        return _of_family(case)
     common: dict[str, Any] = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
     if case.size == "1b":
         shape: dict[str, Any] = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}

@@ -5,13 +5,17 @@ batch. `base` has RoBERTa-base's size, `small` 6 layers of 384. Compared with th
 precision (bf16 autocast where it is faster, fused AdamW, scaled dot product attention), and (`..._vs_defaults`) with
 its fp32 defaults; where bf16 is slower both are the same. Each measurement is its own process, and both sides
 alternate.
+
+`--family NAME` measures the small size of another encoder, such as deberta-v2, whose documents are padded rows. The
+Trainer's blocks attend across documents.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from benchmarks import ours, peer
-from benchmarks.common import Options, Result, apart, main, quick_precision
+from benchmarks.common import Options, Result, apart, parser_of, quick_precision, report
 from benchmarks.rounds import alternate
 from benchmarks.texts import Case
 
@@ -25,6 +29,7 @@ TARGETS = {
     "lines_base_vs_defaults": (">=", 2.2),
     "lines_small_vs_defaults": (">=", 3.0),
 }
+FAMILY_TARGETS = {"padded_grouped": (">=", 1.0), "padded_lines": (">=", 1.0)}
 ROWS = {"base": 8, "small": 32}
 QUICK_ROWS = {"small": 16}
 LENGTH = 128
@@ -40,6 +45,24 @@ def measure(options: Options) -> Result:
             _compare(case, 2 if options.quick else 5, result)
             if mode == "lines" and not options.quick:
                 _by_length(case, 10, result)
+    return result
+
+
+def measure_family(options: Options, family: str) -> Result:
+    """Measures the small size of another family against the Trainer's best settings."""
+    result, rows = Result({}), (QUICK_ROWS if options.quick else ROWS)["small"]
+    for mode in ("grouped", "lines"):
+        case = Case("small", mode, rows, LENGTH, options.data, options.models, family=family)
+        precision, steps = apart(quick_precision), 2 if options.quick else 5
+        found = alternate(
+            {
+                "best": partial(apart, peer.train, case, True, steps, WARM_UP),
+                "ours": partial(apart, ours.train, case, precision, steps, WARM_UP),
+            }
+        )
+        result.compare(f"padded_{mode}", found.ratio("ours", "best", _rate))
+        for who, label in (("ours", "ours"), ("best", "Trainer, best settings")):
+            result.details.append((f"{family}, {mode}: {label}", f"{found.middle(who, _rate):,.0f} tokens/s"))
     return result
 
 
@@ -74,5 +97,17 @@ def _by_length(case: Case, steps: int, result: Result) -> None:
     result.details.append((label, f"{rate:,.0f} tokens/s"))
 
 
+def main() -> None:
+    """Measures all cases, or those of one family, prints the table and writes the JSON."""
+    parser = parser_of("train_throughput", __doc__)
+    parser.add_argument("--family", help="model_type of an encoder that transformers knows, such as deberta-v2")
+    given = parser.parse_args()
+    options = Options(given.quick, given.data, given.models)
+    targets, result = (
+        (FAMILY_TARGETS, measure_family(options, given.family)) if given.family else (TARGETS, measure(options))
+    )
+    report("train_throughput", targets, result, given.json)
+
+
 if __name__ == "__main__":
-    main("train_throughput", TARGETS, measure)
+    main()
