@@ -134,10 +134,34 @@ def pages() -> dict[str, str]:
         inline=True,
     )
     found["reference/kinds.md"] = other_kinds_page()
+    found["reference/families.md"] = families_page()
     found["reference/commands.md"] = commands_page()
     found["reference/records.md"] = records_page()
     found["reference/python-api.md"] = python_page()
     return found
+
+
+FAMILIES: dict[str, str] = json.loads((ROOT / "scripts" / "families.json").read_text("utf-8"))
+"""How models of each family (`model_type`) take documents. `tests/model/test_families.py` compares it with the code."""
+
+
+def families_page() -> str:
+    """A page of the families of models: those that are packed, those that are padded, and those that are refused."""
+    text = [
+        "# Model families",
+        "Any encoder for masked and any decoder for causal language modelling that transformers knows can be trained."
+        " How fast depends on how its attention takes documents:",
+        "- **packed**: documents share a sequence without padding.\n"
+        "- **padded**: each document is a row of its own. Rows of similar lengths share a pass, so padding is small."
+        " A training says how much it is.\n"
+        "- **by length**: padding would change the model's outputs, so only documents of exactly the same length"
+        " share a pass. This takes many small passes, and does not work with ZeRO stage 3.\n"
+        "- **refused**: the model cannot be trained, for the reason that is given.",
+        "Other families are tried when a plan is made, and again when the model is loaded.",
+        "| family (`model_type`) | documents |\n|---|---|\n"
+        + "\n".join(f"| `{family}` | {way} |" for family, way in FAMILIES.items()),
+    ]
+    return "\n\n".join(text) + "\n"
 
 
 # Fields

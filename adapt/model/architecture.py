@@ -199,7 +199,10 @@ def grow_layer_lists(config: Any, sources: Sequence[int]) -> None:
             setattr(config, name, [value[source] for source in sources])
 
 
-COUNT_FROM_PADDING = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"}
+COUNT_FROM_PADDING = {
+    *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"),
+    *("xmod", "ibert", "mpnet", "longformer", "luke", "esm"),
+}
 """Model types whose positions start at pad_token_id + 1, so that not all rows of their position table can be used."""
 
 PROMPTS = "prompts"
