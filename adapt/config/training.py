@@ -52,11 +52,13 @@ class ObjectiveConfig:
     masked, drawn again each epoch). `difference` predicts single tokens, more often those of words that are frequent in
     the domain and rare in general text (evaluation.general_paths; arXiv 2305.14577). `causal` predicts the next token
     (GPT-2, Llama and similar models). `causal_detour` predicts the next token with an encoder, whose attention is
-    causal during this training only; masked language modelling must follow (arXiv 2605.12438). Or your own masking,
-    `package.module:Class`."""
+    causal during this training only; masked language modelling must follow (arXiv 2605.12438). `tsdae` trains
+    sentence vectors: it rebuilds a sentence from the vector of a part of its words (section `tsdae`; arXiv
+    2104.06979). Or your own masking, `package.module:Class`."""
     mask_fraction: OpenFraction = 0.15
     """Share of the tokens of a row that are predicted, at least one per row. At 0.3 a model often learns more at little
-    cost (Wettig et al., arXiv 2202.08005). Not used by `causal` and `causal_detour`."""
+    cost (Wettig et al., arXiv 2202.08005). Not used by `causal`, `causal_detour` and
+    `tsdae`."""
     mask_token_fraction: Fraction = 0.8
     """Share of the predicted tokens that are replaced by the mask token."""
     random_token_fraction: Fraction = 0.1

@@ -126,10 +126,16 @@ class Form:
     """Name of the tagger that finds entities, as `module:Class`; None if no tagger is used."""
     ends: bool = False
     """Whether documents end with the end-of-text token, from which a causal model learns where a text ends."""
+    sentences: bool = False
+    """Whether documents are split into sentences, each of which is stored as a document."""
 
     @classmethod
-    def of(cls, *objectives: ObjectiveConfig) -> "Form":
+    def of(cls, *objectives: ObjectiveConfig, sentences: bool = False) -> "Form":
         """Returns the requirements of the objectives of a training, one per phase.
+
+        Args:
+            objectives: the objectives.
+            sentences: whether documents are split into sentences.
 
         Raises:
             ConfigError: two phases find entities in different ways.
@@ -142,7 +148,7 @@ class Form:
                 "use the same entities in all phases",
             )
         ends = any(objective.kind == "causal" for objective in objectives)
-        return cls(marks, *entities.pop(), ends)
+        return cls(marks, *entities.pop(), ends, sentences)
 
     def identity(self) -> dict[str, Any]:
         """Returns the fields that differ from the default, so that objectives with the same needs share a corpus."""

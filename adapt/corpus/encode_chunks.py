@@ -70,6 +70,8 @@ class Encode:
         documents, keys, counts = self.tokens(row)
         counts.update(self.sample(row["texts"]))
         heldout, sizes = self.heldout(keys), text_sizes(table)
+        if self.form.sentences:
+            sizes = np.array([len(text.encode()) for text in with_owners(row["texts"])[0]], np.int64)
         for kind, chosen in (("train", ~heldout), ("heldout", heldout)):
             some = documents.where(chosen)
             counts[f"{kind}_documents"] = len(some.bounds) - 1
@@ -95,9 +97,14 @@ class Encode:
         """Tokenizes the documents of a chunk.
 
         Returns:
-            The token ids and marks of the documents, the documents' keys, and counts.
+            The token ids and marks of the documents, the documents' keys, and counts. If documents are split into
+            sentences, each sentence is a document with the key of the whole document.
         """
         texts, tokenizer = row["texts"], _tokenizer(self._source)
+        keys = keys_of(texts)
+        if self.form.sentences:
+            texts, owners = with_owners(texts)
+            keys = keys[owners]
         quick = _quick(self._source, bool(self.form.marks))
         encoded = quick(texts)
         ids = encoded.columns[IDS]
@@ -107,7 +114,7 @@ class Encode:
         documents = Ragged(encoded.bounds, {TOKENS: ids, **self._marks(encoded, texts, row["entities"])})
         if self.form.ends and tokenizer.end is not None:
             documents = _ended(documents, tokenizer.end)
-        return documents, keys_of(texts), counts
+        return documents, keys, counts
 
     def _marks(self, encoded: Ragged, texts: list[str], known_entities: str) -> dict[str, np.ndarray]:
         """Returns the mark columns of all tokens.
@@ -124,6 +131,44 @@ class Encode:
         marks = [unit_marks(*document) for document in zip(words, numbers, strict=True)]
         none = np.zeros(0, bool)
         return {name: np.concatenate([none, *(document[name] for document in marks)]) for name in self.form.marks}
+
+
+_CLOSING, _OPENING = "[\"'\u201d\u2019)\\]]", "[\\d\"'\u201c\u2018(\\[]"
+_SENTENCE_ENDS = re.compile(
+    rf"(?<=[.!?]){_CLOSING}*\s+(?=[^\s\W\d_a-z]|{_OPENING})|\s*\n\s*\n\s*|(?<=[\u3002\uff01\uff1f])"
+)
+"""Places where a sentence may end: white space after `.`, `!` or `?` and closing quotes, before a digit, an opening
+quote or bracket, or a letter that is not small; an empty line; or a full stop of Chinese or Japanese."""
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:e\.g|i\.e|cf|vs|etc|al|ca|approx|resp|Figs?|Eqs?|Refs?|Secs?|Tabs?|Nos?|Vols?|pp|Drs?|Mrs?|Ms|Prof|St)"
+    r"|\b[^\W\d_])\.$"
+)
+"""End of a text after which no sentence ends: an abbreviation, or a single letter and a dot."""
+
+
+def sentences_of(text: str) -> list[str]:
+    """Splits a text into sentences. A text without letters and digits is no sentence, and joins the one before it."""
+    found: list[str] = []
+    begin, is_whole = 0, True
+    for match in [*_SENTENCE_ENDS.finditer(text), None]:
+        piece = text[begin : len(text) if match is None else match.end()]
+        before = text[begin : len(text) if match is None else match.start()].strip()
+        if match is not None and "\n" not in match.group().strip(" ") and _ABBREVIATION.search(before):
+            continue
+        begin += len(piece)
+        if is_whole or any(map(str.isalnum, piece)):
+            found.append(piece.strip())
+        elif piece.strip():
+            found[-1] = f"{found[-1]} {piece.strip()}"
+        is_whole = False
+    return [sentence for sentence in found if sentence] or [text]
+
+
+def with_owners(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """Returns the sentences of all texts, and the index of the text of each sentence, int64 [sentences]."""
+    sentences = [sentences_of(text) for text in texts]
+    owners = np.repeat(np.arange(len(texts)), [len(each) for each in sentences])
+    return [sentence for each in sentences for sentence in each], owners
 
 
 def _ended(documents: Ragged, end: int) -> Ragged:

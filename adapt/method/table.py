@@ -7,7 +7,7 @@ from pathlib import Path
 from adapt.config import Config
 from adapt.config.kinds import Kinds
 from adapt.method.base import Method
-from adapt.objective.table import RTD
+from adapt.objective.table import RTD, reads_own_vectors
 from adapt.support.errors import ConfigError
 
 METHODS: Kinds[type[Method]] = Kinds(
@@ -88,4 +88,16 @@ def check_method(config: Config, model: Path) -> None:
             f"method.kind {config.method.kind} does not train the generator and the model of objective.kind rtd",
             f"choose {', '.join(WITH_GENERATOR)}",
         )
+    if reads_own_vectors(config) and any(
+        getattr(type(method), hook) is not getattr(Method, hook) for hook in _CHANGING
+    ):
+        raise ConfigError(
+            f"method.kind {config.method.kind} does not work with objective.kind {config.objective.kind}, whose passes"
+            " it would change",
+            "set method.kind to plain or replay",
+        )
     method.check(config, model)
+
+
+_CHANGING = ("before", "prepare_model", "begin", "extra_loss", "losses", "before_step", "after_step")
+"""Hooks by which a method measures or changes the model, its loss or its gradients."""

@@ -4,5 +4,6 @@
 - `masking`: masking of tokens, words, entities and spans.
 - `word_weights`: weights of words for difference masking, without loading torch.
 - `replaced_tokens`: replaced-token detection, with a generator next to the model.
+- `tsdae`: rebuilding of texts from one vector each, which trains sentence vectors.
 - `table`: checks the objective that a configuration names, without loading torch.
 """

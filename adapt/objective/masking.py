@@ -320,5 +320,6 @@ def make(config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int,
     """
     kind = OBJECTIVES.load(config.kind)
     made = kind(config, tokenizer, seed) if issubclass(kind, Masking) else kind()
-    made.options = options
+    if options is not None:
+        made.options = options
     return made

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from adapt.config import Config, NonNegativeFloat, ObjectiveConfig, PositiveInt, how, section_of, what
+from adapt.config import Config, NonNegativeFloat, ObjectiveConfig, OpenFraction, PositiveInt, how, section_of, what
 from adapt.config.kinds import Kinds
-from adapt.model.locate import GENERATOR, locate
+from adapt.model.additions.table import refuse_additions
+from adapt.model.locate import CONFIG, GENERATOR, locate, read_json
 from adapt.model.size import ModelSize, model_size
 from adapt.support.errors import ConfigError
 
@@ -37,6 +38,25 @@ class RtdOptions:
     section 2)."""
 
 
+@dataclass(frozen=True)
+class TsdaeOptions:
+    """Options of the objective `tsdae`, which trains sentence vectors (Wang et al. 2021, arXiv 2104.06979).
+
+    Words of a sentence are deleted, the model makes one vector of the rest, and the same model rebuilds the sentence
+    from the vector, predicting each next token. For BERT, RoBERTa, XLM-RoBERTa, CamemBERT and ELECTRA.
+    """
+
+    delete_fraction: OpenFraction = 0.6
+    """Probability with which each word is deleted. At least one word of each text stays."""
+    pooling: Literal["cls", "mean"] = "cls"
+    """Vector of a text: the last state of its first token (`cls`, as published), or the `mean` over all its tokens.
+    Exported folders and the measurement of retrieval use the same pooling."""
+    unit: Literal["sentence", "document"] = "sentence"
+    """Text that becomes one vector. `sentence` splits documents after `.`, `!` or `?`, where a blank and no small
+    letter follow, except after abbreviations such as `et al.`; lines that an empty line separates are split too.
+    `document` takes whole documents. A text that the end of a row divides becomes two texts."""
+
+
 OBJECTIVES: "Kinds[type[Objective]]" = Kinds(
     "objective.kind",
     {
@@ -48,9 +68,10 @@ OBJECTIVES: "Kinds[type[Objective]]" = Kinds(
         "causal": "adapt.objective.objective:CausalLanguageModelling",
         "causal_detour": "adapt.objective.objective:CausalDetour",
         RTD: "adapt.objective.replaced_tokens:ReplacedTokenDetection",
+        "tsdae": "adapt.objective.tsdae:Tsdae",
     },
     base="adapt.objective.masking:Masking",
-    options={RTD: "adapt.objective.table:RtdOptions"},
+    options={RTD: "adapt.objective.table:RtdOptions", "tsdae": "adapt.objective.table:TsdaeOptions"},
 )
 """The objectives, keyed by their names in `objective.kind`. The options of masking are fields of section `objective`.
 Further options are in the section with the objective's name."""
@@ -68,6 +89,35 @@ def trained_pooling(config: Config) -> str | None:
     return pooling
 
 
+_DECODES = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
+"""Types of encoders whose layers also have a form with cross-attention in transformers, of the kind that
+`adapt.objective.tsdae` adds."""
+
+
+def reads_own_vectors(config: Config) -> bool:
+    """Whether a pass of the objective needs modules of its own, so that methods cannot change the model or its loss."""
+    return config.objective.kind == "tsdae"
+
+
+def check_decodes(config: Config, model: Path) -> None:
+    """Refuses a model whose layers cannot attend to a sentence vector, if the objective needs this.
+
+    Raises:
+        ConfigError: the model is a decoder, or an encoder without cross-attention.
+        ModelError: the model has additions to its architecture, or config.json cannot be read.
+    """
+    if not reads_own_vectors(config):
+        return
+    kind = str(read_json(model / CONFIG).get("model_type"))
+    if kind not in _DECODES:
+        raise ConfigError(
+            f"objective.kind {config.objective.kind} needs an encoder whose layers can have cross-attention in"
+            f" transformers ({', '.join(_DECODES)}), but {model} is of type {kind}",
+            "choose such a model, or objective.kind mlm",
+        )
+    refuse_additions(model, f"trained with objective.kind {config.objective.kind}")
+
+
 def check_objective(config: Config) -> None:
     """Refuses a user's own objective that is no subclass of `Masking`.
 
@@ -82,7 +132,17 @@ def check_objective(config: Config) -> None:
 
 def predicted_fraction(objective: ObjectiveConfig) -> float:
     """Returns the share of the tokens that are predicted, at which the language-model head runs."""
-    return 1.0 if objective.kind in ("causal", "causal_detour") else objective.mask_fraction
+    return 1.0 if objective.kind in ("causal", "causal_detour", "tsdae") else objective.mask_fraction
+
+
+def encoded_again(config: Config) -> float:
+    """Returns the share of the tokens that a second forward and backward pass of the layers gets in each step."""
+    return 1 - objective_options(config).delete_fraction if config.objective.kind == "tsdae" else 0.0
+
+
+def splits_sentences(config: Config) -> bool:
+    """Whether the objective trains on sentences, so that a corpus is prepared with a document for each sentence."""
+    return getattr(objective_options(config), "unit", None) == "sentence"
 
 
 def sees_only_earlier(objective: ObjectiveConfig) -> bool:

@@ -16,7 +16,14 @@ from adapt.model.architecture import check_architecture, check_sequence_length
 from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
 from adapt.model.sentence_vectors import SentenceVectors, exported_vectors
 from adapt.model.start import Start
-from adapt.objective.table import check_objective, check_objective_fits, generator_of, trained_pooling
+from adapt.objective.table import (
+    check_decodes,
+    check_objective,
+    check_objective_fits,
+    generator_of,
+    splits_sentences,
+    trained_pooling,
+)
 from adapt.runner import Done, Stage, Store
 from adapt.runner.digest import Digests
 from adapt.runner.files import share_with_group, write_atomically
@@ -92,6 +99,7 @@ class Context:
         start = beside_generator(config, start or first_start(config, digests), digests)
         context = cls(config, start, digests, made=made or {}, selected=selected)
         model = context.start.pretrained.model
+        check_decodes(config, model)
         check_architecture(model, config.objective.kind == "causal")
         check_sequence_length(model, config.training.sequence_length, "training.sequence_length")
         check_sequence_length(model, config.evaluation.sequence_length, "evaluation.sequence_length")
@@ -111,7 +119,7 @@ class Context:
     @property
     def tokens(self) -> "Tokens":
         """The tokenizer of the initial model, and what the objective needs in addition to tokens."""
-        form = Form.of(*objectives_of(self.config))
+        form = Form.of(*objectives_of(self.config), sentences=splits_sentences(self.config))
         source = Path(inspect.getfile(TAGGERS.load(form.tagger))) if form.tagger else None
         files = tokenizer_files(self.start.pretrained.tokenizer)
         digest = None if self.start.vocabulary else self.digests.of_all(files)

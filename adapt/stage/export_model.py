@@ -20,7 +20,7 @@ from adapt.evaluate.measurements import (
 from adapt.model.additions.table import stored_additions
 from adapt.model.sentence_vectors import SentenceVectors, vectors_what
 from adapt.model.start import MODEL_FOLDER
-from adapt.objective.table import measured_name
+from adapt.objective.table import measured_name, trained_pooling
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.record import OneModel, Record, summed_costs
 from adapt.show.blocks import (
@@ -69,6 +69,8 @@ class Adapted(Trained, OneModel):
     """Retrieval with the model's sentence vectors before and after training. None without `retrieval.pairs`."""
     phases: list[PhaseFigures] = field(default_factory=list)
     """Phases of the training in their order. Empty for a run without phases."""
+    trains_vectors: bool = False
+    """Whether the objective trained sentence vectors, and not the held-out loss."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows whether the losses fell or rose, the losses, guesses of hidden words, the cost, and the model."""
@@ -110,6 +112,8 @@ class Adapted(Trained, OneModel):
             "Mean over predicted tokens, with 95% intervals over documents; lower is better. Bits per byte of text also"
             " compare models with different tokenizers."
         )
+        if self.trains_vectors:
+            note += " The objective trains sentence vectors and not this loss, which may rise."
         header = ["text", "loss before", "loss after", "change", "bits per byte before", "bits per byte after"]
         if kind:
             header[4:], note = FOUND, DETECTION_NOTE
@@ -357,6 +361,7 @@ class Export(Stage[Adapted]):
             pooling=vectors.pooling if vectors else "",
             retrieval=retrieval,
             phases=figures,
+            trains_vectors=trained_pooling(self.config) is not None,
         )
         costs = [*(done[phase].record.cost for phase in self.phases), training.record.cost]
         return Outcome(result, summed_costs(costs), training.record.resources)

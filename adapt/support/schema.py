@@ -29,7 +29,7 @@ ENTITIES = "entities"
 """Column of a token shard that is true at the tokens of entities."""
 
 _MARKS = {
-    **dict.fromkeys(("whole_word", "span", "difference"), (WORD_STARTS,)),
+    **dict.fromkeys(("whole_word", "span", "difference", "tsdae"), (WORD_STARTS,)),
     "entity": (UNIT_STARTS, ENTITIES),
 }
 

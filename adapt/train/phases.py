@@ -17,7 +17,7 @@ from typing import Any
 from adapt.config import Config, MixtureConfig, ObjectiveConfig, PhaseConfig, TrainingConfig, section_of
 from adapt.config.reading import hints_of, read_fields
 from adapt.method.table import method_of
-from adapt.objective.table import OBJECTIVES
+from adapt.objective.table import OBJECTIVES, reads_own_vectors
 from adapt.support.better import Less
 from adapt.support.errors import AdaptError, ConfigError, nearest
 from adapt.train.schedule import PAPER_STEPS, RunLength, warmup_steps
@@ -158,6 +158,12 @@ def check_phases(config: Config) -> None:
             "leave mixture.exhausted at repeat",
         )
     for phase in phases_of(config):
+        if reads_own_vectors(phase.config):
+            raise ConfigError(
+                f"{_place(phase.number)} has the objective {phase.config.objective.kind}, whose decoder has parts that"
+                " other phases lack",
+                "train it in a job of its own, such as a stage of a chain (dontstop recipes sentence_embeddings)",
+            )
         _check_streamed(config, phase)
         fixed = replace(phase.config.training, epochs=None)
         if phase.share is None and fixed.max_steps and (warmup := warmup_steps(fixed, 0)) > fixed.max_steps:

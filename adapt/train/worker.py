@@ -32,7 +32,7 @@ from adapt.ray.runtime import is_own_ray
 from adapt.runner.files import folder_aside, share_with_group, write_atomically
 from adapt.runner.record import load_record
 from adapt.terminal.console import telling
-from adapt.train.capacity.flops import mean_length, summed_sizes, workload
+from adapt.train.capacity.flops import added_work, mean_length, summed_sizes, workload
 from adapt.train.capacity.micro_batch import RankPlace, passes
 from adapt.train.capacity.out_of_memory import memory_errors, note_pass
 from adapt.train.checkpoints.branch import BRANCHES
@@ -179,7 +179,7 @@ class RankParts:
         }
         utilization = None
         if dimensions:
-            added = method.added_passes(bool(job.past), accumulation)
+            added = added_work(config, bool(job.past), accumulation)
             work = workload(config.objective, _mean_context(job, document_length), document_length, added)
             recompute = training.gradient_checkpointing
             utilization = Utilization.measure(dimensions, work, recompute, device, precision)

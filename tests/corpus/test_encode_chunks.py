@@ -13,8 +13,9 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from adapt.config import ObjectiveConfig
 from adapt.corpus.corpora import Form
-from adapt.corpus.encode_chunks import Encode, Marker, _ended, _entity_numbers
+from adapt.corpus.encode_chunks import Encode, Marker, _ended, _entity_numbers, sentences_of
 from adapt.corpus.entities import Span, Tagged, Tagger
+from adapt.corpus.heldout import keys_of
 from adapt.corpus.prepare_corpus import _row
 from adapt.corpus.token_shards import TokenStream
 from adapt.model.locate import Pretrained
@@ -275,3 +276,42 @@ def test_adjacent_entities_are_two_units_and_overlapping_ones_are_one() -> None:
     assert by_character[2] == 0
     assert [by_character[place] for place in (4, 5)] == [1, 1]
     assert by_character[9] == -1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            'It works! Does it? (Yes.) "Good." Then 3 of 4.',
+            ["It works!", "Does it?", "(Yes.)", '"Good."', "Then 3 of 4."],
+        ),
+        (
+            "Smith et al. (2010) say p < 0.05. In Fig. 3 J. Doe agrees.",
+            ["Smith et al. (2010) say p < 0.05.", "In Fig. 3 J. Doe agrees."],
+        ),
+        ("A title\n\na body. small letters go on.", ["A title", "a body. small letters go on."]),
+        ("One. ... Two.", ["One. ...", "Two."]),
+        ("Ünal ging. Älter ist er.", ["Ünal ging.", "Älter ist er."]),
+        ("好。再见。", ["好。", "再见。"]),
+        ("no end", ["no end"]),
+        ("", [""]),
+    ],
+)
+def test_sentences(text: str, expected: list[str]) -> None:
+    assert sentences_of(text) == expected
+
+
+def test_each_sentence_is_a_document_with_the_key_of_its_text(tiny_bert: Path, tmp_path: Path) -> None:
+    """So a text is held out as a whole, and counts as known if it was trained on undivided."""
+    texts = ["The model. A loss! A layer.", "Text without an end", "The text. A word."]
+    pretrained = Pretrained(tiny_bert, tiny_bert)
+    form = Form.of(ObjectiveConfig(kind="tsdae"), sentences=True)
+    row = _row(0, 0, texts, None)
+    documents, keys, _ = Encode(pretrained, tmp_path, 0.0, form).tokens(row.to_pylist()[0])
+    parts = [sentence for text in texts for sentence in sentences_of(text)]
+    alone, _, _ = Encode(pretrained, tmp_path, 0.0).tokens(_row(0, 0, parts, None).to_pylist()[0])
+    assert [ids.tolist() for ids in documents.lists("tokens")] == [ids.tolist() for ids in alone.lists("tokens")]
+    assert keys.tolist() == keys_of(texts)[[0, 0, 0, 1, 2, 2]].tolist()
+    counts = Encode(pretrained, tmp_path, 0.0, form)(row).counts
+    assert counts["train_documents"] == 6
+    assert form.identity() == {"marks": ("word_starts",), "sentences": True}

@@ -127,7 +127,7 @@ def test_a_wrong_type_names_field_kind_and_value(write: Callable[..., str], fiel
 def test_an_objective_that_does_not_exist_is_refused(write: Callable[..., str]) -> None:
     for name, fix in (
         ("whole_wrd", "did you mean whole_word?"),
-        ("xyz", "use causal, entity, mlm, rtd, span, whole_word"),
+        ("xyz", "use causal, causal_detour, difference, entity, mlm, rtd, span, tsdae, whole_word"),
     ):
         error = refused(PATHS, "--config", write(f"objective.kind: {name}\n"))
         assert error.what == f"objective.kind: there is no {name!r}"

@@ -67,6 +67,7 @@ def attention(
         NotImplementedError: the model needs an option that this attention does not support.
     """
     prefixes, causal = getattr(module, PREFIXES, None), bool(getattr(module, "is_causal", False))
+    causal |= documents is not None and documents.causal
     prefix = None if prefixes is None else prefixes.used
     if documents is None:
         if prefix is not None:

@@ -60,6 +60,9 @@ class Documents:
         device: device of the sequence.
     """
 
+    causal = False
+    """Whether each token only sees earlier tokens of its document, even in an encoder."""
+
     def __init__(self, cumulative: Tensor, longest: int, device: torch.device = CPU) -> None:
         self.known = cumulative.cpu()
         """Where documents begin (`cumulative`), on the host."""

@@ -14,7 +14,7 @@ from adapt.config import Config, ObjectiveConfig
 from adapt.method.base import Added
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize
-from adapt.objective.table import predicted_fraction
+from adapt.objective.table import encoded_again, predicted_fraction
 from adapt.support.errors import ConfigError
 from adapt.train.schedule import shapes_of
 
@@ -44,6 +44,18 @@ def workload(
     context, added = min(sequence_length, document_length or sequence_length), added or Added()
     passed = replace(added, trained=added.trained + added.per_document / context)
     return Workload(context + added.attended, predicted_fraction(objective), passed)
+
+
+def added_work(config: Config, is_known: bool = True, passes: int = 1) -> Added:
+    """Returns the extra work of the method and of the objective in a training pass.
+
+    Args:
+        config: configuration of the training.
+        is_known: whether stages of the method ran before the training.
+        passes: number of micro-batches per step.
+    """
+    added = method_of(config).added_passes(is_known, passes)
+    return replace(added, trained=added.trained + encoded_again(config))
 
 
 def forward_flops(size: ModelSize, work: Workload) -> float:
@@ -113,7 +125,7 @@ def with_flops_as_steps(
             "training.max_flops is set, but config.json does not name the model's dimensions in a known way",
             "set training.max_steps or training.max_tokens",
         )
-    added = method_of(config).added_passes(is_known)
+    added = added_work(config, is_known)
     left, steps = training.max_flops, 1
     for shape in shapes_of(training, sys.maxsize):
         work = workload(config.objective, shape.sequence_length, document_length, added)

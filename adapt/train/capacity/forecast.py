@@ -4,12 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from adapt.config import Config
-from adapt.method.table import method_of
 from adapt.model.size import ModelSize, model_size
 from adapt.runner.store import Store
 from adapt.terminal.console import duration
 from adapt.train.capacity.device import Device, known_device, measured
-from adapt.train.capacity.flops import training_flops, workload
+from adapt.train.capacity.flops import added_work, training_flops, workload
 from adapt.train.capacity.memory import GIB, Fit, does_not_fit, fit
 
 REACHED = 0.4
@@ -92,7 +91,7 @@ def forecast(
             refusal = str(does_not_fit(chosen, config, dimensions, device, document_length))
     else:
         missing.append("the cluster's devices (looked at when the job runs; or set resources.device_memory_gib)")
-    added = method_of(config).added_passes(passes=chosen.accumulation if chosen else 1)
+    added = added_work(config, passes=chosen.accumulation if chosen else 1)
     work = workload(config.objective, training.sequence_length, document_length, added)
     flops = tokens and tokens * training_flops(dimensions, work, training.gradient_checkpointing)
     rate, rate_from = _rate(config, device, store) if flops else (None, "")

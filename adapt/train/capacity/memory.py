@@ -16,6 +16,7 @@ from adapt.model.trainable import trained_share
 from adapt.objective.table import predicted_fraction, with_generator
 from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import Device
+from adapt.train.capacity.flops import added_work
 from adapt.train.schedule import common_batch, micro_batch
 
 GIB = 2**30
@@ -125,7 +126,7 @@ class Demand:
         """
         training, resources = config.training, config.resources
         method, length = method_of(config), training.sequence_length
-        added = method.added_passes()
+        added = added_work(config)
         # The mean over tokens is about twice the mean over documents, because lengths of texts vary.
         attended = min(training.sequence_length, 2 * document_length if document_length else training.sequence_length)
         return cls(
