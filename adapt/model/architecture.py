@@ -104,7 +104,7 @@ HEADS = {
 }
 """Prefix of the names of the language-model head's weights, keyed by the `model_type` of an encoder."""
 
-DETECTORS = {"electra": "discriminator_predictions."}
+DETECTORS = {"electra": "discriminator_predictions.", "deberta-v2": "mask_predictions."}
 """Prefix of the names of the weights of the head that finds replaced tokens, keyed by the `model_type` of an encoder
 that was published with such a head."""
 
@@ -120,7 +120,7 @@ def check_detector(folder: Path) -> None:
         raise ModelError(
             f"{folder} is a {kind} model, but objective.kind rtd trains families that were published with a head for"
             f" replaced tokens: {', '.join(sorted(DETECTORS))}",
-            "set model.path to an ELECTRA, or objective.kind to mlm (causal for a decoder)",
+            "set model.path to ELECTRA or DeBERTa-v3, or objective.kind to mlm (causal for a decoder)",
         )
 
 
@@ -134,10 +134,10 @@ def is_detector(folder: Path) -> bool:
     return has_head[DETECTORS[kind]] and not (kind in HEADS and has_head[HEADS[kind]])
 
 
-def unequal_tables(pretrained: Pretrained, fault: str) -> ModelError:
+def unequal_tables(generator: str, fault: str) -> ModelError:
     """Returns the error for a generator whose tables of embeddings the discriminator cannot use."""
     return ModelError(
-        f"the generator {pretrained.generator} of {pretrained.model} has {fault}",
+        f"the generator {generator} has {fault}",
         "set rtd.embeddings to separate (or to disentangled, if only the values differ)",
     )
 

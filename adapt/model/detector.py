@@ -15,7 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoModelForMaskedLM, ElectraForPreTraining, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForMaskedLM,
+    DebertaV2Model,
+    DebertaV2PreTrainedModel,
+    ElectraForPreTraining,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+from transformers.activations import get_activation
 
 from adapt.model.architecture import DETECTORS, check_detector, unequal_tables
 from adapt.model.load import UNUSED, check_complete, keep_states_apart, load_model, read_weights
@@ -26,14 +34,59 @@ from adapt.model.safeguards import quiet
 from adapt.model.save_model import save_model
 from adapt.model.size import ALIASES
 from adapt.model.sparse_prediction import loss_and_samples
-from adapt.model.states import last_hidden_state
+from adapt.model.states import document_states, last_hidden_state
 from adapt.model.tokenizer import load_config
 
 SEED = 0
 """Seed of the random weights of new heads, which is fixed so that all runs begin with the same model."""
 TABLES = ("word_embeddings", "position_embeddings")
 """Tables of the embeddings that generator and discriminator can share."""
-_CLASSES: dict[str, Any] = {"electra": ElectraForPreTraining}
+
+
+class MaskPredictions(nn.Module):
+    """The head of DeBERTa-v3 for replaced tokens, with the names of the published weights.
+
+    The state of a document's first token is added to each state of the document. A norm, a dense layer with activation
+    and a linear layer follow, as in Microsoft's code.
+
+    Args:
+        config: config of the model.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = get_activation(config.hidden_act)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+
+    def forward(self, states: Tensor, first: Tensor) -> Tensor:
+        """Computes one logit per token, [...], from states and the first states of their documents, [..., H] each."""
+        logits: Tensor = self.classifier(self.activation(self.dense(self.LayerNorm(first + states)))).squeeze(-1)
+        return logits
+
+
+class DebertaV2ForPreTraining(DebertaV2PreTrainedModel):
+    """DeBERTa-v2 or -v3 with the head that finds replaced tokens, which transformers does not have.
+
+    Args:
+        config: config of the model.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.deberta = DebertaV2Model(config)
+        self.mask_predictions = MaskPredictions(config)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Computes one logit per token, [B, L], for documents as padded rows."""
+        states = self.deberta(input_ids, attention_mask=attention_mask).last_hidden_state
+        logits: Tensor = self.mask_predictions(states, states[:, :1])
+        return logits
+
+
+_CLASSES: dict[str, Any] = {"electra": ElectraForPreTraining, "deberta-v2": DebertaV2ForPreTraining}
 """Class of a discriminator with its head, keyed by `model_type`."""
 
 
@@ -111,8 +164,12 @@ class Detector(nn.Module):
         loss, drawn = loss_and_samples(self.generator, packed, positions, targets, draws)
         filled = replace(packed, input_ids=packed.input_ids.scatter(1, positions[None], drawn[None]))
         replaced = torch.zeros_like(filled.input_ids[0], dtype=torch.bool).index_copy(0, positions, drawn != targets)
+        states = last_hidden_state(self.discriminator, filled)
         head = getattr(self.discriminator, DETECTORS[self.config.model_type].rstrip("."))
-        return loss, head(last_hidden_state(self.discriminator, filled)), replaced
+        if not isinstance(head, MaskPredictions):
+            return loss, head(states), replaced
+        first, lengths = document_states(states, filled, "first"), filled.documents.cumulative.long().diff()
+        return loss, head(states, first.repeat_interleave(lengths, 0, output_size=len(states))), replaced
 
 
 def load_detector(
@@ -134,7 +191,7 @@ def load_detector(
     discriminator, _ = load_discriminator(pretrained, dropout)
     generator = load_generator(first or pretrained, layers, dropout)
     if first is None:
-        _share(generator, discriminator, embeddings, pretrained)
+        share_tables(generator, discriminator, embeddings, f"{pretrained.generator}")
     return Detector(generator, discriminator).eval()
 
 
@@ -189,8 +246,18 @@ def _with_new_head(kind: Any, folder: Path, config: Any, trust_remote_code: bool
     return model.eval(), bool(report["missing_keys"])
 
 
-def _share(generator: Any, discriminator: Any, how: str, pretrained: Pretrained) -> None:
-    """Lets the discriminator use the generator's tables of embeddings, as configured."""
+def share_tables(generator: Any, discriminator: Any, how: str, name_of_generator: str) -> None:
+    """Lets a discriminator use its generator's tables of embeddings, in place.
+
+    Args:
+        generator: a masked language model.
+        discriminator: the discriminator.
+        how: `shared`, `disentangled` or `separate`.
+        name_of_generator: name of the generator, for messages.
+
+    Raises:
+        ModelError: the tables have different shapes or, for `shared`, different values.
+    """
     if how == "separate":
         return
     ours, theirs = discriminator.base_model.embeddings, generator.base_model.embeddings
@@ -199,13 +266,15 @@ def _share(generator: Any, discriminator: Any, how: str, pretrained: Pretrained)
         if own is None or base is None:
             continue
         if own.weight.shape != base.weight.shape:
-            raise unequal_tables(pretrained, f"{name} of shape {[*base.weight.shape]}, and not {[*own.weight.shape]}")
+            raise unequal_tables(
+                name_of_generator, f"{name} of shape {[*base.weight.shape]}, and not {[*own.weight.shape]}"
+            )
         if how == "disentangled":
             setattr(ours, name, DisentangledEmbedding(own, base))
         elif torch.equal(own.weight, base.weight):
             own.weight = base.weight
         else:
-            raise unequal_tables(pretrained, f"other {name} than the model")
+            raise unequal_tables(name_of_generator, f"other {name} than the model")
 
 
 def save_detector(

@@ -151,9 +151,9 @@ def check_generator(config: Config, pretrained: Pretrained) -> None:
         return
     (shape, content), (other, other_content) = tables  # type: ignore[misc]
     if shape != other:
-        raise unequal_tables(pretrained, f"word_embeddings of shape {[*other]}, and not {[*shape]}")
+        raise unequal_tables(str(pretrained.generator), f"word_embeddings of shape {[*other]}, and not {[*shape]}")
     if options.embeddings == "shared" and content != other_content:
-        raise unequal_tables(pretrained, "other word_embeddings than the model")
+        raise unequal_tables(str(pretrained.generator), "other word_embeddings than the model")
 
 
 def check_model(start: Start, causal: bool | None, only_earlier: bool = False) -> None:

@@ -5,10 +5,21 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
-from transformers import AutoTokenizer, ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    DebertaV2Config,
+    DebertaV2ForMaskedLM,
+    DebertaV2Model,
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
+)
 
-from adapt.model.detector import Detector, load_detector, save_detector
+from adapt.model.architecture import is_detector
+from adapt.model.detector import DebertaV2ForPreTraining, Detector, load_detector, save_detector
 from adapt.model.locate import GENERATOR, Pretrained
 from adapt.model.packing.packed import Packed
 from adapt.support.errors import ModelError
@@ -152,3 +163,60 @@ def test_a_generator_with_other_tables_is_refused_unless_they_are_separate(tmp_p
             with pytest.raises(ModelError, match="word_embeddings"):
                 load_detector(start, None, embeddings)
         load_detector(start, None, "separate")
+
+
+def written_deberta(folder: Path, tiny_bert: Path) -> Path:
+    """Writes a random DeBERTa-v3 of three layers without dropout, and a tokenizer."""
+    config = DebertaV2Config(
+        vocab_size=len(VOCABULARY),
+        **{**SIZES, "num_hidden_layers": 3, "max_position_embeddings": 32},
+        initializer_range=0.3,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        relative_attention=True,
+        position_buckets=8,
+        pos_att_type=["p2c", "c2p"],
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        position_biased_input=False,
+        type_vocab_size=0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        DebertaV2ForPreTraining(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
+    return folder
+
+
+def test_deberta_scores_as_in_padded_rows_and_its_files_go_on(tmp_path: Path, tiny_bert: Path) -> None:
+    folder = written_deberta(tmp_path / "model", tiny_bert)
+    start = Pretrained(folder, folder)
+    model = load_detector(start, 1, "disentangled")
+    packed, positions, targets, draws = sequence()
+    loss, logits, replaced = model(packed, positions, targets, draws)
+    generator: Any = DebertaV2ForMaskedLM(model.generator.config).eval()
+    generator.load_state_dict(model.generator.state_dict())
+    parts = torch.split(packed.input_ids[0], list(LENGTHS))
+    scores = torch.cat([generator(part[None]).logits[0] for part in parts])
+    torch.testing.assert_close(loss, cross_entropy(scores[positions], targets, reduction="sum"), rtol=1e-4, atol=1e-5)
+    filled = packed.input_ids[0].clone()
+    for position, draw in zip(positions, draws, strict=True):
+        filled[position] = int((scores[position].double().softmax(0).cumsum(0) <= draw).sum())
+    stored: Any = DebertaV2ForPreTraining.from_pretrained(folder).eval()
+    rows = torch.split(filled, list(LENGTHS))
+    torch.testing.assert_close(logits, torch.cat([stored(row[None])[0] for row in rows]), rtol=1e-4, atol=1e-5)
+    assert replaced.nonzero().flatten().tolist() == positions[filled[positions] != targets].tolist()
+
+    save_detector(start, model.state_dict(), AutoTokenizer.from_pretrained(folder), tmp_path / "saved", 1)
+    again = load_detector(start.at(tmp_path / "saved"), None, "disentangled")
+    torch.testing.assert_close(again(packed, positions, targets, draws)[1], logits, rtol=1e-4, atol=1e-5)
+    names = load_file(tmp_path / "saved" / "model.safetensors").keys()
+    assert {name.split(".")[0] for name in names} == {"deberta", "mask_predictions"}
+    assert isinstance(AutoModel.from_pretrained(tmp_path / "saved"), DebertaV2Model)
+
+
+def test_only_discriminators_are_fine_tuned_without_a_language_model_head(tmp_path: Path, tiny_bert: Path) -> None:
+    assert is_detector(written(tmp_path / "electra", tiny_bert))
+    assert is_detector(written_deberta(tmp_path / "deberta", tiny_bert))
+    assert not is_detector(written(tmp_path / "generator", tiny_bert, ElectraForMaskedLM))
+    assert not is_detector(tiny_bert)
