@@ -9,7 +9,7 @@ from adapt.config.kinds import Kinds
 from adapt.model.additions.table import refuse_additions
 from adapt.model.locate import CONFIG, GENERATOR, locate, read_json
 from adapt.model.size import ModelSize, model_size
-from adapt.support.errors import ConfigError
+from adapt.support.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from adapt.objective.objective import Objective
@@ -215,7 +215,11 @@ def generator_of(config: Config, model: Path, is_on_disk: bool) -> Path | None:
     if config.objective.kind != RTD:
         return None
     if named := objective_options(config).generator:
-        return locate(named)
+        try:
+            return locate(named)
+        except ModelError as error:
+            fix = error.fix.replace("model.path", "rtd.generator")
+            raise ModelError(f"rtd.generator: {error.what}".replace("model.path", "rtd.generator"), fix) from error
     own = model / GENERATOR
     return own if is_on_disk and own.is_dir() else None
 

@@ -133,8 +133,12 @@ def check_generator(config: Config, pretrained: Pretrained) -> None:
         return
     generator = replace(pretrained, model=pretrained.generator, generator=None)
     generator = replace(generator, tokenizer=generator.model if has_tokenizer(generator.model) else generator.tokenizer)
-    check_architecture(generator.model, causal=False)
-    _check_model(generator.model, False, pretrained.trust_remote_code, True)
+    try:
+        check_architecture(generator.model, causal=False)
+        _check_model(generator.model, False, pretrained.trust_remote_code, True, False)
+    except ModelError as error:
+        fix = "name a masked language model with the vocabulary of model.path, or leave rtd.generator out to make one"
+        raise ModelError(f"rtd.generator: {error.what}", fix) from error
     rows = [read_json(each.model / CONFIG).get("vocab_size") for each in (pretrained, generator)]
     ids = [vocabulary_of(each) for each in (pretrained, generator)]
     if rows[0] != rows[1] or ids[0] != ids[1]:
@@ -142,7 +146,7 @@ def check_generator(config: Config, pretrained: Pretrained) -> None:
         raise ModelError(
             f"rtd.generator: {generator.model} has another vocabulary than {pretrained.model}: {rows[1]} and {rows[0]}"
             f" rows, and {differing:,} different tokens",
-            "use the generator that was trained with this model, or set rtd.generator to null to make one",
+            "use the generator that was trained with this model, or leave rtd.generator out to make one",
         )
     if options.embeddings == "separate":
         return

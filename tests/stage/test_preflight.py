@@ -9,11 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file
+from transformers import ElectraForMaskedLM
 
-from adapt.config import Config, ResourcesConfig, StorageConfig, TrainingConfig
+from adapt.config import Config, ObjectiveConfig, ResourcesConfig, StorageConfig, TrainingConfig
+from adapt.model.locate import Pretrained
+from adapt.objective.table import RtdOptions
 from adapt.stage import preflight
 from adapt.stage.preflight import (
     check_compile,
+    check_generator,
     check_memory,
     check_shared,
     check_space,
@@ -22,6 +26,8 @@ from adapt.stage.preflight import (
     check_writable,
 )
 from adapt.support.errors import ConfigError, ModelError, StorageError
+from tests.model.checkpoints import exchange_tokens
+from tests.model.test_detector import written
 
 
 @pytest.fixture
@@ -157,3 +163,35 @@ def test_a_decay_without_a_cooldown_is_refused() -> None:
     check_training(Config(training=TrainingConfig(schedule="wsd", decay="cosine")))
     with pytest.raises(ConfigError, match=r"training\.decay cosine is for the schedule wsd"):
         check_training(Config(training=TrainingConfig(decay="cosine")))
+
+
+def test_a_generator_must_predict_the_words_of_the_models_vocabulary(tmp_path: Path, tiny_bert: Path) -> None:
+    folder = written(tmp_path / "model", tiny_bert)
+    generator, other, wide, headless = (
+        written(tmp_path / "generator", tiny_bert, ElectraForMaskedLM),
+        written(tmp_path / "other", tiny_bert, ElectraForMaskedLM),
+        written(tmp_path / "wide", tiny_bert, ElectraForMaskedLM, embedding_size=12),
+        folder,
+    )
+    exchange_tokens(other)
+
+    def check(place: Path | None, **options: object) -> None:
+        config = Config(objective=ObjectiveConfig(kind="rtd"), objective_options=RtdOptions(**options))  # type: ignore[arg-type]
+        check_generator(config, Pretrained(folder, folder, generator=place))
+
+    check(generator)
+    check(wide, embeddings="separate")
+    for place, options, said in (
+        (other, {}, "another vocabulary than .* 2 different tokens"),
+        (headless, {}, "lacks weights of its language model"),
+        (wide, {}, "word_embeddings of shape"),
+        (generator, {"embeddings": "shared"}, None),
+        (wide, {"embeddings": "shared"}, "word_embeddings"),
+    ):
+        if said is None:
+            check(place, **options)
+            continue
+        with pytest.raises(ModelError, match=said):
+            check(place, **options)
+    with pytest.raises(ConfigError, match="the model has 3 layers"):
+        check(None, generator_layers=4)
