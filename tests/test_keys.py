@@ -117,6 +117,8 @@ def stages(config: Config) -> dict[str, Seen]:
     walk("dapt with pairs", JOBS["dapt"].final(Context.of(replace(config, retrieval=pairs))))
     weighed = replace(config, objective=ObjectiveConfig("difference"), method=MethodConfig())
     walk("dapt with weighed words", JOBS["dapt"].final(Context.of(weighed)))
+    redrawn = replace(config, model=replace(config.model, reinitialize_top=1))
+    walk("dapt with new top layers", JOBS["dapt"].final(Context.of(redrawn)))
     for action in set(ACTIONS) - {config.vocabulary.action}:
         asked = replace(config, vocabulary=replace(config.vocabulary, action=action, init="distill", warmup_steps=1))
         walk(f"vocabulary {action}", change_vocabulary(Context.of(asked)))

@@ -39,6 +39,10 @@ class ModelConfig:
     models."""
     head_warmup_steps: NonNegativeInt = 0
     """With a new head: number of steps at the start of the first training in which only the head is trained."""
+    reinitialize_top: NonNegativeInt = 0
+    """Number of top layers whose weights are drawn anew, with `seed`, before dapt, tapt, finetune or the first domain
+    of a sequence; a pooler is drawn anew too. For fine-tuning on few examples, 1 to 6 layers of BERT-large helped
+    (Zhang et al., arXiv 2006.05987, section 5). The language-model head is kept; fine-tuning always has a new head."""
     trust_remote_code: bool = False
     """Run the Python code that comes with the checkpoint. Leave this off unless you trust its author."""
 
@@ -164,7 +168,8 @@ class TrainingConfig:
     freeze: list[str] = field(default_factory=list)
     """Parameters that are not trained: `embeddings` (all embedding tables), `layers:N` (the N lowest layers), or
     patterns of parameter names such as `*.attention.*`. Frozen parameters need no memory for gradients and optimizer
-    state."""
+    state. It can be combined with any method; the method `freeze` freezes embeddings and lowest layers too, and is
+    compared with other methods in studies of forgetting."""
     beta1: ProperFraction = 0.9
     """AdamW's decay of the gradient mean."""
     beta2: ProperFraction = 0.98

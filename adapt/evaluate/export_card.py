@@ -154,7 +154,7 @@ def _facts(handover: Handover) -> CardFacts:
         corpus=redacted(corpus),
         training=redacted(settings),
         results=handover.changes,
-        remarks=[*(legibility.faults() if legibility else ()), *([NEW_HEAD] if config.model.head == "new" else [])],
+        remarks=[*(legibility.faults() if legibility else ()), *_random_parts(config)],
         lineage=[(stage.stage, stage.key, redact(str(stage.path))) for stage in handover.made_of],
         packages=training.packages,
         additions=[entry["kind"] for entry in entries if entry["kind"] != "domains"],
@@ -169,6 +169,16 @@ def _objective_options(config: Config) -> dict[str, Any]:
     options = objective_options(config)
     section = section_of(config.objective.kind)
     return {} if options is None else {f"{section}.{name}": value for name, value in asdict(options).items()}
+
+
+def _random_parts(config: Config) -> list[str]:
+    """Says which parts of the model began with random weights."""
+    top = config.model.reinitialize_top
+    said = (
+        f"The weights of the top {top} layers were drawn anew before training (model.reinitialize_top, seed"
+        f" {config.seed}), so the loss before training is that of a model with random layers"
+    )
+    return [*([NEW_HEAD] if config.model.head == "new" else []), *([said] if top else [])]
 
 
 def _dropped(prepared: Mapping[str, Any]) -> dict[str, str]:

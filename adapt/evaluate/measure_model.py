@@ -37,7 +37,7 @@ def call_on_device(function: Callable[..., T], resources: ResourcesConfig, *argu
         return result
 
 
-MADE_BY = {"train": "start.training", "export": "training", "finetune": "start.training", "merge": "start.training"}
+MADE_BY = {"export": "training", **dict.fromkeys(("train", "finetune", "merge", "top"), "start.training")}
 """Names of inputs, keyed by kind of stage. The input leads to the model from which such a stage started.
 Merges have further inputs, `models.*`."""
 
@@ -75,7 +75,7 @@ def trained_on(maker: Record | None) -> list[Path] | None:
         None if the texts are not known: a record is missing, text was streamed (which stores no keys), or a merged
         model was not produced by a stage.
     """
-    if maker is None or maker.stage == HEAD:
+    if maker is None or _from_elsewhere(maker):
         return None
     texts: list[Path] = []
     for folder in _texts_of(maker):
@@ -89,13 +89,18 @@ def trained_on(maker: Record | None) -> list[Path] | None:
     before = maker.inputs.get(MADE_BY.get(maker.stage, ""))
     for made in [*([before] if before else []), *(merged if maker.stage == "merge" else [])]:
         record = load_record(Path(made["path"]))
-        if record and record.stage == HEAD:  # the model came from elsewhere, so earlier training texts are not known
+        if record and _from_elsewhere(record):  # earlier training texts are not known
             continue
         earlier = trained_on(record)
         if earlier is None:
             return None
         texts += [text for text in earlier if text not in texts]
     return texts
+
+
+def _from_elsewhere(maker: Record) -> bool:
+    """Whether a stage changed a model that no stage trained: gave it a head, or drew its top layers anew."""
+    return maker.stage == HEAD or (maker.stage == "top" and "start.training" not in maker.inputs)
 
 
 def _texts_of(maker: Record) -> list[Path]:

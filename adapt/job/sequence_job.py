@@ -130,7 +130,8 @@ def sequence_stages(context: Context) -> SequenceStage:
     config = in_its_mode(context.config)
     context = context.configured(config)
     general = general_text(context)
-    setup = Setup(context, order, domain_texts(context, order, general), general, tasks_of(config, order))
+    texts, context = domain_texts(context, order, general), context.redrawn()
+    setup = Setup(context, order, texts, general, tasks_of(config, order))
     before = {
         name: Evaluate.of(context, "before", {"domain": text, **setup.beside}) for name, text in setup.texts.items()
     }

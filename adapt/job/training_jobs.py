@@ -43,6 +43,7 @@ def dapt_stages(context: Context) -> Export:
     text = selected_domain(context, chosen, general) if chosen else domain_text(context, general)
     replay = replayed_text(context, general)
     measured = {"domain": text.whole, **({"general": general} if general else {})}
+    context = context.redrawn()
     before = Evaluate.of(context, "before", measured)
     past = before_training(context, list(text.sources.values()), replay)
     training = Train.of(context, text.sources, replay, past, streamed=text.streamed, general=general)
@@ -99,6 +100,7 @@ def tapt_stages(context: Context) -> Export:
         sources[SELECTION] = selected_text(context, chosen, apart, unseen)
     text = next(iter(sources.values())) if len(sources) == 1 else Gather(config.name, sources)
     measured = {"domain": dev, **({"general": general} if general else {})}
+    context = context.redrawn()
     before = Evaluate.of(context, "before", measured)
     replay = replayed_text(context, general, unseen, apart)
     past = before_training(context, list(sources.values()), replay)
@@ -163,7 +165,7 @@ def finetune_stages(context: Context) -> Scores:
 
 def runs(context: Context) -> dict[str, Finetune]:
     """Builds the fine-tuning runs, keyed by seed."""
-    task = task_of(context, context.config.task)
+    task, context = task_of(context, context.config.task), context.redrawn()
     return {str(seed): Finetune.of(context, seed, task) for seed in context.config.finetune.seeds}
 
 

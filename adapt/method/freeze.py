@@ -1,7 +1,7 @@
 """Freezing: the token embeddings, and optionally the lowest layers, do not change while a domain is learnt.
 
 In small models, the embeddings have most of the parameters and forget most. Frozen parameters cannot forget, and they
-need no gradient and no optimizer state.
+need no gradient and no optimizer state. `training.freeze` does the same by the names of parameters, next to any method.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FreezeOptions:
-    """Options of freezing: which parts of the model do not train."""
+    """Options of freezing: which parts of the model do not train. `training.freeze` also takes names of parameters."""
 
     embeddings: bool = True
     """Whether the token embeddings are frozen. An LM head that shares their matrix is then frozen too."""

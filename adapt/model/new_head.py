@@ -1,17 +1,21 @@
-"""Gives a new masked-language-model head to an encoder without one, such as a model for sentence embeddings."""
+"""Gives random weights to parts of a model: a new head for an encoder without one, or new weights for top layers."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForMaskedLM
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForMaskedLM
 
 from adapt.model.load import UNUSED, check_direction, read_weights
-from adapt.model.locate import Pretrained, has_head, no_head
+from adapt.model.locate import Pretrained, has_head, listed, model_files, no_head
+from adapt.model.safeguards import quiet
 from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_config, load_tokenizer
+from adapt.model.trainable import top_names
 from adapt.support.errors import ModelError
 
 SEED = 0
@@ -59,3 +63,50 @@ def write_with_head(start: Pretrained, folder: Path) -> int:
 
     save_model(start.model, model.state_dict(), tokenizer, folder, start.trust_remote_code, resize=tied)
     return sum(named[name].numel() for name in missing if name in named)
+
+
+def write_with_new_top(start: Pretrained, count: int, seed: int, folder: Path) -> int:
+    """Writes a model whose top layers, and pooler if it has one, have new random weights.
+
+    The weights are drawn as for pre-training, with the architecture's own initialization. All other tensors and files
+    are copied.
+
+    Args:
+        start: a model whose layers are known (`adapt.model.architecture`).
+        count: number of top layers.
+        seed: seed of the random weights.
+        folder: folder to write. The caller must make this atomic.
+
+    Returns:
+        The number of new parameters.
+
+    Raises:
+        ConfigError: the model has fewer layers.
+        ModelError: the layers of this architecture are not known, or the checkpoint lacks some of their weights.
+    """
+    config = load_config(start.model, start.trust_remote_code)
+    with torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(seed)
+        fresh: Any = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=start.trust_remote_code)
+    drawn = fresh.state_dict()
+    top = top_names(dict(fresh.named_parameters()), config.model_type, count)
+    prefix, written, number = f"{fresh.base_model_prefix}.", set[str](), 0
+    for file in model_files(start.model):
+        if file.suffix != ".safetensors":
+            shutil.copy(file, folder / file.name)
+            continue
+        tensors = load_file(file)
+        for name, tensor in tensors.items():
+            inside = name.removeprefix(prefix)
+            if inside in top and drawn[inside].shape == tensor.shape:
+                tensors[name] = drawn[inside].to(tensor.dtype).contiguous()
+                written.add(inside)
+                number += tensor.numel()
+        save_file(tensors, folder / file.name, {"format": "pt"})
+        (folder / file.name).chmod((folder.stat().st_mode & 0o666) | 0o600)
+    if missing := sorted(name for name in top - written if UNUSED not in name):
+        raise ModelError(
+            f"{start.model} lacks weights of its top layers, or has them in another shape: {listed(missing)}",
+            "leave model.reinitialize_top out, or give a model with all weights of its layers",
+        )
+    return number

@@ -19,6 +19,7 @@ from adapt.model.size import IN_LAYER, TABLE, ModelSize, tensor_shapes
 from adapt.support.errors import ConfigError, nearest
 
 EMBEDDINGS = "embeddings"
+_POOLER = re.compile(r"(^|\.)pooler\.")
 _LAYERS = re.compile(r"layers:(\d+)")
 
 
@@ -138,6 +139,29 @@ def _fits(name: str, entry: str, kind: str) -> bool:
     if layers and name.startswith(f"{layers}."):  # names in some checkpoints lack the prefix of the base model
         name = f"{entry.split('.')[0]}.{name}"
     return fnmatchcase(name, entry)
+
+
+def top_names(names: Iterable[str], kind: str, count: int) -> set[str]:
+    """Returns the names of the parameters in the top layers of a model, and in its pooler.
+
+    Args:
+        names: names of all parameters.
+        kind: `model_type` of the model.
+        count: number of top layers.
+
+    Raises:
+        ConfigError: the model has fewer layers.
+        ModelError: the layers of this architecture are not known.
+    """
+    names = list(names)
+    layers = _layer_count(names, kind)
+    if count > layers:
+        raise ConfigError(
+            f"model.reinitialize_top is {count}, but the model has {layers} layers", f"use {layers} at most"
+        )
+    lowest = layers - count
+    above = {name for name in names if (number := _layer_of(name, kind)) is not None and number >= lowest}
+    return above | {name for name in names if _POOLER.search(name)}
 
 
 def _layer_of(name: str, kind: str) -> int | None:

@@ -1,4 +1,8 @@
-"""Stage `head`: a model with a new masked-language-model head (`model.head: new`)."""
+"""Stages that give random weights to a part of the model that a job begins with.
+
+`head`: a new masked-language-model head (`model.head: new`). `top`: new weights of the top layers
+(`model.reinitialize_top`).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +12,9 @@ from typing import Any
 from adapt.config import Config
 from adapt.model.architecture import HEADS
 from adapt.model.locate import CONFIG, has_head, read_json
+from adapt.model.size import tensor_shapes
 from adapt.model.start import Start
+from adapt.model.trainable import top_names
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.runner.record import OneModel, Record
 from adapt.show.blocks import Block, TextBlock, summary
@@ -78,3 +84,60 @@ class AddHead(Stage[Headed]):
         from adapt.model.new_head import write_with_head
 
         return Outcome(Headed(write_with_head(self.start.made(done), folder)))
+
+
+@dataclass(frozen=True)
+class Redrawn(OneModel):
+    """Result of drawing the weights of top layers anew. The stage's folder contains the model."""
+
+    layers: int
+    """Number of top layers with new weights."""
+    new_parameters: int
+    """Number of parameters with new values, including those of a pooler."""
+    transductive: bool = False
+    """Whether the model was trained before on the text of dev or test examples."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """Shows the number of layers and parameters, and the model's folder."""
+        said = f"Drew the weights of the top {self.layers} layers anew: {self.new_parameters:,} parameters."
+        return [*summary(said), TextBlock(f"Model: {record.path}")]
+
+
+@dataclass(frozen=True, eq=False)
+class RedrawTop(Stage[Redrawn]):
+    """Draws the weights of a model's top layers anew, before it is trained (arXiv 2006.05987, section 5)."""
+
+    kind = "top"
+    takes = ONE_CPU
+
+    name: str
+    layers: int
+    """Number of top layers."""
+    seed: int
+    start: Start
+
+    @classmethod
+    def of(cls, config: Config, start: Start) -> "RedrawTop":
+        """Returns the stage for a configuration and the model that its job begins with."""
+        return cls(config.name, config.model.reinitialize_top, config.seed, start)
+
+    def what(self) -> Mapping[str, Any]:
+        """Returns the model, the number of layers and the seed."""
+        return {"model": self.start.digest, "layers": self.layers, "seed": self.seed}
+
+    def refuse_early(self) -> None:
+        """Checks that the model has that many layers, and that they can be located.
+
+        Raises:
+            ConfigError, ModelError: they cannot be.
+        """
+        folder = self.start.pretrained.model
+        check_weights(folder)
+        top_names(tensor_shapes(folder), str(read_json(folder / CONFIG).get("model_type")), self.layers)
+
+    def run(self, folder: Path, done: Done) -> Outcome[Redrawn]:
+        """Draws the weights and writes the model, in this process."""
+        from adapt.model.new_head import write_with_new_top
+
+        number = write_with_new_top(self.start.made(done), self.layers, self.seed, folder)
+        return Outcome(Redrawn(self.layers, number, self.start.knows(done)))

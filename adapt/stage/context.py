@@ -29,7 +29,7 @@ from adapt.runner.digest import Digests
 from adapt.runner.files import share_with_group, write_atomically
 from adapt.runner.key import deciding
 from adapt.runner.notifications import check_notify
-from adapt.stage.add_head import AddHead
+from adapt.stage.add_head import AddHead, RedrawTop
 from adapt.stage.preflight import check_compile, check_shared, check_training, check_writable
 from adapt.support.errors import ConfigError
 from adapt.train.metric_trackers import check_trackers
@@ -135,6 +135,12 @@ class Context:
             ConfigError: see `adapt.model.sentence_vectors.exported_vectors`.
         """
         return exported_vectors(self.config, self.start.pretrained.model, trained_pooling(self.config))
+
+    def redrawn(self) -> "Context":
+        """Returns a context that starts from the same model with new top layers, if model.reinitialize_top is set."""
+        if not self.config.model.reinitialize_top:
+            return self
+        return replace(self, start=self.start.after(RedrawTop.of(self.config, self.start)))
 
     def starting_from(self, training: Stage[Any]) -> "Context":
         """Returns a context that starts from the model of a training."""

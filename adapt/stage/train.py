@@ -17,6 +17,7 @@ from adapt.objective.table import objective_what, predicted_fraction, weighs_wor
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Stage, Store
 from adapt.runner.record import cost_of
+from adapt.stage.add_head import RedrawTop
 from adapt.stage.context import Context, Noted, root_of
 from adapt.stage.preflight import check_memory, check_precision, check_space, check_start, space_needed
 from adapt.stage.prepare_text import Prepared, Streamed
@@ -205,8 +206,13 @@ class Train(Stage[Trained]):
     @property
     def number(self) -> int:
         """Number of trainings in the chain up to and including this one."""
-        before = self.start.training
-        return 1 + (before.number if isinstance(before, Train) else 0)
+        return 1 + (self._made_by.number if isinstance(self._made_by, Train) else 0)
+
+    @property
+    def _made_by(self) -> Stage[Any] | None:
+        """The stage that made the model that the training starts from, before its top layers were drawn anew."""
+        made = self.start.training
+        return made.start.training if isinstance(made, RedrawTop) else made
 
     @property
     def head_warmup(self) -> int:
@@ -214,7 +220,7 @@ class Train(Stage[Trained]):
 
         0 except in the first training after the head was added.
         """
-        is_first = self.start.head is not None and self.start.training == self.start.head
+        is_first = self.start.head is not None and self._made_by == self.start.head
         return self.config.model.head_warmup_steps if is_first else 0
 
     @property

@@ -54,6 +54,7 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "objective.span_stop": (0.3, TRAINED),
     "objective.span_max_words": (5, TRAINED),
     "model.attention_dropout": (0.0, TRAINED),
+    "model.reinitialize_top": (1, {"before", *TRAINED}),
     "model.head": ("new", {"before", *TRAINED}),
     "method.kind": ("das", TRAINED),
     "training.max_steps": (7, TRAINED),

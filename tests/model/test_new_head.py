@@ -1,9 +1,10 @@
-"""Tests the new head for masked language modelling on an encoder without a head."""
+"""Tests the new head for masked language modelling on an encoder without a head, and new weights of top layers."""
 
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import (
     AutoModelForMaskedLM,
     BertConfig,
@@ -20,9 +21,9 @@ from transformers import (
 
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
-from adapt.model.new_head import write_with_head
+from adapt.model.new_head import write_with_head, write_with_new_top
 from adapt.model.tokenizer import load_tokenizer
-from adapt.support.errors import ModelError
+from adapt.support.errors import ConfigError, ModelError
 
 SMALL = {"vocab_size": 154, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "pad_token_id": 0}
 ENCODERS = {
@@ -83,3 +84,54 @@ def test_what_has_a_head_is_a_decoder_or_lacks_layers_is_refused(tiny_bert: Path
     bert.save_pretrained(tmp_path / "part", state_dict=state)
     with pytest.raises(ModelError, match=r"encoder\.layer\.1"):
         write_with_head(Pretrained(tmp_path / "part", tiny_bert), tmp_path / "new")
+
+
+# --- top layers
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_only_the_top_layers_and_a_pooler_get_new_weights(kind: str, tiny_bert: Path, tmp_path: Path) -> None:
+    start = headless(kind, tmp_path / "old", tiny_bert)
+    (tmp_path / "new").mkdir()
+    count = write_with_new_top(start, 1, 7, tmp_path / "new")
+    old, new = (load_file(tmp_path / name / "model.safetensors") for name in ("old", "new"))
+    changed = {name for name in old if not torch.equal(old[name], new[name])}
+    drawn = {name for name in old if "layer.1." in name or "layers.1." in name or "pooler." in name}
+    constant = {name for name in drawn if old[name].unique().numel() == 1}  # biases and norms begin at 0 and 1
+    assert changed == drawn - constant
+    assert count == sum(old[name].numel() for name in drawn)
+    matrices = [new[name] for name in changed if new[name].ndim == 2]
+    assert all(abs(matrix.mean()) < 0.02 and 0.003 < matrix.std() < 0.05 for matrix in matrices)
+    ENCODERS[kind]().from_pretrained(tmp_path / "new")
+
+
+def test_the_seed_decides_the_new_weights_and_a_trained_bias_is_reset(tiny_bert: Path, tmp_path: Path) -> None:
+    model = load_model(tiny_bert)
+    bias = model.base_model.encoder.layer[1].output.dense.bias
+    torch.nn.init.constant_(bias, 0.5)
+    model.save_pretrained(tmp_path / "biased")
+    start = Pretrained(tmp_path / "biased", tiny_bert)
+    found = []
+    for number, seed in enumerate((1, 1, 2)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        torch.manual_seed(number)
+        write_with_new_top(start, 2, seed, folder)
+        found.append(load_file(folder / "model.safetensors"))
+    name = "bert.encoder.layer.1.output.dense"
+    assert all(torch.equal(found[0][each], value) for each, value in found[1].items())
+    assert not torch.equal(found[0][f"{name}.weight"], found[2][f"{name}.weight"])
+    assert found[0][f"{name}.bias"].abs().max() == 0
+    head = "cls.predictions.transform.dense.weight"
+    assert torch.equal(found[0][head], model.state_dict()[head])
+
+
+def test_too_many_top_layers_and_missing_ones_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model\.reinitialize_top is 3, but the model has 2 layers"):
+        write_with_new_top(Pretrained(tiny_bert, tiny_bert), 3, 0, tmp_path)
+    bert = ENCODERS["bert"]()
+    state = {name: value for name, value in bert.state_dict().items() if "layer.1." not in name}
+    bert.save_pretrained(tmp_path / "part", state_dict=state)
+    (tmp_path / "new").mkdir()
+    with pytest.raises(ModelError, match=r"lacks weights of its top layers.*encoder\.layer\.1"):
+        write_with_new_top(Pretrained(tmp_path / "part", tiny_bert), 1, 0, tmp_path / "new")

@@ -13,7 +13,7 @@ from adapt.evaluate.measure_model import trained_on
 from adapt.job.training_jobs import dapt_stages
 from adapt.runner import Store, ensure
 from adapt.runner.record import load_record
-from adapt.stage.add_head import AddHead
+from adapt.stage.add_head import AddHead, RedrawTop
 from adapt.stage.context import Context
 from adapt.support.errors import ConfigError, ModelError
 from tests.drive import ROOT, run_forked
@@ -77,6 +77,28 @@ def test_what_it_cannot_do_is_refused_early(config: Config, tiny_bert: Path) -> 
         added(causal).refuse_early()
     with pytest.raises(ConfigError, match=r"head_warmup_steps trains a new head first, but model\.head is not new"):
         Context.of(replace(config, model=ModelConfig(path=str(tiny_bert), head_warmup_steps=3)))
+
+
+def test_new_top_layers_are_a_stage_before_the_first_training(tiny_bert: Path, config: Config) -> None:
+    """The layers are drawn after a new head is added. Later trainings start from trained layers."""
+    plain = replace(config, model=ModelConfig(path=str(tiny_bert), reinitialize_top=1))
+    context = Context.of(plain)
+    export = dapt_stages(context)
+    top = export.training.start.training
+    assert isinstance(top, RedrawTop)
+    top.refuse_early()
+    assert export.before.start.training == top
+    assert top.key != RedrawTop.of(replace(plain, seed=5), context.start).key
+    headed = Context.of(replace(config, model=replace(config.model, reinitialize_top=1, head_warmup_steps=2)))
+    training = dapt_stages(headed).training
+    assert (training.head_warmup, training.number) == (2, 1)
+    ensure(top, Store(Path(config.storage.root)))
+    record = load_record(context.store.folder_of(top))
+    assert record
+    assert (record.metrics["layers"], trained_on(record)) == (1, None)
+    deep = RedrawTop.of(replace(plain, model=replace(plain.model, reinitialize_top=9)), context.start)
+    with pytest.raises(ConfigError, match="reinitialize_top is 9, but the model has 2 layers"):
+        deep.refuse_early()
 
 
 def test_nothing_is_known_of_the_text_behind_a_model_with_a_new_head(config: Config) -> None:
