@@ -64,6 +64,7 @@ USED_BY: Mapping[str, tuple[str, ...]] = {
     "resources": ALL,
     "storage": ALL,
     "tracking": (*STREAMING, "dontstop tune"),
+    "notify": (*ALL, "dontstop tune"),
 }
 """The jobs that read a section."""
 FIELD_PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -74,7 +75,7 @@ FIELD_PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Measuring, merging, vocabulary, searching",
         ("evaluation", "retrieval", "export", "comparison", "similarity", "merge", "vocabulary", "advice", "tune"),
     ),
-    "running": ("Resources, storage, tracking", ("resources", "storage", "tracking")),
+    "running": ("Resources, storage, tracking, messages", ("resources", "storage", "tracking", "notify")),
 }
 ENTRIES: Mapping[str, tuple[str, type[Any]]] = {
     "sources": ("entries of `corpus.sources`", SourceConfig),

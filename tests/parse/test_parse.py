@@ -7,6 +7,7 @@ import yaml
 
 from adapt.config import Config, CorpusConfig, ResourcesConfig, TrainingConfig, flat
 from adapt.job import JOBS
+from adapt.objective.table import OBJECTIVES
 from adapt.parse import parse, parse_values
 from tests.parse.calls import DOMAINS, PATHS, parsed, refused
 
@@ -127,7 +128,7 @@ def test_a_wrong_type_names_field_kind_and_value(write: Callable[..., str], fiel
 def test_an_objective_that_does_not_exist_is_refused(write: Callable[..., str]) -> None:
     for name, fix in (
         ("whole_wrd", "did you mean whole_word?"),
-        ("xyz", "use causal, causal_detour, difference, entity, mlm, rtd, span, tsdae, whole_word"),
+        ("xyz", f"use {', '.join(sorted(OBJECTIVES))}"),
     ):
         error = refused(PATHS, "--config", write(f"objective.kind: {name}\n"))
         assert error.what == f"objective.kind: there is no {name!r}"
