@@ -50,7 +50,7 @@ class Masking(Objective):
     """
 
     replaces_units = False
-    """Whether the tokens of a unit are all masked, all random or all unchanged. If False, each token is drawn."""
+    """Whether the tokens of a unit are all masked, all random or all unchanged. If False, each token has a draw."""
 
     def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         self.config = config
@@ -88,7 +88,7 @@ class Masking(Objective):
         return at_least_one(taken, order, size).gather(1, heads) & eligible
 
     def predictable(self, batch: Batch) -> Tensor:
-        """Returns which tokens may be predicted, bool [B, L]: ordinary tokens, or all tokens of a row without any."""
+        """Returns which tokens may be predicted, bool [B, L]: ordinary ones, or all in a row without ordinary ones."""
         eligible = self._is_ordinary[batch.tokens] & batch.real
         return eligible | (batch.real & ~eligible.any(1, keepdim=True))
 
@@ -190,7 +190,7 @@ class DifferenceMasking(MaskedLanguageModelling):
         self.weights = WordWeights.load(folder)
 
     def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
-        """Chooses, in each row, the eligible positions with the largest u^(1/w), by -ln(u) / w."""
+        """Chooses, in each row, the eligible positions with the largest u^(1/w), which have the smallest -ln(u) / w."""
         wanted = self.budget(eligible).round().long().clamp(min=1)
         starts = batch.marks[WORD_STARTS] | batch.starts | ~batch.real
         weights = self.weights.at(batch.tokens.numpy().ravel(), starts.numpy().ravel())

@@ -86,7 +86,7 @@ class Corrupted:
     draws: torch.Tensor | None = None
     """A uniform random number in [0, 1) for each prediction, float64 [T]; None for objectives that draw no tokens."""
     share: float | None = None
-    """Share of the tokens of the whole global batch that are predicted. None counts those of these rows."""
+    """Share of the predicted tokens in the whole global batch. None to use the share in these rows."""
 
     def bound_for(self, device: torch.device) -> "Corrupted":
         """Returns the same rows for a model on another device."""
@@ -166,7 +166,7 @@ class Objective(ABC):
             pretrained: the model.
             options: options of the objective.
             dropout: dropout of the attention weights; None keeps the model's value.
-            first: for a measurement, the first model of the chain; an objective may measure against one of its parts.
+            first: for a measurement, the first model of the chain. Some objectives measure with its generator.
         """
         return load_model(pretrained.model, cls.is_causal, pretrained.trust_remote_code, dropout)
 

@@ -110,7 +110,7 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
 
 
 def _scored(model: Any, corrupted: Corrupted) -> tuple[Tensor, Tensor, Tensor]:
-    """Runs both parts, and returns what `Detector.forward` returns."""
+    """Runs generator and model, and returns the result of `Detector.forward`."""
     assert corrupted.draws is not None
     draws = sent(corrupted.draws, corrupted.device)
     scored: tuple[Tensor, Tensor, Tensor] = model(corrupted.packed(), corrupted.asked(), corrupted.answers(), draws)

@@ -1,4 +1,4 @@
-"""The table of objectives, their options, and their parts of the keys of stages. This module loads no torch."""
+"""Lists the objectives and their options, and what they add to the keys of stages. This module loads no torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +23,12 @@ class RtdOptions:
     """Replaced-token detection (ELECTRA, arXiv 2003.10555): a generator fills masks, and the model finds its tokens."""
 
     generator: str | None = how(None)
-    """Id or folder of the generator, a masked language model with the vocabulary of model.path. null takes the folder
-    `generator` in model.path, which such a training writes, or makes one of the model's first layers."""
+    """Id or folder of the generator, a masked language model with the vocabulary of model.path. null uses the folder
+    `generator` in model.path, if an earlier rtd training wrote one, or else a copy of the model's first layers."""
     generator_layers: PositiveInt | None = None
-    """Number of the model's first layers that a made generator copies, together with the embeddings; its new head has
-    random weights. null is a third of the layers, rounded up. ELECTRA's generator has 1/4 to 1/2 of the model's size,
-    that of DeBERTa-v3 half of its layers (arXiv 2111.09543)."""
+    """Number of the model's first layers that a generator copies if no trained one is used. It also copies the
+    embeddings, and its head gets random weights. null is a third of the layers, rounded up. ELECTRA's generator has 1/4
+    to 1/2 of the model's size, that of DeBERTa-v3 half of the model's layers (arXiv 2111.09543)."""
     embeddings: Literal["shared", "disentangled", "separate"] = "disentangled"
     """Tables of token and position embeddings: `shared` by generator and model (ELECTRA); `disentangled`, where the
     model's table is the generator's table, without gradients, plus a trained difference (DeBERTa-v3, section 3.3); or
@@ -184,7 +184,7 @@ def check_objective_fits(config: Config) -> None:
 
 
 def with_generator(config: Config, size: ModelSize, generator: Path | None) -> ModelSize:
-    """Returns the size of everything that an objective trains: with replaced-token detection, of both parts.
+    """Returns the size of everything that an objective trains, including the generator of replaced-token detection.
 
     Args:
         config: the job's configuration.
@@ -204,10 +204,10 @@ def generator_of(config: Config, model: Path, is_on_disk: bool) -> Path | None:
     Args:
         config: the job's configuration.
         model: folder of the first model.
-        is_on_disk: whether the job starts with this model, and not with one that a stage makes of it.
+        is_on_disk: whether the job trains this model as it is. False if a stage changes the model first.
 
     Returns:
-        None for other objectives, and for a generator that is made of the model's first layers.
+        The folder. None for other objectives, and for a generator that is made of the model's first layers.
 
     Raises:
         ModelError: the named generator does not exist.
@@ -240,7 +240,7 @@ def measured_objective(config: Config) -> ObjectiveConfig:
 
 
 def measured_name(config: Config) -> str:
-    """Returns what the held-out loss is a loss of, if it is not that of predicted words; else an empty text."""
+    """Returns the name of what the held-out loss measures. Empty for the usual loss of predicted words."""
     return "replaced-token detection" if config.objective.kind == RTD else ""
 
 

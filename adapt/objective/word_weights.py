@@ -1,14 +1,14 @@
-"""Weights of a domain's words by how frequent they are in the domain and how rare in general text.
+"""Computes weights of a domain's words, which are large for words that are frequent there and rare in general text.
 
-Words are counted in prepared text, as sequences of token ids, so no text is read again. A word is known by a 64-bit
-hash of its ids. The weight of a word is TF-ICF (term frequency, inverse corpus frequency; Wilf et al., arXiv
+Words are counted in prepared text, as sequences of token ids, so no text is read again. A word is identified by a
+64-bit hash of its ids. The weight of a word is TF-ICF (term frequency, inverse corpus frequency; Wilf et al., arXiv
 2305.14577, section 3):
 
     w = (1 + ln c_D) ln((1 + N_G) / (1 + c_G))
 
 c_D and c_G count the word in the domain and in general text of N_G words. The paper published no code for text. The
-logarithm of c_D is ours, as usual for TF-IDF: with plain counts, words such as "the" would weigh most. So are the ones
-that are added to general counts, for words that general text lacks.
+logarithm of c_D is ours, as usual for TF-IDF: with plain counts, words such as "the" would weigh most. Adding 1 to N_G
+and c_G is also ours, because c_G is 0 for words that general text lacks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from adapt.support.splitmix import GOLDEN, mix
 FILE = "word-weights.npz"
 """Name of the file with the hashes of words and their weights."""
 FEWEST = 2
-"""Number of occurrences in the domain from which a word has an entry. Rarer words weigh like unknown ones."""
+"""Fewest occurrences in the domain for a word to have an entry. Rarer words have the weight of unknown words."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class WordWeights:
     weights: np.ndarray
     """Weight of each word, float64 [words]."""
     unknown: float
-    """Weight of other words: those of one occurrence, and parts of words at the ends of a row. It is the weight of a
+    """Weight of all other words: words that occur once, and parts of words at the ends of rows. It is the weight of a
     word that occurs once in the domain and never in general text."""
 
     @classmethod
@@ -83,7 +83,7 @@ class Counts:
 
     @classmethod
     def empty(cls) -> Counts:
-        """Returns the counts of no text."""
+        """Returns the counts of an empty text."""
         return cls(np.zeros(0, np.uint64), np.zeros(0, np.int64), 0)
 
     def of(self, hashes: np.ndarray) -> np.ndarray:

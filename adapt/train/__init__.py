@@ -1,4 +1,4 @@
-"""Training, from the call of Ray Train to the optimizer step of each rank.
+"""Trains a model, from the call of Ray Train to the optimizer step on each rank.
 
 - `training_run`: the settings that the driver sends to the workers, and the files through which workers answer.
 - `ray_train`: hands a function, or a training job, to Ray Train, and decides which errors end it at once.
@@ -10,7 +10,7 @@
 - `optimizer`: AdamW, and which parameters get weight decay.
 - `schedule`: number of steps of a run, and the learning rate at each step.
 - `phases`: the phases of a run, each with its own configuration and length.
-- `precision`: the precision that a device, and all ranks together, can compute in.
+- `precision`: chooses the precision of a device, and the common precision of all ranks.
 - `model_options`: dropout, gradient checkpointing, compilation and frozen parameters of a model.
 - `worker_process`: number of threads of a worker process, and how the process ends.
 - `capacity/`: memory and speed of devices, which give the micro-batch size and the forecast of a run's duration.
@@ -19,6 +19,6 @@
 - `metric_trackers`: writes metrics to files, TensorBoard, Ray, MLflow and W&B.
 - `progress_display`: shows metrics in the driver's terminal.
 - `failure`: carries errors of a rank to the user.
-- `elastic/`: changes the number of workers while a training runs, and requests checkpoints in between.
+- `elastic/`: changes the number of workers while a training runs, and requests additional checkpoints.
 - `over_rows`: calls a function on batches of rows on the cluster, for methods that measure outside of training.
 """

@@ -106,7 +106,7 @@ class Engine:
         return torch.device(self._engine.device)
 
     def begin_pass(self, is_last: bool) -> None:
-        """Says before a pass whether it is the last one of its step, if the number of passes per step changes."""
+        """Tells DeepSpeed whether the next pass is the last of its step. The number of passes per step may change."""
         self._engine.set_gradient_accumulation_boundary(is_last)
 
     def backward(self, loss: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Phases of a training: the configuration and the length of each. It also checks ramps of batch and sequence length.
+"""Computes the configuration and length of each phase of a training, and checks ramps of batch size and length.
 
 Phases follow one another in one run, as in the pre-training of ModernBERT (arXiv 2412.13663) and mmBERT (arXiv
 2509.06888, masking 30%, then 15%, then 5%). Weights, the optimizer's moments and its step count go on from phase to
@@ -40,7 +40,7 @@ class Phase:
     """Configuration with the phase's own values, without phases. Its length limits are those of the phase, or, if the
     phase is a share of the run, those of the whole run."""
     share: tuple[float, float] | None
-    """Begin and end of the phase in the run, as shares from 0 to 1; None if the phase has a length of its own."""
+    """Begin and end of the phase in the run, as shares from 0 to 1. None if the phase has its own length."""
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -57,7 +57,7 @@ class Phase:
             length: length that follows from `config`.
 
         Raises:
-            ConfigError: the phase has no step.
+            ConfigError: the phase is shorter than one step.
         """
         if self.share is None:
             return length.steps
@@ -85,7 +85,7 @@ class PhaseFigures:
     learning_rate: float
     """Peak learning rate of the phase."""
     schedule: str
-    """Schedule of the phase: constant, or the shape of its fall."""
+    """Schedule of the phase: constant, or how the learning rate falls."""
     objective: str
     """Objective of the phase."""
     mask_fraction: float | None
@@ -208,7 +208,7 @@ def check_ramps(config: Config) -> None:
 
 
 def check_batches(config: Config, phases: Sequence[Phase]) -> None:
-    """Refuses phases and ramps with batches of their own, if the text of a number of examples determines the batch.
+    """Refuses phases and ramps that change the batch size, if `tapt.batch_examples` determines the batch size.
 
     Raises:
         ConfigError: names the phase or the ramp.
@@ -234,7 +234,7 @@ def _place(number: int) -> str:
 
 
 def _shares(config: Config) -> list[tuple[float, float] | None]:
-    """Returns the part of the run of each phase that is a share of it.
+    """Returns begin and end of each phase as shares of the run; None for phases with a length in steps or tokens.
 
     Raises:
         ConfigError: the phases do not add up to the run.
@@ -291,7 +291,7 @@ def _tokens(phase: PhaseConfig, training: TrainingConfig) -> int:
 
 
 def _run_tokens(training: TrainingConfig) -> int:
-    """Returns the number of tokens of a run of which some phases are shares and others are not.
+    """Returns the number of tokens of a run in which only some phases are given as shares.
 
     Raises:
         ConfigError: the number depends on the corpus or the model.
@@ -355,7 +355,7 @@ def _in_phase(config: Config, phase: PhaseConfig, number: int, share: tuple[floa
 
 
 def _objective(config: Config, phase: PhaseConfig, name: str) -> tuple[ObjectiveConfig, Any]:
-    """Returns a phase's objective and its options, which a phase may give in a section named like its kind."""
+    """Returns a phase's objective and its options. A phase may set them in a section with the objective's name."""
     kind = str(phase.objective.get("kind", config.objective.kind))
     section = section_of(kind)
     fields = {field: value for field, value in phase.objective.items() if field != section}
@@ -371,7 +371,7 @@ def _limits(
 ) -> dict[str, Any]:
     """Returns the length limits of a phase.
 
-    A share of a run in steps is a share of the tokens of these steps, if the phase has steps of another size.
+    If the run is limited by steps, and the phase has more or fewer tokens per step, the phase gets its share of tokens.
     """
     if share is None:
         return {"max_steps": phase.steps, "max_tokens": phase.tokens, "max_flops": None, "epochs": None}

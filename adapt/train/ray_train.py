@@ -210,7 +210,7 @@ class EndAtOnce(UserCallback):
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Raises an error of a rank that a retry would repeat. Ray Train ends the run if a callback raises an error."""
-        # Ray's default of 30 s is for healthy groups
+        # The timeout is shortened, because Ray's default of 30 s is meant for groups without a failed rank.
         os.environ["TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S"] = _SHUTDOWN_S
         for error in worker_exceptions.values():
             if ours := known(error, self._folder):

@@ -152,7 +152,7 @@ def worlds(training: TrainingConfig, workers: Workers) -> list[int]:
 
 
 def common_batch(training: TrainingConfig) -> int:
-    """Returns the largest number of sequences that divides every global batch of a run, with and without a ramp."""
+    """Returns the greatest common divisor of the global batch sizes of a run, which has several with a ramp."""
     return gcd(training.global_batch_size, *(size for _, size in training.batch_ramp))
 
 
@@ -226,7 +226,7 @@ def cooldown_start(training: TrainingConfig, steps: int) -> int:
 
 
 def branch_step(training: TrainingConfig, steps: int) -> int | None:
-    """Returns the step after which the state is saved for longer runs (`adapt.train.checkpoints.branch`), else None."""
+    """Returns the step after which `wsd` saves the state for longer runs (`adapt.train.checkpoints.branch`), if any."""
     return cooldown_start(training, steps) or None if training.schedule == "wsd" else None
 
 

@@ -200,7 +200,7 @@ class RankParts:
 
 
 def _mean_context(job: TrainingRun, document_length: float | None) -> float:
-    """Returns the mean number of tokens that a token of a run can attend to: the length of its row, or its document."""
+    """Returns the mean number of tokens that a token can attend to, which is the length of its row or document."""
     if not job.config.training.length_ramp:
         return job.config.training.sequence_length
     lengths = [(sum(stretch.rows) * stretch.sequence_length, stretch.sequence_length) for stretch in job.stretches]
@@ -211,7 +211,7 @@ def _mean_context(job: TrainingRun, document_length: float | None) -> float:
 def _with_padding_told(batches: Iterator[Columns], parts: RankParts, folder: Path) -> Iterator[Columns]:
     """Tells the user how much of the computation is padding, if documents are rows, and returns the same batches.
 
-    The padding is measured on the rank's part of the first global batch. The record has it too.
+    The padding is measured on the rank's part of the first global batch, and is also written to the stage's record.
     """
     loop = parts.loop
     if (rows := document_rows(loop.engine.model.module)) and (first := next(batches, None)):
@@ -279,7 +279,7 @@ def _setting(job: TrainingRun, method: Method, device: torch.device, world: int,
 def _cut_short(method: Method, done: int, steps: int) -> str:
     """Describes the work that the method could not complete because a streamed corpus ended early.
 
-    Empty if there is none.
+    The description is empty if there is no such work.
     """
     return method.cut_short(done) if done < steps and method.depends_on_length else ""
 
@@ -314,7 +314,7 @@ def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> Abstrac
 
 @contextmanager
 def _one_after_another(feeds: list[Feed]) -> Iterator[Iterator[Columns]]:
-    """Yields an iterator over the batches of all feeds. Each feed but the first is opened when the one before ends."""
+    """Yields an iterator over the batches of all feeds. A feed is opened when the previous feed ends."""
 
     def later() -> Iterator[Columns]:
         for feed in feeds[1:]:

@@ -1,9 +1,9 @@
 """Memory and speed of devices: the number of sequences per pass, and the cost of a training.
 
 - `device`: the device of a worker, and the CPU cores and GPUs that stages reserve.
-- `flops`: FLOPs of a training, and the conversion of a limit of FLOPs to steps.
+- `flops`: FLOPs of a training, and the number of steps that a limit of FLOPs allows.
 - `memory`: estimated memory of a worker, part by part, and the largest micro-batch that fits.
 - `micro_batch`: the common micro-batch of all ranks, tried on the device.
-- `out_of_memory`: errors for a lack of memory, with a change that needs less.
+- `out_of_memory`: converts out-of-memory errors to errors that say how to use less memory.
 - `forecast`: memory, FLOPs, hours and price of a training before it starts.
 """

@@ -1,4 +1,4 @@
-"""The devices of training workers: kind, memory and speed, and the CPU cores and GPUs that stages reserve.
+"""Describes the devices of training workers, and chooses the CPU cores and GPUs that stages reserve.
 
     python -m adapt.train.capacity.device PRECISION WORKERS
 
@@ -37,7 +37,7 @@ class Device:
     """A GPU, or the CPUs of a machine."""
 
     kind: str
-    """Kind of the device: `cuda` or `cpu`."""
+    """Type of the device: `cuda` or `cpu`."""
     memory: int
     """Total memory of the device [bytes]. Free memory is not used, so that a restarted run makes the same decisions."""
     shared_by: int = 1
@@ -96,7 +96,7 @@ def lacks_gpu() -> bool:
 
 
 def cpu_has_bf16() -> bool:
-    """Returns whether the CPUs of this machine support bf16, as `adapt.train.precision` finds out with torch."""
+    """Returns whether the CPUs of this machine support bf16, without loading torch."""
     return "avx512_bf16" in _read("/proc/cpuinfo")
 
 
@@ -130,7 +130,7 @@ def found(local_workers: int = 1) -> Device:
 
 
 def limited(device: Device, memory_gib: float | None, gpus_per_worker: float | None = None) -> Device:
-    """Returns the device with the memory or the sharing that is configured.
+    """Replaces a device's memory, or the number of workers that share it, by configured values.
 
     If `memory_gib` is set, it replaces the memory. Otherwise, if `gpus_per_worker` is below 1, it determines the
     number of workers that share a GPU.
@@ -272,7 +272,7 @@ def device_of_workers(resources: ResourcesConfig) -> Device | None:
     device, node = ray.get(look_remotely.remote())
     if device.on_gpu:
         return limited(device, None, gpus)
-    # includes nodes that joined during the task
+    # Nodes are listed after the task, because its node may have joined the cluster in the meantime.
     on_node = next(known["Resources"] for known in ray.nodes() if known["NodeID"] == node)
     workers_per_node = int(on_node.get("CPU", 1) / resources.cpus_per_worker)
     return replace(device, shared_by=max(1, min(_processes(resources), workers_per_node)))

@@ -1,4 +1,4 @@
-"""FLOPs of a training from the model's dimensions, and the conversion of a limit of FLOPs to a number of steps.
+"""Computes the FLOPs of a training from the model's dimensions, and converts a limit of FLOPs to steps.
 
 See Kaplan et al., arXiv 2001.08361, section 2.1, and Chowdhery et al., arXiv 2204.02311, appendix B. The module loads
 no heavy library, because plans use it too.

@@ -127,7 +127,7 @@ class Demand:
         training, resources = config.training, config.resources
         method, length = method_of(config), training.sequence_length
         added = added_work(config)
-        # The mean over tokens is about twice the mean over documents, because lengths of texts vary.
+        # A token's document is on average about twice as long as the mean document, because lengths vary.
         attended = min(training.sequence_length, 2 * document_length if document_length else training.sequence_length)
         return cls(
             micro_batch=micro_batch,
@@ -296,12 +296,12 @@ def micro_batch_sizes(config: Config, on_gpu: bool) -> list[int]:
 
 
 def size_of_training(config: Config, size: ModelSize, number: int, generator: Path | None = None) -> ModelSize:
-    """Returns the dimensions of the model in a domain's training, which method and objective may have enlarged.
+    """Returns the dimensions of a training's model, including what the method and the objective add to it.
 
     Args:
         config: configuration of the job.
         size: dimensions of the model that the first domain starts from.
-        number: number of the training's domain, from 1.
+        number: number of the training's domain in its sequence, counted from 1.
         generator: folder of the generator of replaced-token detection (`Pretrained.generator`).
     """
     return with_generator(config, method_of(config).trained_size(size, range(1, number + 1)), generator)
@@ -354,7 +354,7 @@ def _changes(config: Config, device: Device) -> Iterator[dict[str, object]]:
     Most changes include earlier changes.
     """
     changes: dict[str, object] = {}
-    yield dict(changes)  # no change but the automatic micro-batch of `_with`
+    yield dict(changes)  # empty at first: only the micro-batch becomes automatic (see `_with`)
     if not config.training.gradient_checkpointing:
         changes["training.gradient_checkpointing"] = True
         yield dict(changes)

@@ -1,4 +1,4 @@
-"""Chooses the micro-batch, the number of sequences per pass: tried on the device, and equal on all ranks."""
+"""Chooses the number of sequences per pass (micro-batch), which is tried on GPUs and equal on all ranks."""
 
 import gc
 from collections.abc import Callable, Iterable
@@ -79,7 +79,7 @@ def passes(
 
         size = largest_that_runs(run, candidates)
         if is_first:
-            (folder / PASS_FILE).unlink(missing_ok=True)  # a kill before the first step then has another cause
+            (folder / PASS_FILE).unlink(missing_ok=True)  # a kill between trial and training has another cause
     return _cut(training, resources.workers, least_of_ranks(size, place.device))
 
 
@@ -93,7 +93,7 @@ def _cut(training: TrainingConfig, workers: Workers, most: int | None = None) ->
 
 
 def _beyond_the_bare_model(memory: Memory, parameters: int) -> int:
-    """Returns the memory of an engine beyond the fp32 weights and gradients that a trial pass has [bytes]."""
+    """Returns the engine's memory without fp32 weights and gradients, which a trial pass also needs [bytes]."""
     held = memory.parameters + memory.gradients + memory.optimizer + memory.buffers
     return max(0, int(held) - 8 * parameters)
 

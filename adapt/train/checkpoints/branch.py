@@ -1,4 +1,4 @@
-"""Lets longer runs continue shorter ones, and each phase of a run the phase before.
+"""Lets a longer run continue a shorter run, and each phase of a run continue the previous phase.
 
 Schedule `wsd` stores the state before the cooldown.
 
@@ -48,18 +48,18 @@ class Branch:
 
 
 def start_from_phase(record: Record, step: int, run_folder: Path, root: Path) -> None:
-    """Copies the last state of the phase before to a run's checkpoints, unless the run has a checkpoint.
+    """Copies the last checkpoint of the previous phase to a run's checkpoints, unless the run has a checkpoint.
 
     Args:
-        record: record of the phase before.
-        step: number of steps up to the end of that phase.
+        record: record of the previous phase.
+        step: number of steps up to the end of the previous phase.
         run_folder: folder of this phase's checkpoints.
         root: folder with all stages.
 
     Raises:
         ConfigError, StorageError: the key that signs checkpoints cannot be used.
-        DataError: a streamed corpus ended in the phase before.
-        StorageError: the state was removed, is damaged, or was written by somebody else.
+        DataError: a streamed corpus ended in the previous phase.
+        StorageError: the checkpoint was removed, is damaged, or was written by somebody else.
     """
     if newest_whole(run_folder):
         return
@@ -130,7 +130,7 @@ def _fault(branch: Branch, secret: Secret) -> str | None:
     sealed = digests_of(branch.folder)
     if fault := forgery_in(branch.folder, theirs) or content_fault(branch.folder, sealed):
         return fault
-    if not sealed:  # written by an earlier version; links would change the status time, which shows the age
+    if not sealed:  # an unsigned state of an earlier version: links would change the time that shows its age
         reseal(branch.folder, branch.folder.name, theirs)
     return None
 

@@ -32,7 +32,7 @@ from adapt.train.training_run import tell
 _AGAIN_S = 0.5
 """Time between two checks while no training runs or while a requested checkpoint is pending [s]."""
 _SAID_S = 60.0
-"""Time between two messages that the training waits for room [s]."""
+"""Time between two messages that the training waits for free resources [s]."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class ElasticPolicy(ScalingPolicy):
                 raise as_ours(error, self._run.folder)
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
-        """Starts workers when there is room.
+        """Starts workers when the cluster has room for them.
 
         Ray Train calls this method at the beginning, and after workers or nodes were lost.
         """

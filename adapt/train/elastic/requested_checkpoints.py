@@ -18,7 +18,7 @@ _ASK_S = 5.0
 _WISH, _ASK = 1, 2
 """Flags that rank 0 sends in a step: a checkpoint is requested, and all ranks should call Ray Train."""
 _LAST_S = 30.0
-"""Time before a node leaves at which a second checkpoint is saved [s]. It contains the steps since the notice."""
+"""Time before a node leaves at which a second checkpoint is saved, with the steps since the notice [s]."""
 _UNTOLD_S = 120.0
 """Assumed time until a node leaves if its notice has no deadline [s]."""
 
