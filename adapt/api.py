@@ -27,7 +27,7 @@ from adapt.stage.context import Context
 from adapt.support.errors import ConfigError
 from adapt.support.shipped import recipe_file
 from adapt.terminal.library import as_library
-from adapt.tuning.search_run import SearchRun, run_search, search_asked
+from adapt.tuning.search_run import SearchRun, run_search, search_of_command
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from adapt.stage.export_model import Adapted
     from adapt.stage.finetuning import Scored
     from adapt.stage.judge_selection import SelectionJudged
-    from adapt.stage.merge_stage import MadeOf
+    from adapt.stage.merge_stage import Merged
 
 R = TypeVar("R")
 Source = str | PathLike[str] | Mapping[str, Any] | Config | Sequence[str | PathLike[str]] | None
@@ -185,7 +185,7 @@ def sequence(config: Source = None, /, **fields: Any) -> Run[SequenceResult]:
     return _run("sequence", config, fields)
 
 
-def merge(config: Source = None, /, **fields: Any) -> Run[MadeOf]:
+def merge(config: Source = None, /, **fields: Any) -> Run[Merged]:
     """Merges the weights of several models into one, without training.
 
     Args:
@@ -313,7 +313,7 @@ def tune(space: str | PathLike[str], config: Source = None, /, job: str | None =
     """
     named = {"tune.space": str(space), **({"tune.job": job} if job else {})}
     with _session():
-        return run_search(search_asked(arguments_of(config, {**fields, **named})))
+        return run_search(search_of_command(arguments_of(config, {**fields, **named})))
 
 
 def chain(

@@ -66,10 +66,10 @@ def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
     from adapt.runner import Store, ensure
     from adapt.stage.context import root_of
     from adapt.train.schedule import branch_step
-    from adapt.tuning.search_run import search_asked
+    from adapt.tuning.search_run import search_of_command
     from adapt.tuning.trial_scheduler import lengths_of, steps_after
 
-    search = search_asked(arguments)
+    search = search_of_command(arguments)
     metrics = dict(ensure(search, Store(root_of(search.config))).record.metrics)
     lengths = [steps_after(search.config, turn) for turn in range(len(lengths_of(search.config.tune)))]
     return metrics, {length: branch_step(search.config.training, length) or 0 for length in lengths if length}

@@ -23,12 +23,12 @@ def _trained(case: Case, steps: int) -> tuple[float, float]:
     """Fine-tunes for a number of steps. Returns CPU time and elapsed time [s]."""
     from adapt.config import Config, FinetuneConfig
     from adapt.finetune.examples import Problem
-    from adapt.finetune.finetune_loop import Course, FinetunePlace, FinetuneSettings, train
+    from adapt.finetune.finetune_loop import FinetuneDevice, FinetuneSettings, LoopInput, train
     from adapt.finetune.finetune_modes import Tuning
     from adapt.model.packing.isolation import keep_documents_apart
     from adapt.train.model_options import apply_options
 
-    place = FinetunePlace.here("auto")
+    place = FinetuneDevice.here("auto")
     settings = FinetuneSettings(FinetuneConfig(batch_size=BATCH), epochs=1, pooling="first", max_length=MAX_LENGTH)
     model = language_model(case).eval()
     keep_documents_apart(model)
@@ -38,7 +38,7 @@ def _trained(case: Case, steps: int) -> tuple[float, float]:
         problem = Problem.load(folder, MAX_LENGTH, [])
     tuning = Tuning(model.base_model, problem, settings, 0, place)
     cpu = time.process_time()
-    history = train(Course(tuning.classifier, tuning.loss, lambda: 0.0, np.ones(steps * BATCH)), settings, 0)
+    history = train(LoopInput(tuning.classifier, tuning.loss, lambda: 0.0, np.ones(steps * BATCH)), settings, 0)
     return time.process_time() - cpu, history.seconds
 
 

@@ -91,7 +91,7 @@ RESULTS = {
     "tapt": "Adapted",
     "select": "SelectionJudged",
     "sequence": "SequenceResult",
-    "merge": "MadeOf",
+    "merge": "Merged",
     "finetune": "Scored",
     "evaluate": "ModelsCompared",
     "similarity": "Similar",

@@ -14,7 +14,7 @@ from adapt.job.job_run import Job
 from adapt.parse.blanks import refuse_blanks, takes_list
 from adapt.parse.command_line import note_repeated
 from adapt.parse.keys import nested, unknown
-from adapt.parse.yaml_file import compose_yaml, load_yaml, node_at, place_in, read_yaml, yaml_text
+from adapt.parse.yaml_file import compose_yaml, line_namer, load_yaml, node_at, read_yaml, yaml_text
 from adapt.support.errors import ConfigError
 
 _KEYS = {"name", "baseline", "let", "common", "sets", "stages"}
@@ -114,7 +114,7 @@ def _refuse_blanks_in(path: str, content: Mapping[str, Any], entries: Mapping[st
     root = compose_yaml(yaml_text(path))
     written: dict[tuple[str, ...], Mapping[str, Any]] = {("common",): _mapping(content, "common", path)}
     for above, values in (written | {("stages", name): entry.fields for name, entry in entries.items()}).items():
-        refuse_blanks(nested(values), frozenset(), place_in(path, *above), node_at(root, above)[0])
+        refuse_blanks(nested(values), frozenset(), line_namer(path, *above), node_at(root, above)[0])
 
 
 def _baseline(content: Mapping[str, Any], sets: Mapping[str, Any], entries: Mapping[str, ChainEntry], path: str) -> str:

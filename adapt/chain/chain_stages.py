@@ -50,7 +50,7 @@ def search_at(node: Node, context_of: Callable[[Config], Context], given: tuple[
         raise ConfigError(f"{node.label}: {error.what}", error.fix) from error
 
 
-def found_by(search: Search, store: Store) -> Searched | None:
+def search_result(search: Search, store: Store) -> Searched | None:
     """Returns the result of a search; None while it has not finished."""
     record = store.record_of(search)
     return Finished.of(search, record).result if record else None
@@ -192,7 +192,7 @@ def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
 
     if node.is_search:
         search = search_at(node, context_of, (start, *compared.values(), selected))
-        found, goal = found_by(search, store), Goal(node.name, node.job, node.values, search, node.config)
+        found, goal = search_result(search, store), Goal(node.name, node.job, node.values, search, node.config)
         if found is None:
             offered.unknown.append(node.label)
             return [goal]

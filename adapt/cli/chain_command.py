@@ -15,7 +15,7 @@ from adapt.show.progress.goals import show_logs
 from adapt.show.report.study import Study
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import Context
-from adapt.submit.submit_order import VERBS, Asked, chain_of, order_of, read_asked
+from adapt.submit.submit_order import VERBS, ClusterCommand, chain_of, order_of, read_cluster_command
 from adapt.support.errors import ConfigError
 from adapt.support.shipped import recipe_file
 from adapt.terminal.console import finish, log
@@ -126,14 +126,14 @@ def plan_one(arguments: Sequence[str]) -> None:
 
 def on_cluster(arguments: Sequence[str]) -> None:
     """Runs a verb that concerns a cluster, or that shows a chain's progress."""
-    asked = read_asked(arguments)
+    asked = read_cluster_command(arguments)
     if asked.verb == "report":
         _serve(asked)
         return
     if asked.verb in VERBS or asked.address:
-        from adapt.submit.commands import carry_out_there  # imported here, because it loads Ray
+        from adapt.submit.commands import run_cluster_command  # imported here, because it loads Ray
 
-        carry_out_there(asked)
+        run_cluster_command(asked)
         return
     order = order_of(asked.rest)
     if asked.verb == "status":
@@ -158,7 +158,7 @@ def _status(built: Callable[[], Chain], follows: bool) -> None:
     finish("status", chain.store.root, {**now.counts, **now.spent})
 
 
-def _serve(asked: Asked) -> None:
+def _serve(asked: ClusterCommand) -> None:
     """Serves the report as a page that shows the chain's progress, until the user presses ctrl-C."""
     from adapt.show.report.served_page import FollowedPage, serving
 

@@ -13,7 +13,14 @@ from typing import Any, NoReturn
 
 import yaml
 
-from adapt.cli.inspect_files import TaskLook, TextLook, look_at_task, look_at_text, plain_name, split_paths
+from adapt.cli.inspect_files import (
+    CorpusProperties,
+    TaskProperties,
+    inspect_corpus,
+    inspect_task,
+    plain_name,
+    split_paths,
+)
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import read_objects
 from adapt.corpus.heldout import key_of
@@ -69,10 +76,10 @@ def main(arguments: Sequence[str]) -> None:
     options = _read(arguments)
     out = Path(options.out)
     _check_free(out, options.force)
-    model = ModelSeen.of(options.model)
+    model = ModelProperties.of(options.model)
     task = _task(options.task, out, options.force) if options.task else None
-    text = look_at_text(options.text) if options.text else None
-    general = look_at_text(options.general) if options.general else None
+    text = inspect_corpus(options.text) if options.text else None
+    general = inspect_corpus(options.general) if options.general else None
     content = Draft(model, text, task, general).yaml()
     with storage_errors(out):
         write_atomically(out, content)
@@ -119,7 +126,7 @@ def _check_free(file: Path, force: bool) -> None:
 
 
 @dataclass(frozen=True)
-class ModelSeen:
+class ModelProperties:
     """Properties of a model that decide the configuration."""
 
     name: str
@@ -130,7 +137,7 @@ class ModelSeen:
     is_causal: bool
 
     @classmethod
-    def of(cls, name: str) -> "ModelSeen":
+    def of(cls, name: str) -> "ModelProperties":
         """Reads a model's config.json. The weights of a Hugging Face model are not downloaded.
 
         Raises:
@@ -160,10 +167,10 @@ def _parameters(config: dict[str, Any]) -> float:
     return 12.0 * layers * hidden**2 + first("vocab_size") * hidden
 
 
-def _task(given: Sequence[str], out: Path, force: bool) -> TaskLook:
+def _task(given: Sequence[str], out: Path, force: bool) -> TaskProperties:
     """Inspects a task's files. If dev or test is missing, it is split off train."""
     paths = split_paths(given)
-    look = look_at_task(paths)
+    look = inspect_task(paths)
     absent = [split for split in ("dev", "test") if split not in paths]
     if not absent:
         return look
@@ -171,10 +178,10 @@ def _task(given: Sequence[str], out: Path, force: bool) -> TaskLook:
     for file in files.values():
         _check_free(file, force)
     _split_off(look, files)
-    return look_at_task({**paths, **{split: [str(file)] for split, file in files.items()}}, look.config.name)
+    return inspect_task({**paths, **{split: [str(file)] for split, file in files.items()}}, look.config.name)
 
 
-def _split_off(look: TaskLook, files: dict[str, Path]) -> None:
+def _split_off(look: TaskProperties, files: dict[str, Path]) -> None:
     """Distributes the examples of train over files. Examples with the same text go to the same split."""
     lines: dict[str, list[str]] = {split: [] for split in files}
     absent = [split for split in files if split != "train"]
@@ -207,7 +214,7 @@ class DraftLength:
     """Number of steps after which training stops before the last epoch, or None to run all epochs."""
 
     @classmethod
-    def of(cls, text_bytes: int, model: ModelSeen, on_gpu: bool) -> "DraftLength":
+    def of(cls, text_bytes: int, model: ModelProperties, on_gpu: bool) -> "DraftLength":
         """Chooses the training length: several passes over little text, or some minutes on CPUs with much text."""
         tokens = text_bytes / _BYTES_PER_TOKEN
         sequence = min(_LENGTH, model.longest or _LENGTH)
@@ -220,7 +227,7 @@ class DraftLength:
         return cls(sequence, batch, epochs, per_epoch, _bound(epochs * per_epoch, batch * sequence, model, on_gpu))
 
     @classmethod
-    def of_task(cls, task: TaskLook, model: ModelSeen, on_gpu: bool) -> "DraftLength":
+    def of_task(cls, task: TaskProperties, model: ModelProperties, on_gpu: bool) -> "DraftLength":
         """Chooses the length of a training on the text of a task. The batch is a number of examples."""
         sequence = cls.of(task.text_bytes, model, on_gpu).sequence
         per_epoch = ceil(task.documents / tapt_examples(task))
@@ -229,14 +236,14 @@ class DraftLength:
         return cls(sequence, 0, _TAPT_EPOCHS, per_epoch, bound)
 
 
-def _bound(steps: int, step_tokens: float, model: ModelSeen, on_gpu: bool) -> int | None:
+def _bound(steps: int, step_tokens: float, model: ModelProperties, on_gpu: bool) -> int | None:
     """Returns the maximum number of steps for a first run, or None if the planned number of steps is not larger."""
     affordable = _MOST_STEPS if on_gpu else round(_CPU_WORK / (6 * model.parameters * step_tokens))
     most = max(_FEWEST_STEPS, affordable if affordable < 100 else round(affordable, -1))
     return most if steps > most else None
 
 
-def tapt_examples(task: TaskLook) -> int:
+def tapt_examples(task: TaskProperties) -> int:
     """Returns the number of examples per step: the usual number, or a tenth of the examples of a small task."""
     return max(min(_TAPT_EXAMPLES, task.documents // 10), 1)
 
@@ -245,10 +252,10 @@ def tapt_examples(task: TaskLook) -> int:
 class Draft:
     """The configuration that `dontstop init` writes."""
 
-    model: ModelSeen
-    text: TextLook | None
-    task: TaskLook | None
-    general: TextLook | None = None
+    model: ModelProperties
+    text: CorpusProperties | None
+    task: TaskProperties | None
+    general: CorpusProperties | None = None
 
     @property
     def job(self) -> str:
@@ -284,7 +291,7 @@ class Draft:
             lines += ["objective:", "  kind: causal                  # the model predicts the next token"]
         return "\n".join(lines)
 
-    def _corpus(self, text: TextLook) -> str:
+    def _corpus(self, text: CorpusProperties) -> str:
         about = "" if text.is_whole else "about "
         files = f"{len(text.files)} file{'s' if len(text.files) > 1 else ''} of {_megabytes(text.size)}"
         left_out = f"; {text.dropped:,} others are too short or lack letters" if text.dropped else ""
@@ -343,12 +350,12 @@ class Draft:
             lines.append(f"  general_text_field: {_scalar(self.general.text_field)}")
         return lines
 
-    def _need_task(self) -> TaskLook:
+    def _need_task(self) -> TaskProperties:
         if self.task is None:
             raise ConfigError("there is neither text nor a task", "name files")
         return self.task
 
-    def _task(self, look: TaskLook) -> str:
+    def _task(self, look: TaskProperties) -> str:
         config = look.config
         lines = [
             f"# Examples: {look.counts}. Classes: {_listed(look.classes)}.",
@@ -372,13 +379,13 @@ class Draft:
         return "\n".join(lines)
 
 
-def _rate(model: ModelSeen) -> str:
+def _rate(model: ModelProperties) -> str:
     if model.parameters < _SMALL:
         return "5.0e-4"
     return "5.0e-5" if model.is_causal else "1.0e-4"
 
 
-def _found(text: TextLook | None, task: TaskLook | None) -> list[str]:
+def _found(text: CorpusProperties | None, task: TaskProperties | None) -> list[str]:
     lines = []
     if text:
         about = "" if text.is_whole else "about "
@@ -391,7 +398,7 @@ def _found(text: TextLook | None, task: TaskLook | None) -> list[str]:
     return lines
 
 
-def _next(out: Path, text: TextLook | None, task: TaskLook | None) -> list[str]:
+def _next(out: Path, text: CorpusProperties | None, task: TaskProperties | None) -> list[str]:
     """Lists the commands that the user can run next."""
     config, job = f"--config {shlex.quote(str(out))}", "dapt" if text else "tapt"
     named = "" if text else " --job tapt"

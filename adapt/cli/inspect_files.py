@@ -40,7 +40,7 @@ _COMPRESSED_SHARE = {"parquet": 0.5, "arrow": 1.0}
 
 
 @dataclass
-class FieldSeen:
+class FieldStatistics:
     """Statistics of a field's values in a sample of records."""
 
     name: str
@@ -85,21 +85,21 @@ class FieldSeen:
         return f"{self.name!r} ({most}{length})"
 
 
-def fields_seen(records: Iterable[Any]) -> dict[str, FieldSeen]:
+def field_statistics(records: Iterable[Any]) -> dict[str, FieldStatistics]:
     """Collects statistics of the fields of records, keyed by field name.
 
     Args:
         records: mappings from field names to values. Records of other types are skipped.
     """
-    seen: dict[str, FieldSeen] = {}
+    seen: dict[str, FieldStatistics] = {}
     for record in records:
         if not isinstance(record, Bad):
             for name, value in record.items():
-                seen.setdefault(name, FieldSeen(name)).add(value)
+                seen.setdefault(name, FieldStatistics(name)).add(value)
     return seen
 
 
-def find_text(seen: dict[str, FieldSeen], where: str) -> str:
+def find_text(seen: dict[str, FieldStatistics], where: str) -> str:
     """Finds the field that holds the text: `text` if it holds strings, otherwise the field with the most prose.
 
     Args:
@@ -122,7 +122,7 @@ def find_text(seen: dict[str, FieldSeen], where: str) -> str:
 
 
 @dataclass(frozen=True)
-class TextLook:
+class CorpusProperties:
     """Properties of a corpus, read from its files."""
 
     paths: list[str]
@@ -148,7 +148,7 @@ class TextLook:
     """Approximate number of documents that `heldout_fraction` holds out."""
 
 
-def look_at_text(paths: Sequence[str]) -> TextLook:
+def inspect_corpus(paths: Sequence[str]) -> CorpusProperties:
     """Inspects the files of a corpus, reading at most about SAMPLE_BYTES.
 
     Args:
@@ -163,7 +163,7 @@ def look_at_text(paths: Sequence[str]) -> TextLook:
     with_fields = [file for file in sampled if format_of(file)[0] != "text"]
     text_field, others = None, []
     if with_fields:
-        seen = fields_seen(record for file in with_fields for record in _first_records(file))
+        seen = field_statistics(record for file in with_fields for record in _first_records(file))
         text_field = find_text(seen, _named(with_fields))
         others = [name for name in seen if name != text_field]
         for file in with_fields:
@@ -187,7 +187,7 @@ def look_at_text(paths: Sequence[str]) -> TextLook:
     size = sum(map(_size, files))
     factor = 1.0 if is_whole else max(size / max(on_disk, 1.0), 1.0)
     documents = round(factor * len(kept)) if is_whole else int(float(f"{factor * len(kept):.2g}"))
-    return TextLook(
+    return CorpusProperties(
         [*paths],
         files,
         size,
@@ -294,7 +294,7 @@ def _unit(files: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class TaskLook:
+class TaskProperties:
     """Properties of a task, read from its files."""
 
     config: TaskConfig
@@ -346,7 +346,7 @@ def split_paths(given: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def look_at_task(paths: dict[str, list[str]], name: str = "") -> TaskLook:
+def inspect_task(paths: dict[str, list[str]], name: str = "") -> TaskProperties:
     """Inspects all files of a task. It reads them completely, as the job does.
 
     Args:
@@ -359,7 +359,7 @@ def look_at_task(paths: dict[str, list[str]], name: str = "") -> TaskLook:
     """
     files = expand_paths(paths["train"])
     records = [record for file in _spread(files) for record in _first_records(file, _EXAMPLES)]
-    seen = fields_seen(records)
+    seen = field_statistics(records)
     kind, text, label, labels = _task_fields(records, seen, _named(files))
     near = Path(files[0])
     name = name or (near.parent.name if near.name.lower().startswith("train") else near.name.partition(".")[0])
@@ -371,7 +371,7 @@ def look_at_task(paths: dict[str, list[str]], name: str = "") -> TaskLook:
         **{split: files if len(files) > 1 else files[0] for split, files in paths.items()},  # type: ignore[arg-type]
     )
     splits = {split: check_split(config, split).examples for split in paths}
-    return TaskLook(
+    return TaskProperties(
         config,
         {split: len(examples) for split, examples in splits.items()},
         classes_of(kind, {split: splits.get(split, splits["train"]) for split in _SPLIT_NAMES}),
@@ -381,7 +381,9 @@ def look_at_task(paths: dict[str, list[str]], name: str = "") -> TaskLook:
     )
 
 
-def _task_fields(records: Sequence[Any], seen: dict[str, FieldSeen], where: str) -> tuple[str, str, str, list[str]]:
+def _task_fields(
+    records: Sequence[Any], seen: dict[str, FieldStatistics], where: str
+) -> tuple[str, str, str, list[str]]:
     """Detects a task's kind, text field and label field, and lists all fields that could hold the label."""
     lists = {name: each for name, each in seen.items() if each.lists > each.strings + each.others}
     mixed = {
@@ -411,7 +413,7 @@ def _task_fields(records: Sequence[Any], seen: dict[str, FieldSeen], where: str)
     return ("multi_label" if found[0] in lists else "single_label"), text, found[0], found
 
 
-def _why_no_label(seen: FieldSeen) -> str:
+def _why_no_label(seen: FieldStatistics) -> str:
     if not seen.values:
         return "holds neither strings nor integers"
     if len(seen.values) == 1:

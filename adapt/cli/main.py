@@ -14,7 +14,7 @@ from adapt.cli.init import OPTIONS
 from adapt.config import Config, flat
 from adapt.job import JOBS
 from adapt.job.job_run import carry_out
-from adapt.job.vocabulary_job import told
+from adapt.job.vocabulary_job import with_action
 from adapt.parse.keys import option_sections
 from adapt.show.blocks import Block, Table, TextBlock
 from adapt.show.terminal import render_text
@@ -93,7 +93,7 @@ def run_named(name: str, arguments: Sequence[str]) -> None:
     """Runs the job with the given name."""
     taken = with_files([*arguments], "--config", unless_here(recipes()))
     if name == "vocabulary":
-        taken = told(taken)
+        taken = with_action(taken)
     carry_out(JOBS[name], taken)
 
 

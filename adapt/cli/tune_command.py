@@ -10,7 +10,7 @@ from adapt.show.terminal import show_blocks
 from adapt.stage.context import root_of
 from adapt.terminal.console import finish, log
 from adapt.tuning.search_forecast import SearchAhead
-from adapt.tuning.search_run import run_search, search_asked
+from adapt.tuning.search_run import run_search, search_of_command
 from adapt.tuning.search_stage import Search
 
 HELP = """\
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> None:
         print(HELP)
         return
     verb, *rest = arguments if arguments[0] in ("plan", "status") else ["run", *arguments]
-    search = search_asked(rest)
+    search = search_of_command(rest)
     {"run": _run, "plan": _plan, "status": _status}[verb](search, Store(root_of(search.config)))
 
 

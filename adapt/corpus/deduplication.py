@@ -6,7 +6,7 @@ clusters, and the first document of each cluster in stream order is kept. The re
 workers and partitions, nor on the order in which tasks end.
 
 No document may be trained on if a copy of it is measured. Earlier sources (the argument `before`) lose no documents, so
-they decide which documents of the other sources are left out (`kept_apart`).
+they decide which documents of the other sources are left out (`documents_left_out`).
 """
 
 import json
@@ -177,7 +177,7 @@ def deduplicate(
         linked = merged(np.stack([b["first"], b["document"]], axis=1) for b in matched.iter_batches(batch_size=None))
     documents, firsts = clusters(linked)
     heldout = parts.values(documents, "heldout")[:, 0] if len(documents) else np.zeros(0, np.uint8)
-    duplicate, opposed = kept_apart(firsts, parts.sources(documents), heldout.astype(bool), len(before))
+    duplicate, opposed = documents_left_out(firsts, parts.sources(documents), heldout.astype(bool), len(before))
     thinned = np.array([corpus.deduplicate != "none" for _, _, corpus in (*before, *sources)], bool)
     duplicate &= thinned[parts.sources(documents)]
     reasons = np.where(opposed, np.where(heldout, TRAINED, MEASURED), DUPLICATE)
@@ -265,7 +265,7 @@ def clusters(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return documents, documents[first[labels]] if size else documents
 
 
-def kept_apart(
+def documents_left_out(
     firsts: np.ndarray, sources: np.ndarray, heldout: np.ndarray, before: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Decides which documents of clusters are left out.

@@ -22,7 +22,7 @@ import ray
 from tokenizers import Encoding, Tokenizer
 
 from adapt.corpus.corpora import PLAIN, Form
-from adapt.corpus.entities import Span, apart, tagged
+from adapt.corpus.entities import Span, tagged, without_overlaps
 from adapt.corpus.heldout import in_share, keys_of
 from adapt.corpus.legibility import count_sample
 from adapt.corpus.read_progress import text_sizes
@@ -328,7 +328,7 @@ def entity_numbers(begins: np.ndarray, ends: np.ndarray, special: np.ndarray, en
         special: whether each token is a special token.
         entities: positions [start, end) in characters. Of overlapping entities, the first and longest counts.
     """
-    firsts, lasts = np.array([*apart(entities), _BEYOND]).T
+    firsts, lasts = np.array([*without_overlaps(entities), _BEYOND]).T
     number = np.searchsorted(lasts, begins, side="right")  # the first entity that ends after the token begins
     ends = np.maximum(ends, begins + 1)  # RoBERTa's tokenizer gives a token of one blank an empty range
     return np.where((firsts[number] < ends) & ~special, number, -1)

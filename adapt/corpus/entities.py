@@ -58,7 +58,7 @@ def parse_entities(value: Any, characters: int) -> list[Span] | None:
     return pairs if well else None
 
 
-def apart(entities: Iterable[Span]) -> list[Span]:
+def without_overlaps(entities: Iterable[Span]) -> list[Span]:
     """Sorts entities from left to right and removes overlaps.
 
     The first of overlapping entities is kept, and the longest of entities with the same start.

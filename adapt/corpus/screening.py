@@ -364,7 +364,7 @@ REJECTS = "rejects"
 """Name of the folder with the dropped documents, one file per item."""
 
 
-class Held(Protocol):
+class CheckHolder(Protocol):
     """Gives access to a check of texts, which is in this process or in Ray's object store."""
 
     def fetch(self) -> EvaluationIndex | Measured:
@@ -386,12 +386,12 @@ class Local:
 class Screen:
     """The checks that the documents of a source must pass besides the blocks of `corpus.cleaning`."""
 
-    contaminated: Held | None = None
+    contaminated: CheckHolder | None = None
     """Access to the check for texts of evaluation sets; None if there is no evaluation set."""
     duplicates: Path | None = None
     """File of stage `dedup` for this source: an Arrow table of `item`, `ordinal` and `reason`, sorted. None if
     duplicates are kept."""
-    measured: Held | None = None
+    measured: CheckHolder | None = None
     """Access to the check for texts that are measured; None if no text is measured."""
     rejects: Path | None = None
     """Folder for dropped documents, which are written as jsonl.gz with `reason`, `source`, `record` and `text`. None if
@@ -428,7 +428,7 @@ def local_screen(corpus: CorpusConfig, measured: Measured | None = None, duplica
     )
 
 
-def _fetched(held: Held | None) -> Check | None:
+def _fetched(held: CheckHolder | None) -> Check | None:
     return held.fetch().many if held else None
 
 

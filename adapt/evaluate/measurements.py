@@ -15,9 +15,9 @@ from adapt.show.blocks import (
     darkness,
     estimated,
     formatted,
+    heatmap,
     heldout_note,
     interval,
-    square,
     summary,
 )
 from adapt.support.better import Less, More
@@ -459,7 +459,7 @@ class Similar:
                 False,
             ),
         )
-        tables = [square(self.domains, of, title, note, is_share) for of, title, note, is_share in measured if of]
+        tables = [heatmap(self.domains, of, title, note, is_share) for of, title, note, is_share in measured if of]
         picture = TextBlock(f"Picture of the matrices: {record.path / 'similarity.png'}")
         return [*summary(self._sentence()), *tables, picture]
 

@@ -30,7 +30,7 @@ MAX_GRADIENT_NORM = 1.0
 
 
 @dataclass(frozen=True)
-class Course:
+class LoopInput:
     """The input of the training loop: a module, its loss, and its score on dev."""
 
     module: nn.Module
@@ -60,7 +60,7 @@ class History:
         return float(self.curve[self.best_epoch - 1]["dev"]) if self.best_epoch else -math.inf
 
 
-def train(course: Course, settings: FinetuneSettings, seed: int, loss_scaling: bool = False) -> History:
+def train(course: LoopInput, settings: FinetuneSettings, seed: int, loss_scaling: bool = False) -> History:
     """Trains a module. Afterwards the module is in evaluation mode and has the weights of its best epoch.
 
     The optimizer is AdamW. The learning rate rises during warm-up and then falls linearly to 0. Gradients are clipped
@@ -104,7 +104,7 @@ def train(course: Course, settings: FinetuneSettings, seed: int, loss_scaling: b
     return history
 
 
-def _add_gradients(course: Course, chosen: np.ndarray, at_once: int, scaler: torch.amp.GradScaler) -> float:
+def _add_gradients(course: LoopInput, chosen: np.ndarray, at_once: int, scaler: torch.amp.GradScaler) -> float:
     """Adds up the gradients of some examples, `at_once` examples at a time, and returns their mean loss."""
     mass, value = float(course.masses[chosen].sum()) or 1.0, 0.0
     for start in range(0, len(chosen), at_once):
@@ -204,14 +204,14 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
-class FinetunePlace:
+class FinetuneDevice:
     """The device and the precision of a run. Weights are always fp32."""
 
     device: torch.device
     precision: Precision
 
     @classmethod
-    def here(cls, precision: str) -> FinetunePlace:
+    def here(cls, precision: str) -> FinetuneDevice:
         """Returns the GPU that this process sees, else the CPU. `auto` is resolved as in pre-training."""
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return cls(device, resolve(precision, device))

@@ -36,7 +36,7 @@ from adapt.finetune.classifier import (
     width,
 )
 from adapt.finetune.examples import ExampleBatch, Examples, Problem, in_passes
-from adapt.finetune.finetune_loop import Course, FinetunePlace, FinetuneSettings, History, train
+from adapt.finetune.finetune_loop import FinetuneDevice, FinetuneSettings, History, LoopInput, train
 from adapt.model.states import last_hidden_state
 from adapt.task.dataset import IGNORED
 
@@ -65,7 +65,7 @@ class Tuning:
     """
 
     def __init__(
-        self, encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetunePlace
+        self, encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetuneDevice
     ) -> None:
         finetune, facts = settings.finetune, problem.facts
         self.problem, self.place = problem, place
@@ -96,7 +96,7 @@ class Tuning:
 
 
 def tune_classifier(
-    encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetunePlace
+    encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetuneDevice
 ) -> Learned:
     """Trains an encoder and a new head; see `Tuning` and `adapt.finetune.finetune_loop`.
 
@@ -104,7 +104,7 @@ def tune_classifier(
         TrainingError: the loss is not finite.
     """
     tuning = Tuning(encoder, problem, settings, seed, place)
-    course = Course(
+    course = LoopInput(
         tuning.classifier,
         tuning.loss,
         lambda: problem.score("dev", tuning.predict("dev")),
@@ -129,7 +129,7 @@ def add_lora(encoder: PreTrainedModel, finetune: FinetuneConfig) -> None:
     inject_adapter_in_model(settings, encoder)
 
 
-def loss_of(problem: Problem, finetune: FinetuneConfig, place: FinetunePlace) -> TaskLoss:
+def loss_of(problem: Problem, finetune: FinetuneConfig, place: FinetuneDevice) -> TaskLoss:
     """Returns the loss of a task, with the configured class weights."""
     if finetune.class_weights == "none":
         return TaskLoss(problem.facts.kind)
@@ -149,7 +149,7 @@ UNITS_AT_ONCE = 4096
 
 
 def extract_features(
-    encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetunePlace
+    encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetuneDevice
 ) -> Learned:
     """Fits logistic regression on the standardized states of the units in the last layer.
 
@@ -186,7 +186,7 @@ def extract_features(
 
 
 def probe(
-    encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetunePlace
+    encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetuneDevice
 ) -> Learned:
     """Trains a linear layer on a learned mix of the units' states in all layers, with the same loop as a model.
 
@@ -214,12 +214,12 @@ def probe(
         return torch.cat(predicted).numpy()
 
     masses = loss.masses(examples["train"])
-    course = Course(head, batch_loss, lambda: problem.score("dev", predict("dev")), masses)
+    course = LoopInput(head, batch_loss, lambda: problem.score("dev", predict("dev")), masses)
     return Learned(predict, train(course, settings, seed), trained_numbers(head))
 
 
 def _computed(
-    encoder: PreTrainedModel, problem: Problem, place: FinetunePlace, function: Callable[[ExampleBatch], Tensor]
+    encoder: PreTrainedModel, problem: Problem, place: FinetuneDevice, function: Callable[[ExampleBatch], Tensor]
 ) -> dict[str, Tensor]:
     """Returns the function's values for the units of every split, [U, ...], on the CPU."""
     nn.Module.to(encoder, place.device).eval()

@@ -61,7 +61,7 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
     _await_room(run.config.resources, cpus, gpus)
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_work)
     with user_errors(*fits_with_less(run.config.finetune), MICRO_BATCH):
-        result: RunFound = ray.get(task.remote(run, folder.absolute()))
+        result: RunResult = ray.get(task.remote(run, folder.absolute()))
     result.write(folder)
     return {**result.metrics, "device_seconds": result.metrics["seconds"] * (gpus or 1)}
 
@@ -95,7 +95,7 @@ def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
         raise ClusterError(error.what, "lower finetune.cpus_per_seed or finetune.gpus_per_seed") from error
 
 
-def _work(run: FinetuneRun, folder: Path) -> RunFound:
+def _work(run: FinetuneRun, folder: Path) -> RunResult:
     hide_unreserved_gpus()
     from adapt.finetune.seed_run import seed_work
 
@@ -110,7 +110,7 @@ CURVE_FILE = "curve.json"
 
 
 @dataclass(frozen=True)
-class RunFound:
+class RunResult:
     """The result of a run: metrics, training curve and predictions."""
 
     metrics: dict[str, Any]

@@ -13,10 +13,10 @@ import torch
 from adapt.config import Config
 from adapt.finetune.classifier import save_classifier
 from adapt.finetune.examples import Problem
-from adapt.finetune.finetune_loop import FinetunePlace, FinetuneSettings, check_savable
+from adapt.finetune.finetune_loop import FinetuneDevice, FinetuneSettings, check_savable
 from adapt.finetune.finetune_modes import Learned, extract_features, probe, tune_classifier
 from adapt.finetune.metrics import task_scores
-from adapt.finetune.ray_task import FinetuneRun, RunFound
+from adapt.finetune.ray_task import FinetuneRun, RunResult
 from adapt.model.additions.domain_modules import choose_domain, domain_vectors, domains_of, nearest_domains
 from adapt.model.architecture import is_detector
 from adapt.model.detector import load_discriminator
@@ -38,14 +38,14 @@ ROUTED_EXAMPLES = 256
 """Largest number of train examples whose mean vector determines the nearest domain."""
 
 
-def seed_work(run: FinetuneRun, folder: Path) -> RunFound:
+def seed_work(run: FinetuneRun, folder: Path) -> RunResult:
     """Calls `finetune_work` in the Ray task. Without a GPU, it uses the CPU cores that the task reserved."""
     if not torch.cuda.is_available():
         use_threads(run.config.finetune.cpus_per_seed)
     return finetune_work(run.config, run.pretrained, Path(run.task), run.seed, folder)
 
 
-def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path) -> RunFound:
+def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path) -> RunResult:
     """Fine-tunes a model on a task and tests it. With `finetune.save_model`, the model is written into `folder`.
 
     Raises:
@@ -54,7 +54,7 @@ def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, fold
         TrainingError: the loss is not finite.
     """
     begin = time.perf_counter()
-    finetune, place = config.finetune, FinetunePlace.here(config.training.precision)
+    finetune, place = config.finetune, FinetuneDevice.here(config.training.precision)
     causal = is_decoder(load_config(start.model, start.trust_remote_code))
     settings = FinetuneSettings.of(finetune, start.model, causal, len(Split.load(task, "train")))
     if finetune.save_model:
@@ -77,12 +77,12 @@ def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, fold
         save_classifier(learned.classifier, start.model, problem.facts, problem.examples["test"], tokenizer, folder)
     metrics = _metrics(problem, settings, learned, probabilities) | {"mode": finetune.mode, "seed": seed, **parts}
     metrics["seconds"] = time.perf_counter() - begin
-    return RunFound(
+    return RunResult(
         metrics, learned.history.curve, {name: problem.lines(name, by_unit) for name, by_unit in probabilities.items()}
     )
 
 
-def _domain_parts(model: Any, problem: Problem, domain: str | None, place: FinetunePlace) -> dict[str, str]:
+def _domain_parts(model: Any, problem: Problem, domain: str | None, place: FinetuneDevice) -> dict[str, str]:
     """Activates the model's parts (such as adapters) for a domain: the configured domain, else the nearest one.
 
     Returns:

@@ -19,14 +19,14 @@ NOBODY = -1
 """Id or position of a missing result."""
 
 
-def library() -> Any:
+def faiss_library() -> Any:
     """Imports faiss, untyped because its own types are incomplete."""
     import faiss
 
     return faiss
 
 
-def nobody(queries: int, count: int) -> Nearest:
+def no_neighbours(queries: int, count: int) -> Nearest:
     """Returns the result of a search without any neighbour: distances inf, ids -1."""
     return np.full((queries, count), np.inf), np.full((queries, count), NOBODY, np.int64)
 
@@ -37,7 +37,7 @@ def nearest_first(distances: np.ndarray, ids: np.ndarray, count: int) -> Nearest
     Missing results have distance inf and id -1.
     """
     order = np.lexsort((ids, distances), axis=-1)[:, :count]
-    nearest = nobody(len(distances), count)
+    nearest = no_neighbours(len(distances), count)
     for whole, values in zip(nearest, (distances, ids), strict=True):
         whole[:, : order.shape[1]] = np.take_along_axis(values, order, 1)
     return nearest
@@ -68,7 +68,7 @@ def nearest_of(part: VectorPart, queries: np.ndarray, count: int, among: np.ndar
       among: positions of the vectors to search, in rising order. None searches all vectors of the part.
     """
     size = len(part.ids) if among is None else len(among)
-    found = nobody(len(queries), count)
+    found = no_neighbours(len(queries), count)
     open_, depth = np.arange(len(queries)), min(size, count + count // 8 + 64)
     while len(open_) and size:
         scores, positions = _scanned(part.rows, queries[open_].astype(np.float32), depth, among)
@@ -92,7 +92,7 @@ def ranked(part: VectorPart, queries: np.ndarray, positions: np.ndarray, count: 
       positions: positions of the candidates in the part, int64 [q, m]. NOBODY marks a missing candidate.
       count: number of neighbours per query.
     """
-    distances, ids = nobody(*positions.shape)
+    distances, ids = no_neighbours(*positions.shape)
     for number, (query, candidates) in enumerate(zip(queries, positions, strict=True)):
         known = np.sort(candidates[candidates != NOBODY])  # sorted, so that files are read forwards
         distances[number, : len(known)] = distances_to(query, part.rows[known])
@@ -124,7 +124,7 @@ def _scanned(
 
 
 def _largest(queries: np.ndarray, block: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    faiss = library()
+    faiss = faiss_library()
     by_product: dict[str, Any] = {"metric": faiss.METRIC_INNER_PRODUCT}
     found: tuple[np.ndarray, np.ndarray]
     if faiss.get_num_gpus() and count <= MOST_ON_GPU:

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from adapt.index.exact_search import library
+from adapt.index.exact_search import faiss_library
 from adapt.index.parts import VectorPart
 from adapt.runner.files import file_aside
 from adapt.support.errors import ConfigError, DataError, nearest
@@ -120,7 +120,7 @@ def train_candidates(plan: IndexPlan, sample: np.ndarray, folder: Path) -> None:
 
 def add_candidates(part: VectorPart, folder: Path) -> None:
     """Writes the index of a part's vectors. The index finds positions in the part and not ids."""
-    faiss = library()
+    faiss = faiss_library()
     index = faiss.read_index(str(folder / TRAINED_FILE))
     for start in range(0, len(part.rows), _BLOCK):
         index.add(padded(part.rows[start : start + _BLOCK].astype(np.float32), index.d))
@@ -147,7 +147,7 @@ class Proposer:
           number: number of the part.
           is_narrowed: whether searches are limited to some of the vectors, which faiss supports only on the CPU.
         """
-        faiss = library()
+        faiss = faiss_library()
         file = str(folder / candidates_file(number))
         if faiss.get_num_gpus() and plan.kind == "ivf" and not is_narrowed:
             resources = faiss.StandardGpuResources()
@@ -164,7 +164,7 @@ class Proposer:
           width: number of lists, or of candidates in the graph, that are searched.
           among: positions of the vectors to search, in rising order. None searches all vectors.
         """
-        faiss = library()
+        faiss = faiss_library()
         wide = padded(queries.astype(np.float32), self.index.d)
         depth = min(int(MORE[self.plan.kind] * count) + 16, self.index.ntotal if among is None else len(among))
         if not depth:
@@ -190,7 +190,7 @@ def padded(rows: np.ndarray, dimension: int) -> np.ndarray:
 
 
 def _untrained(plan: IndexPlan, dimension: int) -> Any:
-    faiss = library()
+    faiss = faiss_library()
     product = faiss.METRIC_INNER_PRODUCT
     if plan.kind == "hnsw":
         return faiss.IndexHNSWSQ(dimension, faiss.ScalarQuantizer.QT_fp16, LINKS, product)
@@ -217,6 +217,6 @@ def training_positions(vectors: int, plan: IndexPlan) -> np.ndarray:
 
 
 def _write(index: Any, file: Path) -> None:
-    faiss = library()
+    faiss = faiss_library()
     with file_aside(file) as aside:
         faiss.write_index(index, str(aside))

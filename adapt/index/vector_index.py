@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from adapt.index.exact_search import Nearest, library, merge_nearest, nearest_of, ranked
+from adapt.index.exact_search import Nearest, faiss_library, merge_nearest, nearest_of, ranked
 from adapt.index.index_files import IndexFacts
 from adapt.index.index_kinds import FIRST_WIDTH, FLAT_VECTORS, Proposer, widest
 from adapt.index.parts import VectorPart, unit_rows
@@ -157,7 +157,7 @@ class Shard:
         self, folder: Path, embedder: str | None, numbers: Sequence[int], only: np.ndarray | None, threads: int
     ) -> None:
         hide_unreserved_gpus()
-        library().omp_set_num_threads(threads)
+        faiss_library().omp_set_num_threads(threads)
         self._index = VectorIndex.open(folder, embedder, numbers, only)
 
     def search(self, queries: np.ndarray, k: int, width: int | None, exactly: bool) -> Nearest:

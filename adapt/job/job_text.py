@@ -70,7 +70,7 @@ def domain_text(context: Context, general: Prepare | None) -> DomainText:
         listed_files(context, corpus, f"{config.name}-{source}" if source else config.name, source)
         for source, corpus in sources_of(config.corpus)
     )
-    dedup = deduplicated(context, sources, beside(context, general))
+    dedup = deduplicated(context, sources, measured_general_files(context, general))
     prepared = {
         files.source or "domain": prepared_files(context, files, general, dedup, place)
         for place, files in enumerate(sources)
@@ -100,10 +100,10 @@ def replayed_text(
     files = listed_files(context, replayed_corpus(context.config), name, REPLAY)
     if measured is None:
         measured = [general] if general else []
-    return prepared_beside(context, files, measured, general, unseen)
+    return additional_text(context, files, measured, general, unseen)
 
 
-def prepared_beside(
+def additional_text(
     context: Context,
     files: Files,
     measured: Sequence[Stage[Prepared]],
@@ -111,7 +111,7 @@ def prepared_beside(
     unseen: TaskTexts | None,
 ) -> Prepare:
     """Prepares additional text to train on, without near copies of the measured general text."""
-    apart = beside(context, general, replay=False)
+    apart = measured_general_files(context, general, replay=False)
     dedup = deduplicated(context, (files,), apart, unseen) if apart else None
     return Prepare(
         files.listing.name, files, context.tokens, context.config, dedup, unseen=unseen, measured=tuple(measured)
@@ -126,7 +126,7 @@ def prepared_files(
     return Prepare(files.listing.name, files, context.tokens, context.config, dedup, place, measured=measured)
 
 
-def beside(context: Context, general: Prepare | None, replay: bool = True) -> tuple[Files, ...]:
+def measured_general_files(context: Context, general: Prepare | None, replay: bool = True) -> tuple[Files, ...]:
     """Lists the files of general text whose near copies a corpus must not contain.
 
     The list is empty unless `corpus.deduplicate` is `near`.

@@ -10,7 +10,7 @@ from adapt.job.job_run import Job
 from adapt.job.job_text import DomainText, general_text
 from adapt.job.measuring_jobs import with_model
 from adapt.runner import Stage
-from adapt.select.table import SelectionStep, steps_of, way_of
+from adapt.select.table import SelectionStep, selections_name, steps_of
 from adapt.stage.context import Context
 from adapt.stage.document_vectors import (
     BuildIndex,
@@ -119,7 +119,7 @@ def select_documents(context: Context, general: Prepare | None, like: Select | N
     config = context.config
     steps = steps_of(config)
     _check(config, like is not None)
-    name = f"{config.name}-{way_of(steps)}"
+    name = f"{config.name}-{selections_name(steps)}"
     tasks = tasks_with_text(config)
     paths = dict.fromkeys(path for step in steps for path in step.selection.models())
     pool = listed_files(context, selection_pool(config), f"{config.name}-pool")
@@ -140,7 +140,7 @@ def select_documents(context: Context, general: Prepare | None, like: Select | N
     )
 
 
-def random_beside(context: Context, chosen: Select) -> Select:
+def random_control(context: Context, chosen: Select) -> Select:
     """Builds a selection of random documents from the pool of `chosen`, with the same number of tokens."""
     config = context.config
     random = SelectConfig(pool_paths=config.select.pool_paths, pool_text_field=config.select.pool_text_field)
@@ -253,7 +253,7 @@ def select_stages(context: Context) -> JudgeSelection:
         name=chosen.name,
         config=context.config,
         chosen=chosen,
-        control=None if chosen.way == "random" else random_beside(context, chosen),
+        control=None if chosen.way == "random" else random_control(context, chosen),
         target=chosen.target,
         start=context.start if context.config.select.measure_loss else None,
         tokens=chosen.tokens,

@@ -13,13 +13,13 @@ from adapt.job.sequence_steps import (
     check_domains,
     domain_of,
     domain_texts,
+    finetuning_after,
     in_its_mode,
-    known_after,
+    measurements_after,
     on_domain,
     recalled_texts,
     sequence_step,
     tasks_of,
-    taught,
     tested,
     with_general_share,
 )
@@ -27,7 +27,7 @@ from adapt.merge.merger import Merging
 from adapt.merge.table import MERGERS, merging_of
 from adapt.method.table import method_of
 from adapt.model.start import Start
-from adapt.stage.context import Context, Noted, root_of
+from adapt.stage.context import Context, DomainOrder, root_of
 from adapt.stage.domain_sequence import Sequence as SequenceStage
 from adapt.stage.finetuning import task_of
 from adapt.stage.merge_stage import Merge
@@ -72,7 +72,7 @@ def _merged_step(setup: Setup, domain: Context, number: int, training: Train, mo
         export=None,
         merged=merge,
         others=Evaluate.of(context, f"after-{number}", texts),
-        runs=taught(setup, context, tested(setup, number, seen[-1], seen)),
+        runs=finetuning_after(setup, context, tested(setup, number, seen[-1], seen)),
         past={},
         is_on_the_last=False,
     )
@@ -146,9 +146,9 @@ def sequence_stages(context: Context) -> SequenceStage:
         texts=setup.texts,
         tasks={task.name: task_of(context, task) for task in setup.tasks},
         before=before,
-        untaught=taught(setup, context, setup.tasks) if config.sequence.forward_transfer else {},
+        untaught=finetuning_after(setup, context, setup.tasks) if config.sequence.forward_transfer else {},
         steps=steps,
-        past=known_after(setup, steps[-1]) if config.sequence.mode == "continual" else {},
+        past=measurements_after(setup, steps[-1]) if config.sequence.mode == "continual" else {},
     )
 
 
@@ -157,7 +157,7 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
     context = setup.context
     past = before_training(context, [setup.texts[setup.order[0]]], replayed_text(context, setup.general))
     keys = tuple((name, text.key) for name, text in setup.texts.items())
-    noted = Noted.of(root_of(context.config), context.config.name, keys)
+    noted = DomainOrder.of(root_of(context.config), context.config.name, keys)
     noted.check()
     for number, name in enumerate(setup.order, start=1):
         domain = with_general_share(on_domain(setup, context, name), number)
@@ -173,7 +173,7 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
         )
         step = sequence_step(setup, domain, number, name, training, past)
         yield step
-        context, past = context.starting_from(step.training), known_after(setup, step)
+        context, past = context.starting_from(step.training), measurements_after(setup, step)
 
 
 def _each_alone(setup: Setup) -> Iterator[Step]:

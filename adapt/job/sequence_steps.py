@@ -6,7 +6,7 @@ from typing import Any
 
 from adapt.config import Config, TaskConfig
 from adapt.corpus.files.sources import sources_of
-from adapt.job.job_text import after_training, beside, deduplicated, on_one_source, prepared_files
+from adapt.job.job_text import after_training, deduplicated, measured_general_files, on_one_source, prepared_files
 from adapt.method.replay import check_share_left
 from adapt.method.table import method_of, past_fraction
 from adapt.parse.keys import unknown
@@ -114,7 +114,7 @@ def domain_texts(context: Context, order: Sequence[str], general: Prepare | None
         ConfigError: two domains have the same text.
     """
     config, texts = context.config, dict[str, Prepare]()
-    before = beside(context, general)
+    before = measured_general_files(context, general)
     for name, corpus in sources_of(config.corpus):
         if name in order:
             files = listed_files(context, corpus, f"{config.name}-{name}", name)
@@ -224,7 +224,7 @@ def sequence_step(
         others=Evaluate.of(trained, f"after-{number}", others, {n: n for n in others} if by_domain else {})
         if others
         else None,
-        runs=taught(setup, trained, tested(setup, number, name, seen), seen if by_domain else ()),
+        runs=finetuning_after(setup, trained, tested(setup, number, name, seen), seen if by_domain else ()),
         past=past,
         is_on_the_last=mode == "continual",
         own=export.after if own else None,
@@ -237,13 +237,13 @@ def recalled_texts(setup: Setup, number: int) -> Mapping[str, Prepare]:
     return {name: setup.texts[name] for name in past}
 
 
-def known_after(setup: Setup, step: Step) -> Mapping[str, Stage[Any]]:
+def measurements_after(setup: Setup, step: Step) -> Mapping[str, Stage[Any]]:
     """Builds the stages that the method needs after the domain of a step was learnt."""
     context = on_domain(setup, setup.context, step.domain).starting_from(step.training)
     return after_training(context, setup.texts[step.domain], step.past)
 
 
-def taught(setup: Setup, context: Context, tasks: Sequence[TaskConfig], parted: Sequence[str] = ()) -> Runs:
+def finetuning_after(setup: Setup, context: Context, tasks: Sequence[TaskConfig], parted: Sequence[str] = ()) -> Runs:
     """Builds fine-tuning runs that start from the model of `context`, one run per task and seed.
 
     Args:

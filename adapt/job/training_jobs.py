@@ -7,7 +7,7 @@ from adapt.config import Config, TaskConfig
 from adapt.config.job_config import DAPT, TAPT_LENGTH, Kind
 from adapt.corpus.corpora import FILES, pooled_corpus
 from adapt.job.job_run import Job
-from adapt.job.job_text import before_training, domain_text, general_text, prepared_beside, replayed_text
+from adapt.job.job_text import additional_text, before_training, domain_text, general_text, replayed_text
 from adapt.job.selection_job import (
     has_corpus,
     selected_domain,
@@ -95,7 +95,7 @@ def tapt_stages(context: Context) -> Export:
     unseen = unseen_texts(context, tasks)
     if config.tapt.pool_paths:
         pool = listed_files(context, pooled_corpus(config), f"{config.name}-pool")
-        sources[POOL] = prepared_beside(context, pool, apart, general, unseen)
+        sources[POOL] = additional_text(context, pool, apart, general, unseen)
     if chosen := selection_of_job(context, general):
         sources[SELECTION] = selected_text(context, chosen, apart, unseen)
     text = next(iter(sources.values())) if len(sources) == 1 else Gather(config.name, sources)

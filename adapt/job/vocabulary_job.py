@@ -11,7 +11,7 @@ from adapt.config.kinds import Kinds
 from adapt.corpus.corpora import general_corpus
 from adapt.corpus.files.sources import sources_of
 from adapt.job.job_run import Job
-from adapt.job.job_text import beside, deduplicated, general_text
+from adapt.job.job_text import deduplicated, general_text, measured_general_files
 from adapt.model.additions.table import refuse_additions
 from adapt.model.architecture import PATTERNS
 from adapt.model.locate import CONFIG, read_json
@@ -59,7 +59,7 @@ def screening(context: Context) -> Screening:
         ConfigError, DataError: `adapt.job.job_text.general_text` raises an error.
     """
     general, sources = general_text(context), tuple(domain_files(context).values())
-    dedup = deduplicated(context, sources, beside(context, general))
+    dedup = deduplicated(context, sources, measured_general_files(context, general))
     return Screening(general.files if general else None, dedup)
 
 
@@ -182,7 +182,7 @@ ACTIONS: Kinds[Callable[[Context], Stage[Any]]] = Kinds(
 """The functions of this file that build the last stage, keyed by action."""
 
 
-def told(arguments: Sequence[str]) -> list[str]:
+def with_action(arguments: Sequence[str]) -> list[str]:
     """Replaces the first word of a command line by the option `--vocabulary.action`, if the word names an action."""
     if arguments and not arguments[0].startswith("-"):
         return [f"--vocabulary.action={arguments[0]}", *arguments[1:]]

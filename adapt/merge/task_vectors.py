@@ -86,13 +86,13 @@ class Dare(Merger):
         """Returns the route from the base along the weighted sum of the drawn elements."""
         density = self.merging.density or 1.0
         learnt = [
-            (model - base).mul_(kept(f"{self.merging.seed} {number} {name}", base, density)).div_(density)
+            (model - base).mul_(drawn_elements(f"{self.merging.seed} {number} {name}", base, density)).div_(density)
             for number, model in enumerate(models)
         ]
         return along(base, weighted_sum(learnt, self.merging.weights))
 
 
-def kept(address: str, like: Tensor, density: float) -> Tensor:
+def drawn_elements(address: str, like: Tensor, density: float) -> Tensor:
     """Draws for each element whether it is used, with probability `density`.
 
     The result depends only on `address` (seed, model and tensor) and the index of the element. The function uses the

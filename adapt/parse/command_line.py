@@ -29,7 +29,7 @@ from adapt.parse.keys import (
     refuse_unknown_key,
     refuse_unknown_values,
 )
-from adapt.parse.yaml_file import compose_yaml, load_yaml, place_in, read_yaml, yaml_text
+from adapt.parse.yaml_file import compose_yaml, line_namer, load_yaml, read_yaml, yaml_text
 from adapt.support.errors import ConfigError
 from adapt.terminal.console import log
 
@@ -101,7 +101,7 @@ def read_config_file(file: str, kinds: Named) -> dict[str, Any]:
     refuse_sections_without_fields(content, file)
     refuse_unknown_values(content, file, kinds)
     sections = nested(content)
-    refuse_blanks(sections, kinds, place_in(file), compose_yaml(yaml_text(file)))
+    refuse_blanks(sections, kinds, line_namer(file), compose_yaml(yaml_text(file)))
     return _with_files(sections, Path(file).expanduser().parent, kinds)
 
 
@@ -118,7 +118,7 @@ def _with_files(sections: Mapping[str, Any], folder: Path, kinds: Named) -> dict
             inside = {f"{name}.{key}": content for key, content in read_yaml(file).items()}
             refuse_unknown_values(inside, file, kinds)
             read[name] = nested(inside)[name]
-            refuse_blanks({name: read[name]}, kinds, place_in(file, below=1), compose_yaml(yaml_text(file)))
+            refuse_blanks({name: read[name]}, kinds, line_namer(file, below=1), compose_yaml(yaml_text(file)))
     return read
 
 

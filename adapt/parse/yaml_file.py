@@ -132,7 +132,7 @@ def node_at(node: yaml.Node | None, keys: Keys) -> tuple[yaml.Node | None, int]:
     return None, line
 
 
-def place_in(file: str, *above: str, below: int = 0) -> Callable[[Keys], str]:
+def line_namer(file: str, *above: str, below: int = 0) -> Callable[[Keys], str]:
     """Returns a function that formats the line of a value in a YAML file, for error messages.
 
     Args:

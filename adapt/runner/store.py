@@ -16,7 +16,7 @@ from adapt.runner.key import changes
 from adapt.runner.outputs import check_outputs
 from adapt.runner.record import RECORD_FILE, Record, load_record
 from adapt.support.errors import StageError
-from adapt.terminal.console import log, note, telling
+from adapt.terminal.console import json_line, log, log_values
 
 if TYPE_CHECKING:
     from adapt.runner.stage import Stage
@@ -135,12 +135,12 @@ def logged(folder: Path) -> Iterator[None]:
     file = log_of(folder)
     with suppress(OSError):
         make_folder(file.parent)
-    with telling(file, stage=f"{folder.parent.name}/{folder.name}"):
+    with log_values(file, stage=f"{folder.parent.name}/{folder.name}"):
         try:
             yield
         except Exception as error:
             lines = str(error).splitlines() or [type(error).__name__]
-            note(lines[0], failed=True)
+            json_line(lines[0], failed=True)
             raise
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from adapt.index.exact_search import NOBODY, Nearest
 from adapt.select.selection import NEVER, Given, NoOptions, Offer, Room, Selection, VectorsOf
-from adapt.select.vector_search import Nearby, scores_by_id, target_rows, wanted_documents
+from adapt.select.vector_search import NearestDocuments, scores_by_id, target_rows, wanted_documents
 
 if TYPE_CHECKING:
     from adapt.select.pool import Document
@@ -42,9 +42,9 @@ class NearestNeighbours(Selection):
         """Opens the index of the pool and reads the target's vectors.
 
         Raises:
-            DataError: for the reasons given at `Nearby` and `target_rows`.
+            DataError: for the reasons given at `NearestDocuments` and `target_rows`.
         """
-        self._near, self._target = Nearby(given), target_rows(given)
+        self._near, self._target = NearestDocuments(given), target_rows(given)
 
     def look_for(self, room: Room, per_text: int | None) -> Offer:
         """Searches as many neighbours of each target text as the budget needs.

@@ -108,7 +108,7 @@ class ByClassifier(Selection):
         """Returns negative texts in the pool's order, and whether each known gram occurs in the pool, bool [known]."""
         room = Room(documents=self.options.sample)
         best, occurs = Best(room), np.zeros(len(known.hashes), bool)
-        look = SampleAndLook(random_draw(self.seed, NEGATIVE), room, known, self.options.ngram)
+        look = ScanPool(random_draw(self.seed, NEGATIVE), room, known, self.options.ngram)
         for seen in given.pool.visit(look, best.hint):
             best.merge(seen.best)
             occurs |= seen.occurs
@@ -124,15 +124,15 @@ class ByClassifier(Selection):
         self.weights, self.bias = fit_sides(positive, negative, options.ngram, options.buckets, options.strength)
 
 
-class Seen(NamedTuple):
-    """Result of `SampleAndLook` for an item: the best documents, and whether each known gram occurs."""
+class ScanResult(NamedTuple):
+    """Result of `ScanPool` for an item: the best documents, and whether each known gram occurs."""
 
     best: Best
     occurs: np.ndarray
 
 
 @dataclass(frozen=True)
-class SampleAndLook:
+class ScanPool:
     """Draws documents and finds the target's grams in all documents, in one pass."""
 
     draw: Random
@@ -140,12 +140,12 @@ class SampleAndLook:
     known: KnownGrams
     ngram: int
 
-    def __call__(self, documents: "Iterator[Document]", hint: Ranked | None) -> Iterator[Seen | None]:
+    def __call__(self, documents: "Iterator[Document]", hint: Ranked | None) -> Iterator[ScanResult | None]:
         """Yields the result at the end of an item. Before that, yields None now and then to report progress."""
         occurs = np.zeros(len(self.known.hashes), bool)
         find = FindBest(self.draw, (), self.room, as_it_is)
         for found in find(self._looked_at(documents, occurs), hint):
-            yield Seen(found, occurs) if found else None
+            yield ScanResult(found, occurs) if found else None
 
     def _looked_at(self, documents: "Iterator[Document]", occurs: np.ndarray) -> "Iterator[Document]":
         for some in chunks(documents, len):

@@ -186,7 +186,7 @@ class Pool:
         return len(read) <= 1 or (self.corpus.source == "files" and sum(read) <= SMALL_BYTES)
 
 
-class Sight(NamedTuple):
+class VisitProgress(NamedTuple):
     """A report on the visit of an item: how much was read, and a result."""
 
     piece: Piece
@@ -215,14 +215,14 @@ class Visit:
     sieve: Sieve
     look: Inspection[Any]
 
-    def __call__(self, item: Item) -> Iterator[Sight]:
+    def __call__(self, item: Item) -> Iterator[VisitProgress]:
         """Yields progress and results of an item. The item is read to its end, even if the inspection ends earlier."""
         read = _Read(self, item)
         for seen in self.look(iter(read), item.hint):
-            yield Sight(read.piece(), seen, None)
+            yield VisitProgress(read.piece(), seen, None)
         for _ in read:
             pass
-        yield Sight(read.piece(is_last=True), None, read.tally)
+        yield VisitProgress(read.piece(is_last=True), None, read.tally)
 
 
 class _Read:

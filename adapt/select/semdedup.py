@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adapt.config import OpenFraction, PositiveInt
-from adapt.index.exact_search import library
+from adapt.index.exact_search import faiss_library
 from adapt.index.index_files import IndexFacts, Spread, one_after_another, rows_at
 from adapt.index.parts import VectorPart, unit_rows
 from adapt.ray.runtime import connect
@@ -146,7 +146,7 @@ def centres_of(sample: np.ndarray, clusters: int, seed: int) -> np.ndarray:
         clusters: number of clusters.
         seed: seed of the first centres.
     """
-    means = library().Kmeans(
+    means = faiss_library().Kmeans(
         sample.shape[1],
         clusters,
         niter=PASSES,
@@ -196,11 +196,11 @@ class FindCopies:
         found = [np.zeros(0, np.int64)]
         for cluster in self.shares[number]:
             positions = self.order[self.bounds[cluster] : self.bounds[cluster + 1]]
-            found.append(positions[~staying(rows_at(self.folder, positions), self.most)])
+            found.append(positions[~kept_vectors(rows_at(self.folder, positions), self.most)])
         return np.concatenate(found)
 
 
-def staying(rows: np.ndarray, most: float) -> np.ndarray:
+def kept_vectors(rows: np.ndarray, most: float) -> np.ndarray:
     """Returns whether each vector is kept, bool [n].
 
     A vector is kept if it is not too similar to an earlier kept vector.

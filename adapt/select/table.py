@@ -75,7 +75,7 @@ def steps_of(config: Config) -> tuple[SelectionStep, ...]:
     return tuple(steps)
 
 
-def way_of(steps: Sequence[SelectionStep]) -> str:
+def selections_name(steps: Sequence[SelectionStep]) -> str:
     """Returns the part of folder names that names the selections, such as `semdedup-knn`.
 
     A user's own selection is named by its class.

@@ -37,7 +37,7 @@ from adapt.config import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 from adapt.index.exact_search import NOBODY
 from adapt.index.vector_index import rows_by_id
 from adapt.select.selection import NEVER, Given, Offer, Room, Selection, VectorsOf, draws_at
-from adapt.select.vector_search import Nearby, scores_by_id, target_rows, wanted_documents
+from adapt.select.vector_search import NearestDocuments, scores_by_id, target_rows, wanted_documents
 
 if TYPE_CHECKING:
     from adapt.select.pool import Document
@@ -190,9 +190,9 @@ class TransportMass(Selection):
         """Opens the index of the pool and reads the target's vectors.
 
         Raises:
-            DataError: for the reasons given at `Nearby` and `target_rows`.
+            DataError: for the reasons given at `NearestDocuments` and `target_rows`.
         """
-        self._near, self._target = Nearby(given), target_rows(given)
+        self._near, self._target = NearestDocuments(given), target_rows(given)
         assert given.vectors is not None
         self._folder = given.vectors.pool
         self._densities: tuple[np.ndarray, np.ndarray] = np.zeros(0, np.int64), np.zeros(0)

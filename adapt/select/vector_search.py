@@ -25,7 +25,7 @@ QUERIES_AT_ONCE = 4096
 DOCUMENTS_AT_ONCE = 4096
 
 
-class Nearby:
+class NearestDocuments:
     """Finds the permitted documents that are nearest to given vectors.
 
     Args:

@@ -227,7 +227,7 @@ def darkness(values: Sequence[float]) -> list[float]:
     return [(high - value) / (high - low) if high > low else 0.0 for value in values]
 
 
-def square(names: Sequence[str], matrix: Sequence[Sequence[float]], title: str, note: str, is_share: bool) -> Table:
+def heatmap(names: Sequence[str], matrix: Sequence[Sequence[float]], title: str, note: str, is_share: bool) -> Table:
     """Makes a heatmap of a square matrix. High shares are dark; for figures other than shares, low values are dark.
 
     Args:

@@ -209,7 +209,7 @@ def located(model: ModelConfig, digests: Digests) -> Start:
 
 
 @dataclass(frozen=True)
-class Noted:
+class DomainOrder:
     """The record of which domains a sequence has started to learn.
 
     Args:
@@ -221,7 +221,7 @@ class Noted:
     domains: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, root: Path, name: str, domains: tuple[tuple[str, str], ...]) -> "Noted":
+    def of(cls, root: Path, name: str, domains: tuple[tuple[str, str], ...]) -> "DomainOrder":
         """Returns the record of the sequence with this name, below a storage root."""
         return cls(root / "sequence" / f"{name}.order.json", domains)
 
@@ -245,7 +245,7 @@ class Noted:
                 " both share are not learned again",
             )
 
-    def first(self, number: int) -> "Noted":
+    def first(self, number: int) -> "DomainOrder":
         """Returns the record of only the first domains."""
         return replace(self, domains=self.domains[:number])
 

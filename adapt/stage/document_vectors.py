@@ -24,7 +24,7 @@ from adapt.select.selection import Vectors
 from adapt.select.vector_search import check_enough
 from adapt.stage.context import Context, located
 from adapt.stage.prepare_text import Prepared
-from adapt.stage.text_sources import Files, TaskTexts, without
+from adapt.stage.text_sources import Files, TaskTexts, excluding
 
 if TYPE_CHECKING:
     from adapt.embed.cluster_embedding import StoredType
@@ -47,7 +47,7 @@ class PoolTexts:
 
     def source(self, done: Done) -> PoolSource:
         """Returns the source from which tasks read the pool."""
-        corpus, measured = without(self.files.corpus, self.unseen, done), [done[text].path for text in self.measured]
+        corpus, measured = excluding(self.files.corpus, self.unseen, done), [done[text].path for text in self.measured]
         return PoolSource(self.files.manifest, corpus, tuple(measured))
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MadeOf:
+class Merged:
     """Result of `Merge`: settings and folders of the merged models."""
 
     kind: str
@@ -68,7 +68,7 @@ class MadeOf:
 
 
 @dataclass(frozen=True, eq=False)
-class Merge(Stage[MadeOf]):
+class Merge(Stage[Merged]):
     """Merges models with a base, into one model per share."""
 
     kind = "merge"
@@ -108,7 +108,7 @@ class Merge(Stage[MadeOf]):
             **({"seed": merging.seed} if MERGERS.load(merging.kind).is_random else {}),
         }
 
-    def run(self, folder: Path, done: Done) -> Outcome[MadeOf]:
+    def run(self, folder: Path, done: Done) -> Outcome[Merged]:
         """Merges the models tensor by tensor, and writes the results.
 
         Raises:
@@ -139,7 +139,7 @@ class Merge(Stage[MadeOf]):
         knows = any(start.knows(done) for start in (self.start, *self.models)) or any(map(_knows, models))
         shares = {f"{share:g}": name for share, name in self.folders.items()}
         merging = self.merging
-        return Outcome(MadeOf(merging.kind, shares, list(merging.weights), merging.density, tensors, knows, number))
+        return Outcome(Merged(merging.kind, shares, list(merging.weights), merging.density, tensors, knows, number))
 
     def _facts(self, share: float, base: Pretrained, models: list[Pretrained], new_tokens: int) -> "MergeFacts":
         """Returns the facts for the card of the model that was merged with this share."""

@@ -15,7 +15,7 @@ from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
 from adapt.stage.context import Context, Tokens
-from adapt.stage.text_sources import Dedup, Files, TaskTexts, check_and_connect, without
+from adapt.stage.text_sources import Dedup, Files, TaskTexts, check_and_connect, excluding
 from adapt.support.schema import duplicates_file
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Prepare(Stage[Prepared]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
         """Writes the shards of the source. For a streamed corpus, only the shards of a held-out sample are written."""
-        corpus = without(self.files.corpus, self.unseen, done)
+        corpus = excluding(self.files.corpus, self.unseen, done)
         if corpus.streaming:
             from adapt.corpus.streaming import sample_heldout
 
@@ -215,7 +215,7 @@ class PrepareTexts(Stage[Prepared]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
         """Reads the texts, and writes the shards."""
-        corpus = without(replace(self.corpus, paths=str(done[self.texts].path / TEXTS_FILE)), self.unseen, done)
+        corpus = excluding(replace(self.corpus, paths=str(done[self.texts].path / TEXTS_FILE)), self.unseen, done)
         manifest = build_manifest(corpus, Digests())
         measured = [done[text].path for text in self.measured]
         prepared = prepare_shards(manifest, corpus, self.tokens.made(done), self.config, folder, measured=measured)

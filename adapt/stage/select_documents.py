@@ -17,11 +17,11 @@ from adapt.select.choose import Budget, Choice, TokenCounter, choose
 from adapt.select.markup import Mark, foreign_marks, markup_warnings, without_marks
 from adapt.select.pool import MeasuredText, Pool, guards
 from adapt.select.selection import Given
-from adapt.select.table import steps_of, way_of
+from adapt.select.table import selections_name, steps_of
 from adapt.stage.context import Tokens
 from adapt.stage.document_vectors import VectorStages
 from adapt.stage.prepare_text import Prepare, Prepared
-from adapt.stage.text_sources import Files, TaskTexts, lines_of, without, write_texts
+from adapt.stage.text_sources import Files, TaskTexts, excluding, lines_of, write_texts
 from adapt.support.errors import DataError
 from adapt.terminal.console import log
 
@@ -145,7 +145,7 @@ class Select(Stage[Selected]):
     @property
     def way(self) -> str:
         """Names of the selections, in order."""
-        return way_of(steps_of(self.config))
+        return selections_name(steps_of(self.config))
 
     def what(self) -> Mapping[str, Any]:
         """Returns the selections, the budget, how the pool is read, and what counts as a near copy."""
@@ -179,7 +179,7 @@ class Select(Stage[Selected]):
         """
         from adapt.corpus.cluster_calls import Cluster
 
-        corpus = without(self.pool.corpus, self.unseen, done)
+        corpus = excluding(self.pool.corpus, self.unseen, done)
         files = {done[text].path: text.files for text in self.measured if isinstance(text, Prepare)}
         guard = guards(
             corpus,

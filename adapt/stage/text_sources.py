@@ -220,7 +220,7 @@ class Dedup(Stage[Deduplicated]):
     sources: tuple[Files, ...]
     """Sources, in the order of `adapt.corpus.files.sources.sources_of`."""
     before: tuple[Files, ...]
-    """Text that documents are compared with but that is not changed (`adapt.corpus.deduplication.kept_apart`)."""
+    """Text that documents are only compared with (`adapt.corpus.deduplication.documents_left_out`)."""
     unseen: TaskTexts | None
     """Texts of task splits that the sources must not contain."""
     tokens: Tokens
@@ -244,10 +244,10 @@ class Dedup(Stage[Deduplicated]):
         from adapt.corpus.deduplication import deduplicate
 
         for files in (*self.before, *self.sources):
-            corpus = without(files.corpus, self.unseen, done) if files in self.sources else files.corpus
+            corpus = excluding(files.corpus, self.unseen, done) if files in self.sources else files.corpus
             check_and_connect(files.manifest, corpus, self.tokens, self.config)
         before = [(files.source, files.manifest, files.corpus) for files in self.before]
-        read = [(files.source, files.manifest, without(files.corpus, self.unseen, done)) for files in self.sources]
+        read = [(files.source, files.manifest, excluding(files.corpus, self.unseen, done)) for files in self.sources]
         entity_field, alike = self.tokens.form.entity_field, DuplicateRule.of(self.config.corpus)
         return Outcome(Deduplicated(**deduplicate(read, alike, folder, entity_field, before)))
 
@@ -267,7 +267,7 @@ def check_and_connect(manifest: Manifest, corpus: CorpusConfig, tokens: Tokens, 
     check_memory(config, tokens.pretrained.model)
 
 
-def without(corpus: CorpusConfig, unseen: TaskTexts | None, done: Done) -> CorpusConfig:
+def excluding(corpus: CorpusConfig, unseen: TaskTexts | None, done: Done) -> CorpusConfig:
     """Returns the configuration of a corpus that also excludes texts that must not be seen."""
     if unseen is None:
         return corpus

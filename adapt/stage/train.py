@@ -18,7 +18,7 @@ from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Stage, Store
 from adapt.runner.record import cost_of
 from adapt.stage.add_head import RedrawTop
-from adapt.stage.context import Context, Noted, root_of
+from adapt.stage.context import Context, DomainOrder, root_of
 from adapt.stage.preflight import check_memory, check_precision, check_space, check_start, space_needed
 from adapt.stage.prepare_text import Prepared, Streamed
 from adapt.stage.training_plan import (
@@ -112,7 +112,7 @@ class Train(Stage[Trained]):
     """The corpus if it is read during training. None if it is prepared first."""
     weights: tuple[float, ...] | None
     """Sampling weights of the sources. None if the sources have no weights."""
-    noted: Noted | None = None
+    noted: DomainOrder | None = None
     """Record of the sequence up to this domain. It is written when the training starts. None outside sequences."""
     recalled: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
     """Texts of earlier domains that are replayed, keyed by domain. Empty without such replay."""
@@ -135,7 +135,7 @@ class Train(Stage[Trained]):
         batch_examples: int | None = None,
         is_transductive: bool = False,
         streamed: Streamed | None = None,
-        noted: Noted | None = None,
+        noted: DomainOrder | None = None,
         recalled: Mapping[str, Stage[Prepared]] | None = None,
         domain: str = "",
         general: Stage[Prepared] | None = None,

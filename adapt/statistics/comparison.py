@@ -24,8 +24,8 @@ import numpy as np
 from scipy.stats import norm, t, ttest_ind
 
 from adapt.statistics.outcomes import CELLS, Tested
-from adapt.statistics.permutation import Null, examples_null, seeds_null, signs
-from adapt.statistics.power import Chance, Side, detectable, doubt_of, quantile
+from adapt.statistics.permutation import NullDistribution, examples_null, seeds_null, signs
+from adapt.statistics.power import Side, Uncertainty, detectable, doubt_of, quantile
 from adapt.statistics.seeds import CONFIDENCE, LEVEL, ROUNDING, Spread, spread
 
 SAMPLES = 2000
@@ -49,10 +49,10 @@ class Comparison:
     """Sources of chance that were resampled and permuted: `examples`, `seeds`, or both."""
     draws: np.ndarray
     """Resampled differences [samples], from which averages over tasks are computed. Empty if there is no interval."""
-    nulls: dict[str, tuple[Null, float]]
+    nulls: dict[str, tuple[NullDistribution, float]]
     """Null distribution of permuting examples or seeds, and the observed difference to compare with it. The keys are
     `examples` and `seeds`."""
-    chances: tuple[Chance, ...] = ()
+    chances: tuple[Uncertainty, ...] = ()
     """Sources of uncertainty on each task. Empty for paired comparisons."""
     is_constant: bool = False
     """Whether each side has several seeds, and all seeds of a side have the same score. Chance is then unknown."""
@@ -104,26 +104,30 @@ def average_over_tasks(comparisons: Sequence[Comparison]) -> Comparison:
     )
 
 
-def _wider(error: float, chances: Sequence[Chance]) -> float:
+def _wider(error: float, chances: Sequence[Uncertainty]) -> float:
     """Returns the quantile of Student's t, with the seeds' degrees of freedom, divided by the normal quantile."""
     doubt = sum(doubt_of(side.variance, side.seeds) for chance in chances for side in (chance.recipe, chance.baseline))
     return float(quantile(np.array(error), np.array(doubt / len(chances) ** 4)) / norm.ppf(1 - LEVEL / 2))
 
 
-def _together(parts: Sequence[tuple[Null, float]], rng: np.random.Generator) -> tuple[Null, float]:
+def _together(
+    parts: Sequence[tuple[NullDistribution, float]], rng: np.random.Generator
+) -> tuple[NullDistribution, float]:
     observed = float(np.mean([difference for _, difference in parts]))
     if len(parts) == 1:
         return parts[0]
     size = max(SAMPLES, *(len(null.values) for null, _ in parts))
-    return Null(np.mean([rng.choice(null.values, size) for null, _ in parts], axis=0), exact=False), observed
+    return NullDistribution(
+        np.mean([rng.choice(null.values, size) for null, _ in parts], axis=0), exact=False
+    ), observed
 
 
 def _comparison(
     difference: float,
     draws: np.ndarray,
-    nulls: dict[str, tuple[Null, float]],
+    nulls: dict[str, tuple[NullDistribution, float]],
     interval: tuple[float, float, float] | None,
-    chances: tuple[Chance, ...],
+    chances: tuple[Uncertainty, ...],
 ) -> Comparison:
     tests, sides = list(nulls.values()), [side for chance in chances for side in (chance.recipe, chance.baseline)]
     spread = float(draws.std()) if len(draws) else 0.0
@@ -132,7 +136,7 @@ def _comparison(
         low, high = np.quantile(wide, [LEVEL / 2, 1 - LEVEL / 2])
         interval = float(low), float(high), spread
         is_both = "examples" in nulls and any(side.varies for side in sides)
-        tests += [(Null(wide - wide.mean(), exact=False), difference)] if is_both else []
+        tests += [(NullDistribution(wide - wide.mean(), exact=False), difference)] if is_both else []
     low, high, error = interval or (None, None, None)
     p = max((null.p(observed) for null, observed in tests), default=None)
     least = max((null.least for null, _ in tests), default=None)
@@ -142,7 +146,7 @@ def _comparison(
 
 def by_examples_and_seeds(
     recipe: Tested, baseline: Tested, samples: int, rng: np.random.Generator
-) -> tuple[np.ndarray, Chance]:
+) -> tuple[np.ndarray, Uncertainty]:
     """Resamples examples, the same for both sides, and each side's seeds; returns differences of mean scores [samples].
 
     The variance of a score comes from the examples, from the seeds, and from their interaction. Resampling examples
@@ -164,16 +168,18 @@ def by_examples_and_seeds(
         for side, scores in zip((recipe, baseline), (mine, theirs), strict=True)
     )
     seeds = _drawn(recipe.scores, first, samples, rng) - _drawn(baseline.scores, second, samples, rng)
-    return fixed + seeds, Chance(first, second, float(fixed.var()))
+    return fixed + seeds, Uncertainty(first, second, float(fixed.var()))
 
 
-def by_seeds(recipe: Tested, baseline: Tested, samples: int, rng: np.random.Generator) -> tuple[np.ndarray, Chance]:
+def by_seeds(
+    recipe: Tested, baseline: Tested, samples: int, rng: np.random.Generator
+) -> tuple[np.ndarray, Uncertainty]:
     """Resamples each side's seeds, and returns differences of mean scores [samples].
 
     The differences are empty if a side has only one seed, or if no scores differ.
     """
     sides = recipe.scores, baseline.scores
-    chance = Chance(_side(recipe.scores), _side(baseline.scores))
+    chance = Uncertainty(_side(recipe.scores), _side(baseline.scores))
     if not chance.has_seeds:
         return np.empty(0), chance
     mine, theirs = (
@@ -250,7 +256,7 @@ def paired(differences: Sequence[float], is_varied: bool = True) -> Comparison:
             is_constant=over_seeds.deviation is not None,
         )
     flipped, exact = signs(len(values), MOST_SIGNS, np.random.default_rng(0))
-    null = Null(flipped @ values / len(values), exact)
+    null = NullDistribution(flipped @ values / len(values), exact)
     error = over_seeds.deviation / over_seeds.seeds**0.5
     p = max(null.p(over_seeds.mean), _p(over_seeds.mean, error, over_seeds.seeds))
     low, high = _interval(values, over_seeds, flipped, exact)

@@ -26,7 +26,7 @@ MOST_ARRANGEMENTS = 20_000
 
 
 @dataclass(frozen=True)
-class Null:
+class NullDistribution:
     """The distribution of the difference of mean scores if the two sides are equally good."""
 
     values: np.ndarray
@@ -48,7 +48,7 @@ class Null:
         return self.p(float(np.abs(self.values).max())) if self.exact else 1 / (len(self.values) + 1)
 
 
-def seeds_null(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Null | None:
+def seeds_null(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> NullDistribution | None:
     """Computes the mean of b's seeds minus the mean of a's, for every arrangement of the scores over the sides.
 
     Args:
@@ -62,7 +62,7 @@ def seeds_null(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Null |
     if min(len(a), len(b)) < 2 or not (vary(a) or vary(b)):
         return None
     weights, exact = arrangements(len(a), len(b), MOST_ARRANGEMENTS, rng, (vary(a), vary(b)))
-    return Null(weights @ np.concatenate([a, b]), exact)
+    return NullDistribution(weights @ np.concatenate([a, b]), exact)
 
 
 def vary(scores: Sequence[float] | np.ndarray) -> bool:
@@ -120,7 +120,7 @@ def signs(count: int, most: int, rng: np.random.Generator) -> tuple[np.ndarray, 
     return np.array(list(product([1.0, -1.0], repeat=count))), True
 
 
-def examples_null(a: Tested, b: Tested, samples: int, rng: np.random.Generator) -> tuple[Null, float]:
+def examples_null(a: Tested, b: Tested, samples: int, rng: np.random.Generator) -> tuple[NullDistribution, float]:
     """Computes the difference b - a with predictions swapped at random by example, `samples` times.
 
     Seeds are paired in order. If one side has more seeds, its last ones are left out of this test.
@@ -142,7 +142,7 @@ def examples_null(a: Tested, b: Tested, samples: int, rng: np.random.Generator) 
             drawn += b.score(after.sum(axis=0) - moved) - a.score(before.sum(axis=0) + moved)
         values.append(drawn / len(pairs))
     n = len(pairs)
-    return Null(np.concatenate(values), exact=False), float(b.scores[:n].mean() - a.scores[:n].mean())
+    return NullDistribution(np.concatenate(values), exact=False), float(b.scores[:n].mean() - a.scores[:n].mean())
 
 
 def _portions(samples: int, examples: int) -> list[int]:

@@ -46,7 +46,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Chance:
+class Uncertainty:
     """The sources of uncertainty of a recipe's difference from the baseline on one task."""
 
     recipe: Side
@@ -78,7 +78,7 @@ def doubt_of(variance: np.ndarray | float, seeds: int) -> np.ndarray | float:
     return (variance / seeds) ** 2 / (seeds - 1) if seeds > 1 else 0.0 * variance
 
 
-def detectable(tasks: Sequence[Chance]) -> float | None:
+def detectable(tasks: Sequence[Uncertainty]) -> float | None:
     """Returns the smallest true difference, equal on all tasks, that is detected with probability `POWER`.
 
     A difference is detected if the p of its mean over tasks is below `LEVEL`, without correction for several tests.
@@ -128,7 +128,7 @@ class _Studies:
         return float(passed.mean())
 
 
-def _studies(tasks: Sequence[Chance], rng: np.random.Generator) -> _Studies:
+def _studies(tasks: Sequence[Uncertainty], rng: np.random.Generator) -> _Studies:
     has_seeds = all(chance.has_seeds for chance in tasks)
     difference, own, doubt = np.zeros((3, STUDIES))
     exchanged, kept, exact = [], [], len(tasks) == 1

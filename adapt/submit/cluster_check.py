@@ -49,7 +49,7 @@ def limit_words(resources: Mapping[str, float]) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in resources.items()) or "no CPU"
 
 
-def places(per_worker: Mapping[str, float], kinds: Sequence[NodeKind]) -> int:
+def worker_room(per_worker: Mapping[str, float], kinds: Sequence[NodeKind]) -> int:
     """Returns the largest number of workers that fit on the nodes. A worker cannot be divided among nodes."""
     return sum(
         kind.most * int(min(kind.resources.get(name, 0) / amount for name, amount in per_worker.items()))
@@ -253,7 +253,7 @@ def check_ever(resources: ResourcesConfig, kinds: list[NodeKind], grows: bool) -
     per_worker = {"CPU": resources.cpus_per_worker, "GPU": 1.0 if gpus is None and has_gpus else gpus or 0.0}
     per_worker = {name: amount for name, amount in per_worker.items() if amount}
     fewest = fewest_of(resources.workers)
-    if (most := places(per_worker, kinds)) < fewest:
+    if (most := worker_room(per_worker, kinds)) < fewest:
         nodes = "; ".join(kind.described() for kind in kinds) or "no nodes"
         raise ClusterError(
             f"{fewest} workers with {limit_words(per_worker)} each can never run: "

@@ -20,18 +20,18 @@ from adapt.submit.cluster_check import check_driver, check_environment, check_pl
 from adapt.submit.cluster_jobs import Follower, JobCluster, Unread, address_from, connected, show_while_read, stop
 from adapt.submit.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
 from adapt.submit.submission import driver_options, run_as_jobs, run_small, submit
-from adapt.submit.submit_order import PART, Asked, Order, chain_of, order_of
+from adapt.submit.submit_order import PART, ClusterCommand, Order, chain_of, order_of
 from adapt.support.errors import ConfigError
 from adapt.terminal.console import duration, finish, log
 
 
-def carry_out_there(asked: Asked) -> None:
+def run_cluster_command(asked: ClusterCommand) -> None:
     """Runs a cluster command of jobs/chain.py.
 
     Raises:
         AdaptError: the command cannot be carried out. All checks are made before any work starts.
     """
-    verbs: dict[str, Callable[[Asked, Order], None]] = {
+    verbs: dict[str, Callable[[ClusterCommand, Order], None]] = {
         "submit": _submit,
         "status": _status,
         "logs": _logs,
@@ -44,14 +44,14 @@ def carry_out_there(asked: Asked) -> None:
     verbs[asked.verb](asked, order_of(inside(asked.rest, working_directory()) if away else asked.rest))
 
 
-def _cluster(asked: Asked) -> JobCluster:
+def _cluster(asked: ClusterCommand) -> JobCluster:
     """Checks the size of the working directory, and connects to the cluster."""
     environment = runtime_environment(working_directory())
     check_size(environment)
     return JobCluster(connected(address_from(asked.address)), environment, asked.retries, asked.drive_on)
 
 
-def _submit(asked: Asked, order: Order) -> None:
+def _submit(asked: ClusterCommand, order: Order) -> None:
     if "job-per-stage" in asked.switches and order.job:
         raise ConfigError("--job-per-stage is for chain files", "leave it out, because a single job runs as one job")
     if "job-per-stage" in asked.switches and any(node.is_search for node in order.nodes.values()):
@@ -67,7 +67,7 @@ def _submit(asked: Asked, order: Order) -> None:
     finish("submit", str(job.submission_id), {"status": str(job.status.value), **_times(job)})
 
 
-def _status(asked: Asked, order: Order) -> None:
+def _status(asked: ClusterCommand, order: Order) -> None:
     cluster = _cluster(asked)
     jobs = cluster.jobs(order.name)
     rows = []
@@ -81,7 +81,7 @@ def _status(asked: Asked, order: Order) -> None:
     finish("status", said["path"], {**said["metrics"], "jobs": len(jobs)})
 
 
-def _logs(asked: Asked, order: Order) -> None:
+def _logs(asked: ClusterCommand, order: Order) -> None:
     cluster = _cluster(asked)
     if asked.stage:
         said = run_small(cluster, order.command("logs", f"--stage={asked.stage}"), f"dontstop-logs-{order.digest[:12]}")
@@ -96,14 +96,14 @@ def _logs(asked: Asked, order: Order) -> None:
     finish("logs", str(last.submission_id), _times(last))
 
 
-def _stop(asked: Asked, order: Order) -> None:
+def _stop(asked: ClusterCommand, order: Order) -> None:
     stopped = stop(_cluster(asked), order.name)
     if not stopped:
         log(f"no job of {order.name} is running")
     finish("stop", order.name, {"stopped": len(stopped)})
 
 
-def _check(asked: Asked, order: Order) -> None:
+def _check(asked: ClusterCommand, order: Order) -> None:
     """Checks storage, nodes, credentials and memory. The command runs on the cluster."""
     first = order.configs[0]
     connect(first.resources)
@@ -123,7 +123,7 @@ def _check(asked: Asked, order: Order) -> None:
     finish("check", chain.store.root, cluster_findings(nodes, ahead(chain)))
 
 
-def _stages(asked: Asked, order: Order) -> None:
+def _stages(asked: ClusterCommand, order: Order) -> None:
     """Starts a job for each stage, with the runtime environment of this job.
 
     The command runs as a job on the cluster.

@@ -28,7 +28,7 @@ _VALUES, _SWITCHES = {"address", "drive-on", "port", "retries", "stage"}, {"agai
 
 
 @dataclass(frozen=True)
-class Asked:
+class ClusterCommand:
     """A parsed command line of a cluster command."""
 
     verb: str
@@ -48,7 +48,7 @@ class Asked:
     """Ray resource of the nodes that run the job's entry point instead of the head."""
 
 
-def read_asked(arguments: Sequence[str]) -> Asked:
+def read_cluster_command(arguments: Sequence[str]) -> ClusterCommand:
     """Parses a command such as `submit FILE --address http://127.0.0.1:8265 --job-per-stage --data /shared/data`.
 
     Raises:
@@ -82,7 +82,7 @@ def read_asked(arguments: Sequence[str]) -> Asked:
         raise ConfigError(f"--port takes a number up to 65535, not {port}", f"write --port {PORT}, or leave it out")
     if not rest:
         raise ConfigError(f"{verb} names no file", f"use: {USAGE}")
-    return Asked(
+    return ClusterCommand(
         verb, rest, values.get("address"), int(retries), frozenset(switches), stage, int(port), values.get("drive-on")
     )
 

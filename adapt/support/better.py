@@ -22,7 +22,7 @@ Less = Annotated[T, Better(-1)]
 """Type of a metric for which lower values are better: `loss: Less[float | None]`."""
 
 
-def ways_of(result: type[Any], only_declared: bool = False) -> dict[str, int]:
+def better_directions(result: type[Any], only_declared: bool = False) -> dict[str, int]:
     """Returns the better direction of each metric of a result.
 
     The direction is 1 if higher values are better, -1 if lower values are, and 0 if it is not declared. For a field
@@ -40,7 +40,7 @@ def _ways(result: type[Any]) -> Iterator[tuple[str, int]]:
     for name, hint in get_type_hints(result, include_extras=True).items():
         keys, kind = get_args(hint) if get_origin(hint) is dict else (None, None)
         if get_origin(keys) is Literal and isinstance(kind, type) and is_dataclass(kind):
-            declared = ways_of(kind, only_declared=True)
+            declared = better_directions(kind, only_declared=True)
             yield from ((f"{name}.{key}.{inner}", sign) for key in get_args(keys) for inner, sign in declared.items())
         elif (sign := _sign(hint)) or _is_number(hint):
             yield name, sign

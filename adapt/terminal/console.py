@@ -37,7 +37,7 @@ def log(message: str) -> None:
     A line is dropped if it cannot be written, because the disk is full or the reader has ended. In a process that uses
     dontstop as a library, the line goes to the logger `dontstop`.
     """
-    structured = note(message)
+    structured = json_line(message)
     if library.is_active():
         library.LOGGER.info(redact(message))
         return
@@ -47,8 +47,8 @@ def log(message: str) -> None:
         sys.stderr.flush()
 
 
-def note(message: str, **further: Any) -> str:
-    """Returns a message as a line of JSON with time, run, stage and rank, and adds it to the log file of `telling`.
+def json_line(message: str, **further: Any) -> str:
+    """Returns a message as a line of JSON with time, run, stage and rank, and adds it to the log file of `log_values`.
 
     Args:
         message: the message for people.
@@ -64,7 +64,7 @@ def note(message: str, **further: Any) -> str:
 
 
 @contextmanager
-def telling(copy: Path | None = None, **about: Any) -> Iterator[None]:
+def log_values(copy: Path | None = None, **about: Any) -> Iterator[None]:
     """Adds values to all structured log lines of this thread while the block runs.
 
     Args:

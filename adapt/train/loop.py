@@ -21,7 +21,7 @@ from adapt.method.collectives import among_hosts
 from adapt.objective.objective import Batch, Objective
 from adapt.support.errors import TrainingError
 from adapt.support.splitmix import mix
-from adapt.train.elastic.requested_checkpoints import Wishes
+from adapt.train.elastic.requested_checkpoints import CheckpointRequests
 from adapt.train.meter import Meter
 from adapt.train.schedule import learning_rate
 from adapt.train.training_run import Progress
@@ -60,7 +60,7 @@ class Loop:
     micro_batch: int
     steps: int
     seed: int
-    wishes: Wishes = field(default_factory=Wishes)
+    wishes: CheckpointRequests = field(default_factory=CheckpointRequests)
     branch_step: int | None = None
     head_warmup: int = 0
     first_step: int = 0

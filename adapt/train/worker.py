@@ -31,14 +31,14 @@ from adapt.objective.table import OBJECTIVES, objective_options, sees_only_earli
 from adapt.ray.runtime import is_own_ray
 from adapt.runner.files import folder_aside, share_with_group, write_atomically
 from adapt.runner.record import load_record
-from adapt.terminal.console import telling
+from adapt.terminal.console import log_values
 from adapt.train.capacity.flops import added_work, mean_length, summed_sizes, workload
 from adapt.train.capacity.micro_batch import RankPlace, passes
 from adapt.train.capacity.out_of_memory import memory_errors, note_pass
 from adapt.train.checkpoints.branch import BRANCHES
 from adapt.train.checkpoints.checkpoint import Checkpoints
 from adapt.train.checkpoints.seal import Sealing
-from adapt.train.elastic.requested_checkpoints import Wishes
+from adapt.train.elastic.requested_checkpoints import CheckpointRequests
 from adapt.train.engine import Engine
 from adapt.train.failure import portable_errors
 from adapt.train.loop import Loop
@@ -62,7 +62,7 @@ def train_rank(job: TrainingRun, sealing: Sealing) -> None:
     die_with_parent()
     folder = Path(job.folder)
     share_with_group(folder.parent.parent)
-    with telling(stage=f"{folder.parent.name}/{folder.name}", rank=rank), portable_errors(), only_run(folder, rank):
+    with log_values(stage=f"{folder.parent.name}/{folder.name}", rank=rank), portable_errors(), only_run(folder, rank):
         _train(job, rank, sealing)
 
 
@@ -147,7 +147,7 @@ class RankParts:
         zero_stage, offload = config.resources.zero_stage, config.resources.offload
         engine = Engine(model, training, zero_stage, precision, size, accumulation, offload, job.head_warmup > 0)
         may_grow = len(worlds(training, config.resources.workers)) > 1
-        wishes = Wishes(context.get_world_rank() == 0, folder if may_grow else None, not is_own_ray())
+        wishes = CheckpointRequests(context.get_world_rank() == 0, folder if may_grow else None, not is_own_ray())
         loop = Loop(
             engine,
             objective,

@@ -30,7 +30,7 @@ from adapt.stage.domain_sequence import SequenceResult
 from adapt.stage.finetuning import Finetune, Scores, task_of
 from adapt.stage.train import Train
 from adapt.statistics.seeds import spread
-from adapt.support.better import ways_of
+from adapt.support.better import better_directions
 from adapt.support.errors import ClusterError, DeviceMemoryError
 from adapt.support.redact import redacted
 from adapt.task.labelled_examples import split_files
@@ -171,7 +171,7 @@ def numbers_of(result: Any) -> dict[str, Estimate]:
 
 
 def _figures(losses: LossChange) -> Iterator[tuple[str, Estimate]]:
-    for name in ways_of(LossChange, only_declared=True):
+    for name in better_directions(LossChange, only_declared=True):
         value = getattr(losses, name)
         if isinstance(value, Estimate):
             yield name, value
@@ -192,7 +192,7 @@ def over_seeds(values: Sequence[float]) -> Estimate:
 
 def figures_of(trial: Trial) -> set[str]:
     """Returns the names of the figures that a trial may report, as the type of the job's result declares them."""
-    return {*ways_of(trial.final.result_type())} | ({DEV_SCORE} if trial.runs else set())
+    return {*better_directions(trial.final.result_type())} | ({DEV_SCORE} if trial.runs else set())
 
 
 def is_lower_better(objective: str, result: type[Any] = SequenceResult) -> bool:
@@ -202,7 +202,7 @@ def is_lower_better(objective: str, result: type[Any] = SequenceResult) -> bool:
         objective: the name of the figure.
         result: the type of the result of the searched job.
     """
-    return ways_of(result).get(objective) == -1
+    return better_directions(result).get(objective) == -1
 
 
 def side_by_side(context: Context) -> Context:
@@ -228,7 +228,7 @@ def side_by_side(context: Context) -> Context:
     return context.configured(next((tried for tried in shared if on_gpu or may_fit(tried, model)), shared[-1]))
 
 
-def check_place(config: Config, trial: Trial) -> None:
+def check_trial_resources(config: Config, trial: Trial) -> None:
     """Checks that the cluster has enough resources for the workers of a training and for a run of fine-tuning.
 
     Args:
@@ -265,7 +265,7 @@ def with_fewer(config: Config, error: DeviceMemoryError) -> dict[str, int]:
     return {MICRO_BATCH: smaller_micro_batch(config.training, config.resources.workers, error.micro_batch)}
 
 
-def taken(trial: Trial, given: Container[str], store: Store) -> dict[str, int]:
+def smaller_micro_batches(trial: Trial, given: Container[str], store: Store) -> dict[str, int]:
     """Returns the micro-batches of a trial's finished stages that are smaller than configured, keyed by field.
 
     The micro-batches are read from records, so they are also known after the driver was killed. Micro-batches that
@@ -335,14 +335,14 @@ def values_in(config: Config, fields_of_space: Iterable[str]) -> dict[str, Any]:
     return {name: _plain(all_values[name]) for name in fields_of_space if name in all_values}
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Formats a value as text. Floats get three significant digits."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def values_shown(values: Mapping[str, Any]) -> str:
     """Formats the fields of a trial with their values; returns `unchanged` if there are none."""
-    return ", ".join(f"{name} {shown(value)}" for name, value in values.items()) or "unchanged"
+    return ", ".join(f"{name} {value_text(value)}" for name, value in values.items()) or "unchanged"
 
 
 def _plain(value: Any) -> Any:

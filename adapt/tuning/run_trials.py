@@ -18,7 +18,14 @@ from adapt.support.errors import AdaptError, ClusterError, DeviceMemoryError, St
 from adapt.support.redact import redact
 from adapt.terminal.console import log
 from adapt.terminal.live import live_table
-from adapt.tuning.job_trial import Trial, check_place, shown, taken, values_shown, with_fewer
+from adapt.tuning.job_trial import (
+    Trial,
+    check_trial_resources,
+    smaller_micro_batches,
+    value_text,
+    values_shown,
+    with_fewer,
+)
 from adapt.tuning.proposals import Proposals
 from adapt.tuning.ray_tune import Answer, Asked, Board, dispatch, scheduler_of
 from adapt.tuning.search_stage import SUMS, Search, TrialRow, best_first
@@ -135,7 +142,7 @@ class Trials:
         missing = [name for name in self.search.config.tune.objectives if name not in figures]
         error = f"it reports no {missing[0]}, because no text is held out (corpus.heldout_fraction)" if missing else ""
         given = {stage.key for stage in everything(self.search.inputs.values())}
-        fitting = {**taken(trial, given, self.store), **self.fewer.get(asked[0], {})}
+        fitting = {**smaller_micro_batches(trial, given, self.store), **self.fewer.get(asked[0], {})}
         return replace(self._row(asked, trial.key, {} if missing else figures, error), fitting=fitting)
 
     def _answer(self, row: TrialRow) -> Answer:
@@ -189,7 +196,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
     """
     config = search.config
     trials = Trials(search, store, room(config.resources, config.tune.at_once))
-    check_place(config, search.trial({}))
+    check_trial_resources(config, search.trial({}))
     objectives = config.tune.objectives
     board = Board(asked, objectives, trials.may_begin, lengths_of(config.tune))
     scheduler = scheduler_of(config.tune, search.ways[objectives[0]] == "min")
@@ -206,7 +213,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
 
     try:
         with live_table() as draw:
-            watched, at_once = Watched(trials, asked.count + 1, folder, draw), config.tune.at_once
+            watched, at_once = TrialsDisplay(trials, asked.count + 1, folder, draw), config.tune.at_once
             dispatch(board, at_once, scheduler, lambda turn: trials.begin(turn, board.values[turn[0]]), look)
     except BaseException:
         trials.work.is_given_up = True
@@ -237,7 +244,7 @@ PERIOD_S = 1.0
 """Shortest time between two writes of the progress file while no trial ends [seconds]."""
 
 
-class Watched:
+class TrialsDisplay:
     """Shows the progress of a search's trials on the terminal and in a file.
 
     Args:
@@ -306,5 +313,5 @@ def _state(stages: Sequence[Stage[Any]], done: set[str], running: Mapping[str, S
 
 
 def _told(values: Mapping[str, Any]) -> str:
-    said = ", ".join(f"{name.rpartition('.')[2]} {shown(value)}" for name, value in values.items())
+    said = ", ".join(f"{name.rpartition('.')[2]} {value_text(value)}" for name, value in values.items())
     return redact(said) or "unchanged"

@@ -16,8 +16,8 @@ from ray.tune.search.sample import Categorical, Float, Integer, Quantized
 
 from adapt.config import Config
 from adapt.parse.keys import known_keys, named_in, unknown
-from adapt.parse.yaml_file import place_in, read_yaml
-from adapt.support.better import ways_of
+from adapt.parse.yaml_file import line_namer, read_yaml
+from adapt.support.better import better_directions
 from adapt.support.errors import AdaptError, ConfigError, nearest
 from adapt.tuning.job_trial import Configure, Trial, check_test_files, figures_of, on_dev
 from adapt.tuning.proposals import Proposals, Space, draw, proposals
@@ -33,7 +33,7 @@ DRAWS = 4
 """Number of random samples of the space with which a check tests whether a field changes the trial."""
 
 
-def checked(search: "Search") -> tuple[Space, Proposals]:
+def checked_search(search: "Search") -> tuple[Space, Proposals]:
     """Checks a search, and returns its space and its proposals.
 
     Raises:
@@ -138,7 +138,7 @@ def check_objectives(config: Config, trial: Trial) -> None:
     Raises:
         ConfigError: an objective is refused. The message names the nearest figure, or what the objective needs.
     """
-    names, known, ways = config.tune.objectives, figures_of(trial), ways_of(trial.final.result_type())
+    names, known, ways = config.tune.objectives, figures_of(trial), better_directions(trial.final.result_type())
     usable = sorted(name for name in known if ways.get(name, 1))
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"tune.objectives is {names}: empty, or a name is repeated", "name one or more figures")
@@ -235,7 +235,7 @@ def _from_yaml(path: str) -> dict[str, Any]:
             fields[str(name)] = value
     for name, value in fields.items():
         if value is None:
-            raise ConfigError(f"{name}{place_in(path)([name])} has no value", EXAMPLE)
+            raise ConfigError(f"{name}{line_namer(path)([name])} has no value", EXAMPLE)
     return {name: _named(name, value, path) if isinstance(value, Mapping) else value for name, value in fields.items()}
 
 

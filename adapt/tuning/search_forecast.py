@@ -103,12 +103,12 @@ class SearchAhead:
 
 def trials_ahead(search: Search, asked: Proposals, store: Store) -> list[TrialAhead]:
     """Forecasts trial 0, the unchanged configuration, and the trials whose values do not depend on results."""
-    known = [{}, *told_ahead(asked)]
+    known = [{}, *known_proposals(asked)]
     seen = {stage.key for stage in everything(search.inputs.values())}
     return [_ahead(search, number, values, store, seen) for number, values in enumerate(known)]
 
 
-def told_ahead(asked: Proposals) -> list[Values]:
+def known_proposals(asked: Proposals) -> list[Values]:
     """Returns the values of the trials whose proposals do not depend on results of other trials."""
     proposed: list[Values] = []
     while len(proposed) < asked.count and not asked.told(len(proposed)):

@@ -93,7 +93,7 @@ SHORT = {"--space": "--tune.space", "--job": "--tune.job"}
 """Full names of the short options of `dontstop tune`."""
 
 
-def search_asked(arguments: Sequence[str]) -> Search:
+def search_of_command(arguments: Sequence[str]) -> Search:
     """Returns the search that the command line describes.
 
     Raises:

@@ -24,9 +24,9 @@ from adapt.tuning.job_trial import (
     named_by_values,
     on_dev,
     settings_of,
-    shown,
     side_by_side,
     trial_of,
+    value_text,
     values_in,
 )
 from adapt.tuning.proposals import Proposals, Space
@@ -105,7 +105,7 @@ class Searched:
                 f"{row.number}{'*' if row.number in self.front else ''}",
                 *(str(row.steps) for _ in judged),
                 *(row.figures[name].cell(".4f") if name in row.figures else "failed" for name in self.objectives),
-                *(shown(row.values.get(name, "unchanged")) for name in fields),
+                *(value_text(row.values.get(name, "unchanged")) for name in fields),
             ]
             for row in self.in_order()[:SHOWN]
         ]
@@ -135,7 +135,7 @@ class Searched:
             return f"{said}. It is your configuration unchanged."
         known = first.figures.get(name) if first else None
         compared = f", compared with {known.value:.4g} for your configuration" if known else ""
-        return f"{said}{compared} ({', '.join(f'{field} {shown(of)}' for field, of in best.values.items())})."
+        return f"{said}{compared} ({', '.join(f'{field} {value_text(of)}' for field, of in best.values.items())})."
 
 
 SHOWN = 40
@@ -219,10 +219,10 @@ class Search(Stage[Searched]):
         return trial_of(self.job, config, lambda asked: side_by_side(self.context_of(asked)))
 
     def check(self) -> tuple[Space, Proposals]:
-        """Checks the search, and returns its space and proposals; see `adapt.tuning.search_checks.checked`."""
-        from adapt.tuning.search_checks import checked
+        """Checks the search, and returns its space and proposals; see `adapt.tuning.search_checks.checked_search`."""
+        from adapt.tuning.search_checks import checked_search
 
-        return checked(self)
+        return checked_search(self)
 
     def refuse_early(self) -> None:
         """Checks the stages of trial 0, the unchanged configuration."""

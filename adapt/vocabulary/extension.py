@@ -33,7 +33,7 @@ ROUNDS = 3
 """Largest number of times that the tokenizer is built. Each time, tokens that no word used are left out."""
 
 
-def wanted(size: int | str | None, candidates: Sequence[CountedWord], vocabulary: int) -> int:
+def tokens_to_add(size: int | str | None, candidates: Sequence[CountedWord], vocabulary: int) -> int:
     """Returns the number of candidates that should become tokens. There may be fewer candidates.
 
     Args:

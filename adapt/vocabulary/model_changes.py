@@ -32,7 +32,7 @@ from adapt.vocabulary.extension import (
     Reached,
     build_reached,
     pieces_in,
-    wanted,
+    tokens_to_add,
     write_extended,
     write_extension_card,
     write_trimmed,
@@ -88,7 +88,7 @@ def extend_model(
     tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
     words = _words(reader, texts(), task.domains)
     found = _candidates(task, words, reader, tokenizer, texts, general)
-    number = len(found) if task.is_listed else wanted(config.vocabulary.size, found, len(tokenizer))
+    number = len(found) if task.is_listed else tokens_to_add(config.vocabulary.size, found, len(tokenizer))
     if number > len(found):
         log(f"{number:,} words are configured to become tokens, but only {len(found):,} can")
     known = [*words, *(found if task.is_listed else [])]

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from adapt.cli.init import DraftLength, ModelSeen
-from adapt.cli.inspect_files import heldout_share, look_at_text
+from adapt.cli.init import DraftLength, ModelProperties
+from adapt.cli.inspect_files import heldout_share, inspect_corpus
 from adapt.cli.main import run_command
 from adapt.config import Config
 from adapt.config.job_config import DAPT, Kind
@@ -54,7 +54,7 @@ def test_the_text_field_is_detected_in_every_format() -> None:
         table.writeheader()
         table.writerows(records)
     for name in ("a.jsonl", "b.jsonl.gz", "c.parquet", "d.csv"):
-        look = look_at_text([name])
+        look = inspect_corpus([name])
         assert (look.text_field, look.documents, look.is_whole) == ("body", 300, True), name
         assert look.text_bytes == sum(map(len, TEXTS))
     config = written("a.jsonl", "d.csv")
@@ -80,9 +80,9 @@ def test_several_files_name_the_configuration_after_their_folder(paths: list[str
 
 def test_a_field_named_text_has_priority_and_text_needs_no_spaces() -> None:
     write(Path("a.jsonl"), [{"text": "a short text of its own", "other": "a longer one " * 20}] * 30)
-    assert look_at_text(["a.jsonl"]).text_field == "text"
+    assert inspect_corpus(["a.jsonl"]).text_field == "text"
     write(Path("b.jsonl"), [{"key": "f" * 90, "文": "深度学习模型的训练需要大量数据和计算资源"}] * 30)
-    assert look_at_text(["b.jsonl"]).text_field == "文"
+    assert inspect_corpus(["b.jsonl"]).text_field == "文"
 
 
 def test_plain_text_is_read_by_lines_or_by_paragraphs() -> None:
@@ -90,7 +90,7 @@ def test_plain_text_is_read_by_lines_or_by_paragraphs() -> None:
     Path("wrapped.txt").write_text("\n\n".join(text.replace(" ", "\n") for text in TEXTS))
     assert written("lines.txt").corpus.text_unit == "line"
     assert written("wrapped.txt", "--force").corpus.text_unit == "paragraph"
-    assert look_at_text(["wrapped.txt"]).documents == 300
+    assert inspect_corpus(["wrapped.txt"]).documents == 300
 
 
 def test_the_size_of_large_text_is_estimated_from_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_the_size_of_large_text_is_estimated_from_a_part(monkeypatch: pytest.Mon
     write(Path("a.jsonl"), [{"text": text} for text in TEXTS])
     Path("b.jsonl.gz").write_bytes(gzip.compress(Path("a.jsonl").read_bytes()))
     for name in ("a.jsonl", "b.jsonl.gz"):
-        look = look_at_text([name])
+        look = inspect_corpus([name])
         assert not look.is_whole
         assert 200 <= look.documents <= 400, name
     run_command(["init", "a.jsonl"])
@@ -224,7 +224,7 @@ def test_unusable_files_and_options_are_refused(arguments: list[str], error: typ
 
 
 def test_the_length_fits_the_text_the_model_and_the_devices() -> None:
-    demo, large = ModelSeen("demo:bert-tiny", 512, 4.4e6, False), ModelSeen("large", 8192, 350e6, False)
+    demo, large = ModelProperties("demo:bert-tiny", 512, 4.4e6, False), ModelProperties("large", 8192, 350e6, False)
     little, much = DraftLength.of(50_000, demo, False), DraftLength.of(10**9, demo, False)
     assert little.max_steps is None
     assert little.epochs > much.epochs == 1
@@ -235,7 +235,7 @@ def test_the_length_fits_the_text_the_model_and_the_devices() -> None:
     assert bounded is not None
     assert bounded < much.max_steps
     assert DraftLength.of(10**9, large, True).max_steps is None
-    assert DraftLength.of(10**9, ModelSeen("short", 128, 1e6, False), True).sequence == 128
+    assert DraftLength.of(10**9, ModelProperties("short", 128, 1e6, False), True).sequence == 128
 
 
 def test_a_decoder_gets_the_causal_objective() -> None:

@@ -24,7 +24,7 @@ from adapt.corpus.deduplication import (
     Match,
     clusters,
     deduplicate,
-    kept_apart,
+    documents_left_out,
     merged,
     parts_of,
     reduced,
@@ -393,7 +393,7 @@ def test_no_kept_document_has_a_copy_in_its_source_or_on_the_other_side(
     found = {number: list(clusters).index(number) for number in set(clusters)}
     firsts = np.array([found[number] for number in clusters], np.int64)
     sources, heldout = np.array(sources, np.int64), np.array(heldout, bool)
-    duplicate, opposed = kept_apart(firsts, sources, heldout, before)
+    duplicate, opposed = documents_left_out(firsts, sources, heldout, before)
     for number, (source, cluster, out) in enumerate(documents):
         mine = [other for other in range(number) if documents[other][:2] >= (before,) and clusters[other] == cluster]
         beside = [other[2] for other in documents if other[0] < before and other[1] == cluster]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.config import CorpusConfig
-from adapt.corpus.entities import Tagged, Tagger, apart, parse_entities, tagged
+from adapt.corpus.entities import Tagged, Tagger, parse_entities, tagged, without_overlaps
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.records import Reading, check_field, read_records
 from adapt.corpus.screening import Tally, clean
@@ -118,7 +118,7 @@ def test_cleaning_moves_entities_with_their_text(text: str, data: st.DataObject)
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8)).map(lambda pair: (pair[0], sum(pair)))))
 def test_the_first_and_longest_of_overlapping_entities_is_kept(entities: list[tuple[int, int]]) -> None:
-    kept = apart(entities)
+    kept = without_overlaps(entities)
     assert kept == sorted(kept)
     assert all(left[1] <= right[0] for left, right in pairwise(kept))
     for start, end in entities:

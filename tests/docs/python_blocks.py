@@ -18,7 +18,7 @@ from adapt.job import JOBS
 from adapt.runner import Store
 from adapt.stage.context import root_of
 from adapt.tuning.search_forecast import SearchAhead
-from adapt.tuning.search_run import search_asked
+from adapt.tuning.search_run import search_of_command
 from tests.docs.command import make_small
 
 
@@ -58,7 +58,7 @@ def _planned(job: str) -> Callable[..., Anything]:
 
 
 def _tune(space: Any, config: Any = None, /, job: str | None = None, **fields: Any) -> Anything:
-    search = search_asked(
+    search = search_of_command(
         arguments_of(config, {**fields, "tune.space": str(space), **({"tune.job": job} if job else {})})
     )
     SearchAhead.of(search, Store(root_of(search.config)))

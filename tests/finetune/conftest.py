@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, FinetuneConfig, TrainingConfig
-from adapt.finetune.ray_task import RunFound
+from adapt.finetune.ray_task import RunResult
 from adapt.finetune.seed_run import finetune_work
 from adapt.model.locate import Pretrained
 from tests.finetune.toy import toy
@@ -15,14 +15,14 @@ from tests.finetune.toy import toy
 RATES = {"fine_tune": 3e-3, "lora": 1e-2, "linear_probe": 3e-2, "feature_extraction": 1.0}
 EPOCHS = {"fine_tune": 8, "lora": 8, "linear_probe": 40, "feature_extraction": 1}
 
-Learn = Callable[..., RunFound]
+Learn = Callable[..., RunResult]
 
 
 @pytest.fixture
 def learn(tiny_bert: Path, tmp_path: Path) -> Learn:
     """Returns a function that runs a fine-tuning mode on a toy task in this process."""
 
-    def run(kind: str = "single_label", mode: str = "fine_tune", seed: int = 0, **changes: Any) -> RunFound:
+    def run(kind: str = "single_label", mode: str = "fine_tune", seed: int = 0, **changes: Any) -> RunResult:
         task, folder = tmp_path / f"task-{kind}", tmp_path / "out"
         if not task.exists():
             toy(task, kind)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from adapt.config import FinetuneConfig
-from adapt.finetune.finetune_loop import Course, FinetuneSettings, History, train
+from adapt.finetune.finetune_loop import FinetuneSettings, History, LoopInput, train
 
 INPUTS = torch.from_numpy(np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32))
 TARGETS = torch.from_numpy(np.random.default_rng(1).normal(size=(20, 1)).astype(np.float32))
@@ -32,7 +32,7 @@ def run(
         batch_size=8, micro_batch=at_once, learning_rate=rate, patience=patience, warmup_fraction=0.2
     )
     settings = FinetuneSettings(finetune, epochs=len(scores), pooling="first", max_length=1)
-    return module, seen, train(Course(module, loss, dev_score, np.ones(len(INPUTS))), settings, seed=5)
+    return module, seen, train(LoopInput(module, loss, dev_score, np.ones(len(INPUTS))), settings, seed=5)
 
 
 @pytest.mark.parametrize(

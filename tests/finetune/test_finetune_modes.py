@@ -17,7 +17,7 @@ from transformers import (
 from adapt.config import Config, FinetuneConfig, ModelConfig
 from adapt.finetune.classifier import new_classifier
 from adapt.finetune.examples import Problem
-from adapt.finetune.finetune_loop import FinetunePlace, FinetuneSettings, check_savable
+from adapt.finetune.finetune_loop import FinetuneDevice, FinetuneSettings, check_savable
 from adapt.finetune.finetune_modes import add_lora, trained_numbers, tune_classifier
 from adapt.model.load import load_model
 from adapt.support.errors import ConfigError
@@ -25,7 +25,7 @@ from adapt.task.dataset import IGNORED, Split
 from tests.finetune.conftest import Learn
 from tests.finetune.toy import toy
 
-CPU = FinetunePlace(torch.device("cpu"), "fp32")
+CPU = FinetuneDevice(torch.device("cpu"), "fp32")
 
 
 def test_lora_trains_only_its_additions(tiny_bert: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from adapt.finetune.ray_task import (
     GPU_PARTS,
     PREDICTIONS_FILE,
     FinetuneRun,
-    RunFound,
+    RunResult,
     fits_with_less,
     gpus_per_seed,
     run_finetuning,
@@ -265,7 +265,7 @@ def test_a_model_with_domain_parts_cannot_be_saved(parts: Path) -> None:
         finetune_work(config, Pretrained(parts, parts), parts.parent / "task", 0, parts.parent / "out")
 
 
-FOUND = RunFound(
+FOUND = RunResult(
     metrics={"macro_f1": 0.5},
     curve=[{"epoch": 1, "loss": 0.7, "dev": 0.4}],
     predictions={"dev": [{"id": 0, "label": 1}], "test": [{"id": 0, "label": "é"}, {"id": 1, "label": 0}]},

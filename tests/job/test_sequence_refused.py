@@ -12,7 +12,7 @@ from adapt.job.sequence_job import SEQUENCE_JOB, sequence_stages
 from adapt.parse import check_config
 from adapt.runner import Done
 from adapt.stage import train
-from adapt.stage.context import Context, Noted
+from adapt.stage.context import Context, DomainOrder
 from adapt.stage.domain_sequence import Sequence
 from adapt.support.errors import ConfigError
 from tests.job.worlds import DOMAINS, sequence_world, source
@@ -141,5 +141,5 @@ def test_a_run_with_fewer_domains_keeps_the_record_of_those_begun(
     file = Path(config.storage.root) / "sequence" / "das.order.json"
     known = json.loads(file.read_text())
     assert [name for name, _ in known] == list(DOMAINS)
-    Noted(file, tuple((name, key) for name, key in known[:1])).save()
+    DomainOrder(file, tuple((name, key) for name, key in known[:1])).save()
     assert json.loads(file.read_text()) == known

@@ -8,7 +8,7 @@ import pytest
 from adapt.evaluate.measurements import Estimate
 from adapt.runner import Record, Store
 from adapt.stage.context import root_of
-from adapt.tuning.search_run import search_asked
+from adapt.tuning.search_run import search_of_command
 from adapt.tuning.search_stage import Searched, TrialRow
 from tests.jobs.commands import Run, last_line
 
@@ -23,7 +23,7 @@ def test_a_finished_search_says_so_and_starts_nothing(
     monkeypatch.chdir(tmp_path)
     Path("finetune.yaml").write_text("finetune.dropout: [0.0, 0.1]")
     arguments = [*task, "--space=finetune.yaml", "--tune.fresh_seeds=[]"]
-    search = search_asked(arguments)
+    search = search_of_command(arguments)
     folder = Store(root_of(search.config)).folder(search.kind, search.name, search.key)
     folder.mkdir(parents=True)
     Record(search.kind, search.name, search.key, 1, {}, {}, asdict(SEARCHED), {}, {}, {}, {}, "", folder).save()

@@ -13,7 +13,7 @@ from adapt.runner.record import Record
 from adapt.runner.store import DIGITS, Store, failure_of, log_of, logged, logged_lines
 from adapt.support.errors import ConfigError, DataError, StageError
 from adapt.terminal import console
-from adapt.terminal.console import log, take_log_format, telling
+from adapt.terminal.console import log, log_values, take_log_format
 from tests.runner.test_record import record
 
 KEY, OTHER = "1a" * 32, "2b" * 32
@@ -251,7 +251,7 @@ def test_json_log_lines_have_run_stage_and_rank(
 ) -> None:
     monkeypatch.setenv(console.FORMAT, "json")
     monkeypatch.setenv(console.RUN, "abc")
-    with telling(stage="train/x", rank=3):
+    with log_values(stage="train/x", rank=3):
         log("hello")
     line = json.loads(capsys.readouterr().err)
     assert {name: line[name] for name in ("run", "stage", "rank", "message")} == {

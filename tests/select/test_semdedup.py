@@ -12,7 +12,7 @@ from adapt.index.parts import unit_rows
 from adapt.select import semdedup
 from adapt.select.highest import highest
 from adapt.select.selection import NEVER
-from adapt.select.semdedup import centres_of, copies_in, staying
+from adapt.select.semdedup import centres_of, copies_in, kept_vectors
 from adapt.select.table import selection_of
 from adapt.support.errors import DataError
 from tests.index.clusters import clustered, indexed
@@ -55,7 +55,7 @@ def test_the_first_of_several_copies_is_kept(seed: int, count: int, block: int, 
     vectors = np.random.default_rng(seed).integers(-1, 2, (count, 3)).astype(float)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(semdedup, "ROWS_AT_ONCE", block)
-        stays = staying(unit_rows(vectors), most)
+        stays = kept_vectors(unit_rows(vectors), most)
     assert np.flatnonzero(stays).tolist() == by_hand(vectors, most)
 
 
@@ -63,7 +63,7 @@ def test_a_chain_of_copies_loses_every_other_link() -> None:
     """Each document is near the previous one but not near the one before that, so only the second is removed."""
     angles = np.deg2rad([0, 20, 40])
     rows = unit_rows(np.stack([np.cos(angles), np.sin(angles)], 1))
-    assert staying(rows, np.cos(np.deg2rad(25))).tolist() == [True, False, True]
+    assert kept_vectors(rows, np.cos(np.deg2rad(25))).tolist() == [True, False, True]
 
 
 def test_copies_are_those_of_all_pairs_in_the_same_cluster(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from adapt.config import Config, SelectConfig
 from adapt.select.highest import highest
 from adapt.select.selection import Random
-from adapt.select.table import SELECTIONS, selection_of, steps_of, way_of
+from adapt.select.table import SELECTIONS, selection_of, selections_name, steps_of
 from adapt.support.errors import ConfigError
 from tests.select.pools import numbered
 
@@ -59,7 +59,7 @@ def test_selections_of_a_list_follow_each_other_with_their_options() -> None:
     steps = steps_of(configured([{"dsir": {"ngram": 1}}, "my_selections:Holds", {"random": None}]))
     assert [step.kind for step in steps] == ["dsir", "my_selections:Holds", "random"]
     assert steps[0].selection.options.ngram == 1
-    assert way_of(steps) == "dsir-Holds-random"
+    assert selections_name(steps) == "dsir-Holds-random"
     assert "source" in steps[1].what()
 
 

@@ -15,7 +15,7 @@ from adapt.chain.chain_stages import build_chain
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.job_sections import VocabularyConfig
 from adapt.job.job_run import carry_out
-from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary, told
+from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary, with_action
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, Finished, ensure
@@ -70,7 +70,7 @@ def test_a_model_and_a_tokenizer_with_the_words(
         "--evaluation.sequence_length=64",
         f"--storage.root={config.storage.root}",
     ]
-    carry_out(VOCABULARY_JOB, told(flags))
+    carry_out(VOCABULARY_JOB, with_action(flags))
     out, err = capsys.readouterr()
     line = json.loads(out)
     folder = Path(line["path"])

@@ -10,7 +10,7 @@ import pytest
 
 from adapt.config import Config, EvaluationSet, ModelConfig, SelectConfig, StorageConfig, TaskConfig
 from adapt.corpus.screening import place_of
-from adapt.job.selection_job import random_beside, select_documents
+from adapt.job.selection_job import random_control, select_documents
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, Finished, Outcome, Stage, ensure
 from adapt.select.selection import Selection
@@ -95,7 +95,7 @@ def test_random_documents_have_as_many_tokens_as_the_selection(config: Config) -
     counts = [len(tokenizer(text)["input_ids"]) for text in texts]
     assert done.result.tokens == sum(counts)
     assert 150 <= done.result.tokens < 150 + max(counts)
-    control = random_beside(Context.of(longest), built(longest))
+    control = random_control(Context.of(longest), built(longest))
     beside = ensure(control, Context.of(config).store)
     taken = [line["text"] for line in lines_of(beside.path)]
     assert taken != texts

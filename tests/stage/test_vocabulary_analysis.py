@@ -7,7 +7,7 @@ import pytest
 
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.job.job_run import carry_out
-from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary, told
+from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary, with_action
 from adapt.runner import ensure
 from adapt.runner.record import load_record, read_result
 from adapt.show.blocks import Figures, Table, TextBlock
@@ -45,7 +45,7 @@ def test_domains_are_analyzed_and_shown(config: Config, capsys: pytest.CaptureFi
         "--evaluation.sequence_length=64",
         f"--storage.root={config.storage.root}",
     ]
-    carry_out(VOCABULARY_JOB, told(flags))
+    carry_out(VOCABULARY_JOB, with_action(flags))
     out, err = capsys.readouterr()
     line = json.loads(out)
     domains = line["metrics"]["domains"]

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from adapt.statistics.comparison import Comparison, holm, p_value, paired, points, significant, verdict
-from adapt.statistics.power import Chance, Side
+from adapt.statistics.power import Side, Uncertainty
 from tests.statistics.made import sign_flips
 
 
@@ -120,7 +120,7 @@ def test_holms_correction_rejects_what_stepping_down_rejects():
 
 
 def found(difference=0.041, low=0.012, high=0.07, p=0.008, error=0.015, least=0.001) -> Comparison:
-    chance = Chance(Side(1, 0.0), Side(1, 0.0), examples=0.015**2)
+    chance = Uncertainty(Side(1, 0.0), Side(1, 0.0), examples=0.015**2)
     return Comparison(difference, low, high, error, p, least, ("seeds",), np.empty(0), {}, (chance,))
 
 

@@ -8,15 +8,15 @@ from scipy import stats
 
 from adapt.statistics.comparison import Comparison, average_over_tasks, compare
 from adapt.statistics.outcomes import Tested, single_label
-from adapt.statistics.power import Chance, Side, detectable
+from adapt.statistics.power import Side, Uncertainty, detectable
 
 pytestmark = pytest.mark.heavy
 NOISE = 0.02
 """Standard deviation of scores over seeds."""
 
 
-def of_seeds(seeds: int, tasks: int = 1) -> list[Chance]:
-    return [Chance(Side(seeds, NOISE**2), Side(seeds, NOISE**2))] * tasks
+def of_seeds(seeds: int, tasks: int = 1) -> list[Uncertainty]:
+    return [Uncertainty(Side(seeds, NOISE**2), Side(seeds, NOISE**2))] * tasks
 
 
 def standard_error(seeds: int) -> float:
@@ -57,12 +57,14 @@ def test_many_seeds_have_the_power_of_the_noncentral_t():
 
 
 def test_one_seed_per_side_is_tested_by_examples_only():
-    alone = [Chance(Side(1, 0.0), Side(1, 0.0), examples=0.01**2)]
+    alone = [Uncertainty(Side(1, 0.0), Side(1, 0.0), examples=0.01**2)]
     normal = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
     assert detectable(alone) == pytest.approx(0.01 * normal, rel=0.03)
 
 
-@pytest.mark.parametrize("tasks", [[Chance(Side(3, 1.0), Side(3, 1.0))], [Chance(Side(4, 0.0), Side(4, 0.0))]])
+@pytest.mark.parametrize(
+    "tasks", [[Uncertainty(Side(3, 1.0), Side(3, 1.0))], [Uncertainty(Side(4, 0.0), Side(4, 0.0))]]
+)
 def test_studies_that_can_detect_nothing_have_no_detectable_difference(tasks):
     """Three seeds per side give a p of at least .1, and scores that do not vary have no p."""
     assert detectable(tasks) is None

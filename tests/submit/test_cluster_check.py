@@ -12,8 +12,8 @@ from adapt.submit.cluster_check import (
     check_storage,
     limits_from,
     limits_in,
-    places,
     try_storage,
+    worker_room,
 )
 from adapt.support.errors import ClusterError, ConfigError, StorageError
 
@@ -43,9 +43,9 @@ def test_every_node_is_checked_and_no_files_remain(ray_cluster: None, tmp_path: 
 
 
 def test_room_for_workers_is_counted_per_node() -> None:
-    assert places({"CPU": 3}, [HEAD]) == 2
-    assert places({"CPU": 4, "GPU": 1}, [HEAD, GPUS]) == 8
-    assert places({"CPU": 32}, [HEAD, GPUS]) == 0
+    assert worker_room({"CPU": 3}, [HEAD]) == 2
+    assert worker_room({"CPU": 4, "GPU": 1}, [HEAD, GPUS]) == 8
+    assert worker_room({"CPU": 32}, [HEAD, GPUS]) == 0
 
 
 @pytest.mark.parametrize(

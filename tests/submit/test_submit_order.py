@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from adapt.submit.submission import command_of
-from adapt.submit.submit_order import Order, order_of, read_asked
+from adapt.submit.submit_order import Order, order_of, read_cluster_command
 from adapt.support.errors import ConfigError
 
 CHAIN = """
@@ -23,10 +23,10 @@ stages:
 
 
 def test_options_of_the_cluster_are_separated_from_those_of_the_work() -> None:
-    asked = read_asked(["submit", "a.yaml", "--drive-on", "steady", "--data", "d", "--retries=0", "--again"])
+    asked = read_cluster_command(["submit", "a.yaml", "--drive-on", "steady", "--data", "d", "--retries=0", "--again"])
     assert (asked.verb, asked.rest) == ("submit", ["a.yaml", "--data", "d"])
     assert (asked.drive_on, asked.retries, asked.switches) == ("steady", 0, {"again"})
-    assert read_asked(["submit", "a.yaml"]).drive_on is None
+    assert read_cluster_command(["submit", "a.yaml"]).drive_on is None
 
 
 @pytest.fixture

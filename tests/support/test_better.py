@@ -9,7 +9,7 @@ from adapt.show.report.sequence_runs import MEASURES, ONE
 from adapt.stage.domain_sequence import SequenceResult
 from adapt.stage.export_model import Adapted
 from adapt.stage.finetuning import Finetuned, Scored
-from adapt.support.better import Less, More, ways_of
+from adapt.support.better import Less, More, better_directions
 from adapt.tuning.job_trial import is_lower_better
 from tests.stage.test_values import KINDS
 
@@ -41,7 +41,7 @@ class Result:
 
 
 def test_an_annotation_declares_the_direction_and_keeps_the_type() -> None:
-    assert ways_of(Result) == {"score": 1, "loss": -1, "count": 0, "steps": -1}
+    assert better_directions(Result) == {"score": 1, "loss": -1, "count": 0, "steps": -1}
     assert Result(0.5, None, 2, "a", {}).steps == 3
 
 
@@ -58,20 +58,20 @@ def test_directions_of_real_results() -> None:
     for result, (high, low) in expected.items():
         assert {is_lower_better(name, result) for name in low} == {True}
         assert {is_lower_better(name, result) for name in high} == {False}
-        assert {ways_of(result)[name] for name in high} == {1}
+        assert {better_directions(result)[name] for name in high} == {1}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
 def test_every_number_of_every_result_has_a_direction_or_is_listed_here(kind: Any) -> None:
-    silent = {name for name, way in ways_of(kind.result_type()).items() if not way}
+    silent = {name for name, way in better_directions(kind.result_type()).items() if not way}
     assert {*silent} <= COUNTS
 
 
 def test_no_name_has_two_directions() -> None:
-    declared = {(name, way) for kind in KINDS for name, way in ways_of(kind.result_type()).items() if way}
+    declared = {(name, way) for kind in KINDS for name, way in better_directions(kind.result_type()).items() if way}
     assert len({name for name, _ in declared}) == len(declared)
 
 
 def test_reports_and_searches_use_the_same_directions() -> None:
     assert all((measure.better < 0) == is_lower_better(measure.name) for measure in MEASURES)
-    assert {measure.name for measure in MEASURES} - {ONE} <= {*ways_of(SequenceResult)}
+    assert {measure.name for measure in MEASURES} - {ONE} <= {*better_directions(SequenceResult)}

@@ -32,7 +32,7 @@ from adapt.tuning import job_trial
 from adapt.tuning.job_trial import (
     Trial,
     as_file,
-    check_place,
+    check_trial_resources,
     named_by_values,
     numbers_of,
     on_dev,
@@ -153,7 +153,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def checked(job: str, config: Config) -> None:
-    check_place(config, trial_of(JOBS[job], on_dev(config)))
+    check_trial_resources(config, trial_of(JOBS[job], on_dev(config)))
 
 
 def test_workers_that_cannot_be_placed_are_refused_with_the_nearest_that_can(

@@ -19,7 +19,7 @@ from adapt.show.terminal import drawn_table
 from adapt.support.errors import DataError
 from adapt.tuning.job_trial import TrialMeasured
 from adapt.tuning.proposals import proposals
-from adapt.tuning.run_trials import Trials, Watched, run_trials, trials_now
+from adapt.tuning.run_trials import Trials, TrialsDisplay, run_trials, trials_now
 from adapt.tuning.search_stage import TrialRow, best_first
 from tests.tuning.scripted import Scripted, ScriptedSearch
 
@@ -202,7 +202,7 @@ def test_the_progress_file_equals_the_table_and_is_removed_at_the_end(tmp_path: 
     search: Any = ScriptedSearch(watched_score, tmp_path / "notes")
     trials, drawn = Trials(search, Store(tmp_path / "runs"), (None, 4)), list[Any]()
     assert TrialsNow.load(tmp_path) is None
-    watched = Watched(trials, 8, tmp_path, drawn.append)
+    watched = TrialsDisplay(trials, 8, tmp_path, drawn.append)
     trials.begin((0, 0), {"a.x": 2})
     watched.look(False)
     written = TrialsNow.load(tmp_path)

@@ -13,7 +13,7 @@ from adapt.runner import Record, Store
 from adapt.stage.finetuning import Finetune
 from adapt.support.errors import ConfigError
 from adapt.tuning.proposals import proposals
-from adapt.tuning.search_forecast import SearchAhead, check_budget, hours_of_all, told_ahead, trials_ahead
+from adapt.tuning.search_forecast import SearchAhead, check_budget, hours_of_all, known_proposals, trials_ahead
 from adapt.tuning.search_stage import Search
 from tests.tuning.test_confirm import search as search
 
@@ -35,7 +35,7 @@ def seeds_of(search: Search, values: Mapping[str, Any]) -> tuple[Finetune, ...]:
 
 def test_trials_are_forecast_if_their_values_need_no_result() -> None:
     count = {
-        searcher: len(told_ahead(proposals(SPACE, TuneConfig(searcher=searcher, samples=9, at_once=3), [False])))
+        searcher: len(known_proposals(proposals(SPACE, TuneConfig(searcher=searcher, samples=9, at_once=3), [False])))
         for searcher in ("random", "grid", "tpe")
     }
     assert count == {"random": 9, "grid": 6, "tpe": 3}

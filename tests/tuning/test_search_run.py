@@ -6,7 +6,7 @@ import pytest
 
 from adapt.support.errors import AdaptError
 from adapt.tuning.search_forecast import check_search
-from adapt.tuning.search_run import search_asked
+from adapt.tuning.search_run import search_of_command
 from adapt.tuning.search_stage import Search
 from tests.job.worlds import SPLITS, enter
 from tests.jobs.commands import replaced
@@ -30,7 +30,7 @@ def asked(given: list[str], space: str, *arguments: str) -> Search:
     from adapt.stage.context import root_of
 
     Path("finetune.yaml").write_text(space)
-    search = search_asked([*given, *arguments])
+    search = search_of_command([*given, *arguments])
     check_search(search, Store(root_of(search.config)))
     return search
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from adapt.support.errors import ConfigError, DataError
 from adapt.vocabulary.analysis import elbow
 from adapt.vocabulary.candidates import by_divergence, by_saved, by_training, from_file
-from adapt.vocabulary.extension import build_reached, pieces_in, wanted
+from adapt.vocabulary.extension import build_reached, pieces_in, tokens_to_add
 from adapt.vocabulary.word_reader import CountedWord, WordReader, count_chunks, count_words
 from tests.tokenizers import FAMILIES, SPECIAL, byte_level, unigram, wordpiece
 from tests.vocabulary.test_word_reader import SENTENCES
@@ -80,9 +80,9 @@ def test_a_candidate_that_no_word_uses_is_left_out() -> None:
 
 def test_the_number_of_words_that_become_tokens() -> None:
     words = by_saved(count_words(CHUNKS, WordReader(wordpiece())), WordReader(wordpiece()), 1)
-    assert wanted(None, words, 30_522) == 305
-    assert wanted(7, words, 100) == 7
-    assert wanted("elbow", words, 100) == elbow([word.saved for word in words])
+    assert tokens_to_add(None, words, 30_522) == 305
+    assert tokens_to_add(7, words, 100) == 7
+    assert tokens_to_add("elbow", words, 100) == elbow([word.saved for word in words])
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ class TrialsNow:
             return None
 
 
-def last_said(folder: Path) -> str:
+def last_report(folder: Path) -> str:
     """Formats the last report of the training in a folder.
 
     The text is empty before the first report and for other stages.
@@ -105,13 +105,13 @@ def last_said(folder: Path) -> str:
     return ""
 
 
-def unmade(stages: Iterable[Stage[Any]], store: Store, seen: set[str]) -> Iterator[Stage[Any]]:
+def unfinished_stages(stages: Iterable[Stage[Any]], store: Store, seen: set[str]) -> Iterator[Stage[Any]]:
     """Yields the unfinished stages among `stages` and all stages that these depend on, each once."""
     for stage in stages:
         if stage.key not in seen and not store.record_of(stage):
             seen.add(stage.key)
             yield stage
-            yield from unmade(stage.inputs.values(), store, seen)
+            yield from unfinished_stages(stage.inputs.values(), store, seen)
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def chain_now(
     """
     stages: list[Stage[Any]] = [goal.stage for goal in goals]
     taken = spent(stages, store)
-    under_way = [stage for stage in unmade(stages, store, set()) if is_held(store.folder_of(stage))]
+    under_way = [stage for stage in unfinished_stages(stages, store, set()) if is_held(store.folder_of(stage))]
     searches = [(stage.name, TrialsNow.load(store.folder_of(stage))) for stage in under_way]
     return ChainNow(
         goal_states(goals, store),
@@ -223,7 +223,7 @@ def chain_now(
 def _said(store: Store, stage: Stage[Any]) -> str:
     folder = store.folder_of(stage)
     *_, last = [{}, *logged_lines(folder)]
-    return last_said(folder) or str(last.get("message", ""))
+    return last_report(folder) or str(last.get("message", ""))
 
 
 def _trainings(stages: Sequence[Stage[Any]], store: Store) -> list[TrainingNow]:
@@ -232,7 +232,7 @@ def _trainings(stages: Sequence[Stage[Any]], store: Store) -> list[TrainingNow]:
     found = []
     for stage in everything(unfinished):
         folder = store.folder_of(stage)
-        if said := last_said(folder):
+        if said := last_report(folder):
             finished = store.record_of(stage) is not None
             state = "finished" if finished else "running" if is_held(folder) else "stopped"
             found.append(TrainingNow(stage.name, stage.key, state, said, folder / METRICS_FILE))

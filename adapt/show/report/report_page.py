@@ -35,7 +35,7 @@ from adapt.show.report.task_comparison import Compared, Trainings, compare_all, 
 from adapt.show.report.task_figures import cost_against_gain, difference_figures, learning_curves, training_curve
 from adapt.show.report.task_runs import Results, Row, collect
 from adapt.show.report.task_tables import best_recipe, score_differences, score_tables, seeds
-from adapt.show.report.tradeoffs import FEWEST, MeasuredAlike, tradeoff_section, tradeoff_verdicts, tradeoffs
+from adapt.show.report.tradeoffs import FEWEST, ComparableModels, tradeoff_section, tradeoff_verdicts, tradeoffs
 from adapt.show.report.trainings import dropped_texts, exports_of, pretraining, training_costs, training_verdicts
 from adapt.stage.judge_selection import SelectionJudged
 
@@ -78,7 +78,7 @@ def _verdict(
     compared: Compared,
     priced: Trainings,
     in_turn: Sequences,
-    traded: Sequence[MeasuredAlike],
+    traded: Sequence[ComparableModels],
 ) -> list[Block]:
     findings = [*tradeoff_verdicts(traded), *front_verdict(in_turn), *sequence_verdicts(in_turn)]
     searched = search_verdicts(searches_of(study))
@@ -159,7 +159,7 @@ def _selections(study: Study) -> list[Block]:
     return selection_blocks([entry for entry in study.entries if isinstance(entry.result, SelectionJudged)])
 
 
-def _others(study: Study, traded: Sequence[MeasuredAlike]) -> list[Block]:
+def _others(study: Study, traded: Sequence[ComparableModels]) -> list[Block]:
     """Returns the blocks of the stages that no comparison shows. Each stage occurs once, under its label."""
     drawn = {key for measured in traded for key in measured.compared}
     blocks: dict[str, list[Block]] = {}

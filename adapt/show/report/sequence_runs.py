@@ -18,7 +18,7 @@ from adapt.statistics.continual_metrics import (
     sequence_figures,
 )
 from adapt.statistics.permutation import vary
-from adapt.support.better import ways_of
+from adapt.support.better import better_directions
 
 ONE = "against_one"
 """Name of the figure that compares a method with separate models."""
@@ -170,7 +170,7 @@ class Measure:
     @property
     def better(self) -> int:
         """1 if a higher value of the figure is better, -1 if a lower value is better (see `SequenceFigures`)."""
-        return 1 if self.name == ONE else ways_of(SequenceFigures)[self.name]
+        return 1 if self.name == ONE else better_directions(SequenceFigures)[self.name]
 
     def change(self, value: float) -> str:
         """Formats a difference between two values of the figure."""

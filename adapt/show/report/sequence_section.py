@@ -16,8 +16,8 @@ from adapt.show.report.sequence_tables import (
     by_task,
     every_run,
     matrices,
+    method_tables,
     methods,
-    noted,
     sequence_costs,
     sequence_differences,
 )
@@ -160,7 +160,7 @@ def _of_order(sequences: Sequences, order: tuple[str, ...]) -> list[Block]:
     if drawings := losses(sequences, order, domains):
         about = "Held-out loss after each domain, mean over seeds; dashed until a text's own domain is learnt (dot)."
         blocks += [TextBlock(about), Figures(drawings, legend(sequences, domains))]
-    tables = [table for name in sequences.methods for table in noted(name, sequences.of(name, order))]
+    tables = [table for name in sequences.methods for table in method_tables(name, sequences.of(name, order))]
     return [*blocks, Folded("What methods noted", tables)] if tables else blocks
 
 

@@ -130,7 +130,7 @@ def _score(scores: Sequence[float], best: float, has_several: bool) -> Cell:
     return score_cell(over_seeds, "", has_several and over_seeds.mean == best)
 
 
-def noted(method: str, runs: Sequence[SequenceRun]) -> list[Table]:
+def method_tables(method: str, runs: Sequence[SequenceRun]) -> list[Table]:
     """Makes the tables that a method reports about its runs in one order, with the rows of every seed."""
     by_title: dict[str, Table] = {}
     for run in runs:

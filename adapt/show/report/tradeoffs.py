@@ -69,7 +69,7 @@ class TradeOff:
 
 
 @dataclass
-class MeasuredAlike:
+class ComparableModels:
     """Models that were measured on the same two texts. The base comes first."""
 
     models: list[TradeOff] = field(default_factory=list)
@@ -81,16 +81,16 @@ Texts = tuple[str, str]
 """Keys of two prepared texts: the domain's text and general text."""
 
 
-def tradeoffs(study: Study, fewest: int) -> list[MeasuredAlike]:
+def tradeoffs(study: Study, fewest: int) -> list[ComparableModels]:
     """Groups models by the two texts that they were measured on.
 
     Groups with fewer than `fewest` models are left out.
     """
-    found: dict[Texts, MeasuredAlike] = {}
+    found: dict[Texts, ComparableModels] = {}
     for entry in study.entries:
         read = {"export": _exported, "compare": _compared}.get(entry.record.stage)
         for texts, model in read(entry) if read else ():
-            measured = found.setdefault(texts, MeasuredAlike())
+            measured = found.setdefault(texts, ComparableModels())
             if model.point not in [known.point for known in measured.models]:
                 measured.models.append(model)
             measured.compared |= {entry.record.key} if entry.record.stage == "compare" else set()
@@ -222,7 +222,7 @@ def knee(front: Sequence[Point]) -> int | None:
     return best if sums[best] < 1 else None
 
 
-def law_findings(measured: MeasuredAlike) -> list[FindingBlock]:
+def law_findings(measured: ComparableModels) -> list[FindingBlock]:
     """Fits the mixture law to trainings that differ only in length and replay share, and makes a finding per group."""
     groups: dict[str, list[tuple[Mixed, TradeOff]]] = {}
     for model in measured.models:
@@ -263,19 +263,19 @@ MARK = "\N{BLACK STAR}"
 """Mark of the model at the knee."""
 
 
-def _on_front(measured: MeasuredAlike) -> tuple[list[TradeOff], TradeOff | None]:
+def _on_front(measured: ComparableModels) -> tuple[list[TradeOff], TradeOff | None]:
     """Returns the models on the front, sorted by loss on the domain, and the model at the knee or None."""
     front = [measured.models[place] for place in pareto_front([model.point for model in measured.models])]
     place = knee([model.point for model in front])
     return front, None if place is None else front[place]
 
 
-def tradeoff_verdicts(found: Sequence[MeasuredAlike]) -> list[FindingBlock]:
+def tradeoff_verdicts(found: Sequence[ComparableModels]) -> list[FindingBlock]:
     """Makes findings for each pair of texts: the Pareto-optimal models, the knee and its cost, and the law's fit."""
     return [finding for measured in found for finding in (_finding(measured), *law_findings(measured))]
 
 
-def _finding(measured: MeasuredAlike) -> FindingBlock:
+def _finding(measured: ComparableModels) -> FindingBlock:
     front, bend = _on_front(measured)
     are = "is" if len(front) == 1 else "are"
     number = f"{len(front)} of {len(measured.models)} models"
@@ -308,7 +308,7 @@ def _interval(loss: LossOn, before: str = "") -> str:
     return worded_interval(loss.low, loss.high, nats, before)
 
 
-def tradeoff_section(found: Sequence[MeasuredAlike]) -> list[Block]:
+def tradeoff_section(found: Sequence[ComparableModels]) -> list[Block]:
     """Makes the blocks of the section. The list is empty if no models were measured on both texts."""
     blocks: list[Block] = []
     for number, measured in enumerate(found):
@@ -347,19 +347,19 @@ def _small(loss: LossOn) -> str:
     return "" if loss.change is None else f"{nats(loss.change)} {_interval(loss)}".strip()
 
 
-def _first_set(measured: MeasuredAlike) -> tuple[str, list[str]]:
+def _first_set(measured: ComparableModels) -> tuple[str, list[str]]:
     """Returns the swept set that determines the colours, and the members of the set."""
     values = [model.values for model in measured.models if model.values]
     name = next(iter(values[0])) if values else ""
     return name, list(dict.fromkeys(each[name] for each in values if name in each))
 
 
-def _legend(measured: MeasuredAlike) -> list[tuple[str, int]]:
+def _legend(measured: ComparableModels) -> list[tuple[str, int]]:
     name, members = _first_set(measured)
     return [(f"{name} {member}", 1 + place % (SERIES - 1)) for place, member in enumerate(members)]
 
 
-def _drawing(measured: MeasuredAlike, front: Sequence[TradeOff], bend: TradeOff | None, number: int) -> str:
+def _drawing(measured: ComparableModels, front: Sequence[TradeOff], bend: TradeOff | None, number: int) -> str:
     name, members = _first_set(measured)
     with style():
         figure, axes = canvas(1.3 * WIDTH, 3.8)

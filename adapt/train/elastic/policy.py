@@ -24,7 +24,7 @@ from adapt.ray.private import (
     worker_resources,
 )
 from adapt.train.checkpoints.retain import newest_whole
-from adapt.train.elastic.requested_checkpoints import WishFile
+from adapt.train.elastic.requested_checkpoints import RequestFile
 from adapt.train.elastic.sizing import Sizing
 from adapt.train.failure import as_ours
 from adapt.train.training_run import tell
@@ -60,7 +60,7 @@ class ElasticPolicy(ScalingPolicy):
 
     def __init__(self, scaling_config: Any, sizing: Sizing, run: ElasticRun) -> None:
         super().__init__(scaling_config)
-        self._sizing, self._run, self._wish = sizing, run, WishFile(run.folder)
+        self._sizing, self._run, self._wish = sizing, run, RequestFile(run.folder)
         self._failures = 0
         self._size = 0
         """Number of workers in the group that was started last."""

@@ -24,7 +24,7 @@ _UNTOLD_S = 120.0
 
 
 @dataclass
-class WishFile:
+class RequestFile:
     """The file by which the policy requests a checkpoint.
 
     Args:
@@ -48,7 +48,7 @@ class WishFile:
 
 
 @dataclass
-class Wishes:
+class CheckpointRequests:
     """Receives requests for checkpoints on a rank.
 
     Args:

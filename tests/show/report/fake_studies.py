@@ -18,7 +18,7 @@ from adapt.stage.domain_sequence import SequenceResult
 from adapt.stage.export_model import Adapted
 from adapt.stage.finetuning import Finetuned
 from adapt.stage.judge_selection import SelectionJudged
-from adapt.stage.merge_stage import MadeOf
+from adapt.stage.merge_stage import Merged
 from adapt.tuning.confirm import Confirmed
 from adapt.tuning.search_stage import Searched
 from adapt.vocabulary.vocabulary_results import Extended
@@ -41,7 +41,7 @@ RESULTS: dict[str, type[Any]] = {
     "finetune": Finetuned,
     "sequence": SequenceResult,
     "selection": SelectionJudged,
-    "merge": MadeOf,
+    "merge": Merged,
     "extend": Extended,
     "search": Searched,
     "confirm": Confirmed,

@@ -12,7 +12,7 @@ from adapt.show.blocks import NONE, Cell
 from adapt.show.report.report_page import write_report
 from adapt.show.report.sequence_runs import MEASURES, Sequences, compare_methods, sequences_of
 from adapt.show.report.sequence_section import legend, losses, sequence_verdicts, sequence_warnings
-from adapt.show.report.sequence_tables import matrices, methods, noted
+from adapt.show.report.sequence_tables import matrices, method_tables, methods
 from adapt.show.report.study import Study
 from adapt.statistics.comparison import holm
 from benchmarks.sequences import tables
@@ -261,11 +261,11 @@ def test_there_is_a_drawing_for_each_method(sequences):
 
 def test_what_a_method_noted_is_a_table_with_the_rows_of_every_seed(sequences):
     runs = sequences.of("DAS", ORDERS["a"])
-    (table,) = noted("DAS", runs)
+    (table,) = method_tables("DAS", runs)
     assert table.title == "DAS: plasticity left"
     assert len(table.rows) == 5 * len(runs)
     assert table.rows[1] == ["seed 0, after 1 domains", Cell("0.60", "0.60 to 0.70"), Cell("0.75", "0.75 to 0.85")]
-    assert noted("NCL", sequences.of("NCL", ORDERS["a"])) == []
+    assert method_tables("NCL", sequences.of("NCL", ORDERS["a"])) == []
 
 
 def without_tasks(root: Path) -> Study:

@@ -12,8 +12,8 @@ from adapt.show.report.study import Entry, Study
 from adapt.show.report.tradeoffs import (
     BASE,
     FEWEST,
+    ComparableModels,
     LossOn,
-    MeasuredAlike,
     Mixed,
     TradeOff,
     knee,
@@ -80,7 +80,7 @@ def losses(tokens: int, replay: float) -> tuple[float, float]:
     return domain, general
 
 
-def studied(lengths: tuple[int, ...] = LENGTHS, rates: tuple[str, ...] = ("1e-4",)) -> MeasuredAlike:
+def studied(lengths: tuple[int, ...] = LENGTHS, rates: tuple[str, ...] = ("1e-4",)) -> ComparableModels:
     base = TradeOff(BASE, {}, LossOn(4.0), LossOn(losses(10_000_000, 0.2)[1] + 1e-4), 0.0)
     models = [base]
     for rate in rates:
@@ -89,7 +89,7 @@ def studied(lengths: tuple[int, ...] = LENGTHS, rates: tuple[str, ...] = ("1e-4"
                 domain, general = (LossOn(value) for value in losses(tokens, replay))
                 values = {"rate": rate, "length": str(tokens), "replay": str(replay)}
                 models.append(TradeOff(f"rate {rate}", values, domain, general, 1.0, Mixed(tokens, replay, rate)))
-    return MeasuredAlike(models)
+    return ComparableModels(models)
 
 
 def test_the_smallest_share_that_keeps_general_text_is_named_with_how_well_the_law_fits() -> None:
@@ -110,11 +110,11 @@ def test_one_length_or_no_share_that_suffices_is_said_or_left_out() -> None:
     assert law_findings(studied(lengths=LENGTHS[:1])) == []
     found = studied()
     base = TradeOff(BASE, {}, LossOn(4.0), LossOn(1.0), 0.0)
-    (finding,) = law_findings(MeasuredAlike([base, *found.models[1:]]))
+    (finding,) = law_findings(ComparableModels([base, *found.models[1:]]))
     assert finding.text.startswith("No share up to 50% keeps")
     assert finding.tone == "open"
     # Without the base's loss on general text, there is no loss that replay should keep.
-    assert law_findings(MeasuredAlike(found.models[1:])) == []
+    assert law_findings(ComparableModels(found.models[1:])) == []
 
 
 BEFORE = 3.0, 2.0

@@ -20,7 +20,7 @@ from adapt.train.checkpoints.retain import folder_name
 from adapt.train.elastic import policy
 from adapt.train.elastic import policy as module
 from adapt.train.elastic.policy import ElasticPolicy, ElasticRun, free_slots
-from adapt.train.elastic.requested_checkpoints import WishFile
+from adapt.train.elastic.requested_checkpoints import RequestFile
 from adapt.train.elastic.sizing import Patience, Sizing
 from adapt.train.training_run import NOTICE_FILE
 from tests.train.checkpoints.sealed import seal
@@ -71,7 +71,7 @@ class World:
 
     @property
     def is_wished(self) -> bool:
-        return WishFile(self.folder).is_there
+        return RequestFile(self.folder).is_there
 
     @property
     def told(self) -> str:
@@ -177,7 +177,7 @@ def test_lost_nodes_are_not_limited(world: World) -> None:
 
 
 def test_a_request_left_by_a_killed_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    WishFile(tmp_path).make()
+    RequestFile(tmp_path).make()
     assert not World(tmp_path, monkeypatch).is_wished
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from adapt.train.elastic import requested_checkpoints
-from adapt.train.elastic.requested_checkpoints import Wishes, WishFile
+from adapt.train.elastic.requested_checkpoints import CheckpointRequests, RequestFile
 from adapt.train.training_run import Progress
 from tests.train.toy import Case, build, feed
 
@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return requested_checkpoints.time  # type: ignore[return-value]
 
 
-def looks(wishes: Wishes, clock: Clock, seconds: int = 3) -> list[bool]:
+def looks(wishes: CheckpointRequests, clock: Clock, seconds: int = 3) -> list[bool]:
     """Returns whether a checkpoint is requested, for each of several checks at intervals of one second."""
     found = []
     for _ in range(seconds):
@@ -41,7 +41,7 @@ def looks(wishes: Wishes, clock: Clock, seconds: int = 3) -> list[bool]:
 
 
 def test_a_request_is_seen_once(tmp_path: Path, clock: Clock) -> None:
-    wishes, file = Wishes(looks=True, folder=tmp_path), WishFile(tmp_path)
+    wishes, file = CheckpointRequests(looks=True, folder=tmp_path), RequestFile(tmp_path)
     assert not any(looks(wishes, clock))
     file.make()
     assert file.is_there
@@ -63,7 +63,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[float]:
 
 
 def test_all_ranks_call_ray_train_together_every_five_seconds(clock: Clock, asked: list[float]) -> None:
-    ranks = Wishes(looks=True, nodes_may_go=True), Wishes(nodes_may_go=True)
+    ranks = CheckpointRequests(looks=True, nodes_may_go=True), CheckpointRequests(nodes_may_go=True)
     for _ in range(2000):
         said = sum(each.look() for each in ranks)
         before = len(asked)
@@ -75,7 +75,7 @@ def test_all_ranks_call_ray_train_together_every_five_seconds(clock: Clock, aske
 
 
 def test_on_one_machine_ray_train_is_not_called(clock: Clock, asked: list[float]) -> None:
-    assert not any(looks(Wishes(looks=True), clock, 20))
+    assert not any(looks(CheckpointRequests(looks=True), clock, 20))
     assert asked == []
 
 
@@ -85,14 +85,14 @@ def test_a_notice_leads_to_checkpoints_at_once_and_before_the_end(
 ) -> None:
     noticed: Any = SimpleNamespace(deadline_ms=deadline and deadline * 1000)
     monkeypatch.setattr("ray.train.get_preemption_info", lambda: noticed)
-    found = looks(Wishes(looks=True, nodes_may_go=True), clock, 150)
+    found = looks(CheckpointRequests(looks=True, nodes_may_go=True), clock, 150)
     assert [number for number, saved in enumerate(found, 1) if saved] == [2, *([second] if second else [])]
 
 
 def saved_at(wished_in: set[int]) -> list[int]:
     """Returns the steps after which the calling rank saves, if rank 0 sees a request in the steps `wished_in`."""
 
-    class Made(Wishes):
+    class Made(CheckpointRequests):
         step = 0
 
         def look(self) -> int:

@@ -67,7 +67,9 @@ def on_a_rank(config: dict[str, Any]) -> None:
         case = Case(told.zero_stage, told.steps, training=training, **SIZES)
         node = ray.get_runtime_context().get_node_id()
         rank, world = dist.get_rank(), dist.get_world_size()
-        loop = replace(build(case), wishes=requested_checkpoints.Wishes(rank == 0, folder, nodes_may_go=True))
+        loop = replace(
+            build(case), wishes=requested_checkpoints.CheckpointRequests(rank == 0, folder, nodes_may_go=True)
+        )
         checkpoints = Checkpoints(loop.engine, Method(), folder / CHECKPOINTS / NAME, config["sealing"])
         progress = checkpoints.load()
 
