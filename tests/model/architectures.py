@@ -31,6 +31,12 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "electra": ("ElectraForMaskedLM", "ElectraConfig", {**NO_DROPOUT, "embedding_size": 32}),
     "albert": ("AlbertForMaskedLM", "AlbertConfig", {**NO_DROPOUT, "embedding_size": 32, "hidden_act": "gelu"}),
+    "deberta-v2": (
+        "DebertaV2ForMaskedLM",
+        "DebertaV2Config",
+        {**NO_DROPOUT, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 256}
+        | {"share_att_key": True, "norm_rel_ebd": "layer_norm", "position_biased_input": False},
+    ),
     "modernbert": ("ModernBertForMaskedLM", "ModernBertConfig", {"cls_token_id": 1, "sep_token_id": 2}),
     "gpt2": (
         "GPT2LMHeadModel",

@@ -44,6 +44,10 @@ _INNER = {False: 2, True: 4}  # keyed by whether the layer is gated
 _INNER_WRITTEN_OUT = 5
 _WRITTEN_OUT = {"gelu_new", "gelu_fast", "gelu_python", "gelu_accurate", "quick_gelu"}
 """Activations that transformers implements by elementary operations, each of which stores its input."""
+_DISENTANGLED = "deberta", "deberta-v2"
+"""Model types whose attention also stores scores between tokens and relative positions, twice."""
+_RELATIVE = 512
+"""Number of relative positions of published DeBERTa models."""
 LONG = 1024
 """Document length up to which CPUs store attention weights [tokens].
 
@@ -205,8 +209,16 @@ def layer_bytes(size: ModelSize, precision: str, attended: float, on_gpu: bool) 
     number = 4 if precision == "fp32" else 2
     a, b = _RMS_NORM if size.root_mean_square else _LAYER_NORM
     inner = _INNER_WRITTEN_OUT if size.activation in _WRITTEN_OUT else _INNER[size.gated]
-    weight = 0 if on_gpu else _weight_bytes(size, number, attended)
-    return size.beside * (a * number + b) * size.hidden + inner * number * size.inner + weight * size.heads * attended
+    weight = 0 if on_gpu and size.kind not in _DISENTANGLED else _weight_bytes(size, number, attended)
+    relative = 0.0
+    if size.kind in _DISENTANGLED:
+        relative = 2 * _RELATIVE * number * (1.25 * size.heads + size.hidden / attended)
+    return (
+        relative
+        + size.beside * (a * number + b) * size.hidden
+        + inner * number * size.inner
+        + weight * size.heads * attended
+    )
 
 
 def _weight_bytes(size: ModelSize, number: int, attended: float) -> int:

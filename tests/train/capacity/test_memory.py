@@ -110,6 +110,7 @@ CASES = [
     ("bert", DROPOUT),
     ("roberta", DROPOUT),
     ("distilbert", {}),
+    ("deberta-v2", DROPOUT),
     ("modernbert", {}),
     ("gpt2", {}),
     ("gpt2", {"attn_pdrop": 0.1, "resid_pdrop": 0.1}),
