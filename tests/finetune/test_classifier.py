@@ -69,6 +69,8 @@ def padded(name: str, classifier: Classifier, split: Split, pooling: str) -> Ten
         ("bert", "tokens", "first"),
         ("roberta", "single_label", "first"),
         ("distilbert", "single_label", "mean"),
+        ("deberta-v2", "single_label", "first"),
+        ("deberta-v2", "tokens", "first"),
         ("modernbert", "single_label", "first"),
         ("gpt2", "single_label", "last"),
         ("llama", "single_label", "last"),
@@ -94,17 +96,19 @@ def test_segments_of_a_pair_matter(tmp_path: Path) -> None:
     assert not torch.allclose(classifier(batch), found, atol=1e-2)
 
 
+@pytest.mark.parametrize("name", ["bert", "deberta-v2"])
 @torch.no_grad()
-def test_the_states_of_all_layers(tmp_path: Path) -> None:
-    classifier, _, examples = setting("bert", tmp_path, "single_label", "mean")
+def test_the_states_of_all_layers(name: str, tmp_path: Path) -> None:
+    classifier, _, examples = setting(name, tmp_path, "single_label", "mean")
     batch = examples.batch(ALL, CPU)
     states = layer_states(classifier.encoder, batch, "mean")
     assert states.shape == (40, 3, 64)
     torch.testing.assert_close(classifier.head(states[:, -1]), classifier(batch))
 
 
-def test_gradients_of_used_words_are_those_of_the_table(tmp_path: Path) -> None:
-    classifier, _, examples = setting("bert", tmp_path, "single_label", "first")
+@pytest.mark.parametrize("name", ["bert", "deberta-v2"])
+def test_gradients_of_used_words_are_those_of_the_table(name: str, tmp_path: Path) -> None:
+    classifier, _, examples = setting(name, tmp_path, "single_label", "first")
     batch, loss = examples.batch(ALL, CPU), TaskLoss("single_label")
     before = classifier(batch)
     loss(before, batch.targets).backward()

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from transformers import BertConfig, BertForMaskedLM
+from transformers import BertConfig, BertForMaskedLM, DebertaV2Config, DebertaV2ForMaskedLM
 
 from adapt.config import ObjectiveConfig, TrainingConfig
 from adapt.method.base import Method
 from adapt.model.packing.isolation import keep_documents_apart
+from adapt.model.packing.padded import document_rows
 from adapt.objective.masking import MaskedLanguageModelling
 from adapt.objective.objective import Batch
 from adapt.train.engine import Engine, Offload
@@ -35,6 +36,8 @@ class Case:
     precision: Precision = "fp32"
     offload: Offload = "none"
     dropout: float = 0.0
+    is_padded: bool = False
+    """Whether the model is a DeBERTa, which computes documents as padded rows, and not a BERT."""
     frozen: str = ""
     """Text in the names of parameters that are not trained. If empty, all parameters are trained."""
     training: dict[str, Any] = field(default_factory=dict)
@@ -69,28 +72,32 @@ def settings(**changes: Any) -> TrainingConfig:
     return TrainingConfig(**{"weight_decay": 0.1, "epsilon": 1e-5, "max_gradient_norm": 0.5, **changes})
 
 
-def model(dropout: float = 0.0, frozen: str = "") -> BertForMaskedLM:
+def model(dropout: float = 0.0, frozen: str = "", is_padded: bool = False) -> Any:
     """Returns a model with the same random weights in each call. Two ranks cannot share its layers' sizes evenly."""
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 10,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 15,
+        "max_position_embeddings": LENGTH,
+        "initializer_range": 0.2,
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
+    }
+    relative = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0}
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        bert = BertForMaskedLM(
-            BertConfig(
-                vocab_size=VOCABULARY,
-                hidden_size=10,
-                num_hidden_layers=2,
-                num_attention_heads=2,
-                intermediate_size=15,
-                max_position_embeddings=LENGTH,
-                initializer_range=0.2,
-                hidden_dropout_prob=dropout,
-                attention_probs_dropout_prob=dropout,
-            )
+        toy: Any = (
+            DebertaV2ForMaskedLM(DebertaV2Config(**sizes, **relative))
+            if is_padded
+            else BertForMaskedLM(BertConfig(**sizes))
         )
-    keep_documents_apart(bert.eval())
-    bert.unused = torch.nn.Parameter(torch.ones(3, 5))  # a parameter without a gradient, which nevertheless decays
-    for name, parameter in bert.named_parameters():
+    keep_documents_apart(toy.eval())
+    toy.unused = torch.nn.Parameter(torch.ones(3, 5))  # a parameter without a gradient, which nevertheless decays
+    for name, parameter in toy.named_parameters():
         parameter.requires_grad_(not frozen or frozen not in name)
-    return bert.train()
+    return toy.train()
 
 
 def with_room(toy: Any, tokens: int) -> Any:
@@ -146,8 +153,10 @@ def build(case: Case, objective: Objective | None = None, method: Method | None 
     """Returns the loop of a case with its engine, on the calling rank."""
     share = case.global_batch // dist.get_world_size()
     training = settings(**case.training)
-    toy = model(case.dropout, case.frozen)
+    toy = model(case.dropout, case.frozen, case.is_padded)
     passes = share // case.micro_batch
+    if case.zero_stage == 3 and (rows := document_rows(toy)):
+        rows.compute_at_once()
     engine = Engine(toy, training, case.zero_stage, case.precision, case.micro_batch, passes, case.offload)
     return Loop(
         engine,
@@ -214,7 +223,7 @@ def reference(
 
     `factors` are factors of the learning rate, keyed by parameter name. The default factor is 1.
     """
-    toy, training, masking = model(frozen=case.frozen), settings(**case.training), Objective()
+    toy, training, masking = model(frozen=case.frozen, is_padded=case.is_padded), settings(**case.training), Objective()
     trained = {name: p for name, p in toy.named_parameters() if p.requires_grad}
     adamw = optimizer(
         [{"params": [p], "weight_decay": training.weight_decay if p.ndim > 1 else 0.0} for p in trained.values()],
