@@ -206,7 +206,7 @@ COUNT_FROM_PADDING = {
 """Model types whose positions start at pad_token_id + 1, so that not all rows of their position table can be used."""
 
 PROMPTS = "prompts"
-"""Kind of the addition whose vectors take positions before each document (`adapt.model.additions.soft_prompts`)."""
+"""Name of soft prompts as an addition. Their vectors take positions (`adapt.model.additions.soft_prompts`)."""
 
 
 def first_position(config: Any) -> int:
@@ -317,7 +317,7 @@ def is_instruct(tokenizer: Path) -> bool:
 
 @cache
 def warn_of_instruct(pretrained: Pretrained) -> None:
-    """Logs a warning if a model to be trained further is an instruct model. Each model is warned of once."""
+    """Logs a warning if a model to be trained further is an instruct model. Each model causes one warning at most."""
     if is_instruct(pretrained.tokenizer):
         log(
             f"warning: {pretrained.model} is an instruct model (it has a chat template); training on plain text makes"

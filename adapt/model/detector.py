@@ -1,8 +1,8 @@
-"""A generator and a discriminator of replaced tokens in one module, which one engine trains together.
+"""Combines a generator and a discriminator of replaced tokens in one module, so that one engine trains both.
 
-The generator predicts masked tokens. Its draws take the place of the masked tokens, and the discriminator says for each
-token whether it was replaced (ELECTRA, arXiv 2003.10555; DeBERTaV3, arXiv 2111.09543). The discriminator is the model
-that a user keeps; the generator is stored in a folder next to its weights.
+The generator predicts masked tokens. Tokens drawn from its predictions replace the masks, and the discriminator says
+for each token whether it was replaced (ELECTRA, arXiv 2003.10555; DeBERTaV3, arXiv 2111.09543). The discriminator is
+the model that a user keeps; the generator is stored in a folder next to its weights.
 """
 
 from __future__ import annotations
@@ -179,14 +179,14 @@ def load_detector(
 
     Args:
         pretrained: the discriminator, and its generator if it has one. Heads that the files lack get random weights.
-        layers: number of the discriminator's first layers that a made generator copies; None for a third.
+        layers: number of the discriminator's first layers that a new generator copies; None for a third.
         embeddings: `shared`, `disentangled` or `separate` tables of embeddings; see `TABLES`.
         dropout: dropout of the attention weights; None keeps the models' values.
         first: for a measurement, the model whose generator draws tokens; None for the generator of `pretrained`.
 
     Raises:
-        ModelError: a model cannot be read, lacks weights of its layers, or has tables of another shape or, for
-            `shared`, other values.
+        ModelError: a model cannot be read or lacks weights of its layers. Or the two models have tables of different
+            shapes or, for `shared`, different values.
     """
     discriminator, _ = load_discriminator(pretrained, dropout)
     generator = load_generator(first or pretrained, layers, dropout)
@@ -207,7 +207,7 @@ def load_discriminator(pretrained: Pretrained, dropout: float | None = None) -> 
 
 
 def load_generator(pretrained: Pretrained, layers: int | None, dropout: float | None = None) -> PreTrainedModel:
-    """Loads the generator of a discriminator, or makes it of the discriminator's first layers."""
+    """Loads the generator of a discriminator. If there is none, copies the discriminator's first layers."""
     if pretrained.generator is not None:
         return load_model(
             pretrained.generator, trust_remote_code=pretrained.trust_remote_code, attention_dropout=dropout
@@ -222,7 +222,7 @@ def load_generator(pretrained: Pretrained, layers: int | None, dropout: float | 
 
 
 def made_layers(of: int, asked: int | None) -> int:
-    """Returns the number of layers of a generator that is made of a model with `of` layers."""
+    """Returns the number of layers of a generator that copies the first layers of a model with `of` layers."""
     return -(-of // 3) if asked is None else asked
 
 
@@ -234,7 +234,7 @@ def _with_dropout(config: Any, dropout: float | None) -> Any:
 
 
 def _with_new_head(kind: Any, folder: Path, config: Any, trust_remote_code: bool) -> tuple[PreTrainedModel, bool]:
-    """Reads a model whose head may be missing. Returns it, and whether its head has random weights."""
+    """Reads a model whose head may be missing. Returns the model, and whether its head has random weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model, report = read_weights(kind, folder, config, trust_remote_code)

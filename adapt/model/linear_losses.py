@@ -1,4 +1,4 @@
-"""Computes cross entropy and divergence of a linear layer's outputs in pieces of some rows at a time.
+"""Computes cross entropy and divergence of a linear layer's outputs, a piece of some rows at a time.
 
 So the scores of a large vocabulary are never all in memory. Gradients are computed together with the loss, while the
 scores of a piece are in memory (as in Cut Cross-Entropy, arXiv 2411.09009, and liger-kernel, arXiv 2410.10989), so

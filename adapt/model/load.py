@@ -85,7 +85,7 @@ def check_loads(
         only_earlier: whether to also check that the model's attention can be made causal.
 
     Returns:
-        The way in which the model takes documents. None if it is only known when the model is loaded.
+        How the model takes documents: packed, or as rows. None if it is only known when the model is loaded.
 
     Raises:
         ModelError: see `load_model`, and `adapt.model.packing.isolation.see_only_earlier`.

@@ -1,9 +1,10 @@
-"""Sentence vectors in the format of sentence-transformers: how a model folder says that token states become one vector.
+"""Reads and writes the settings by which sentence-transformers turns the token states of a text into one vector.
 
-Such a folder has modules.json, which lists the modules of the model in order: a transformer, a pooling of its last
-hidden states, and optionally a scaling of the vectors to length 1. This module reads these settings, and adds them to
-an exported folder. The files have the form that sentence-transformers has written since version 2, which later
-versions read too. transformers ignores them. This module imports neither torch nor transformers.
+A folder of sentence-transformers has modules.json, which lists the modules of the model in order: a transformer, a
+pooling of its last hidden states, and optionally a scaling of the vectors to length 1. This module reads these
+settings, and adds them to an exported folder. The files have the form that sentence-transformers has written since
+version 2, and later versions read it too. transformers ignores them. This module imports neither torch nor
+transformers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MODES = {
 }
 """Switches of sentence-transformers' poolings, keyed by the name of the pooling."""
 FEATURES = {"mean": "mean", "cls": "first"}
-"""Names of the poolings that can be measured here (`adapt.model.states.document_states`), by their names there."""
+"""Poolings of `adapt.model.states.document_states`, keyed by their names in sentence-transformers."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
         folder: folder of the transformer, which is the folder of the whole model or a folder in it.
 
     Returns:
-        None if the folder is not in the format of sentence-transformers, or if its model cannot be kept, because it has
-        modules besides transformer, pooling and scaling, or several poolings. The latter is logged.
+        None if the folder is not in the format of sentence-transformers, or if its settings are not supported, because
+        it has modules besides transformer, pooling and scaling, or several poolings. The latter is logged.
     """
     root = next((place for place in (folder, folder.parent) if _is_of(place, folder)), None)
     if root is None:
@@ -111,7 +112,7 @@ def _modes(pooling: Mapping[str, Any]) -> list[str]:
 
 
 def exported_vectors(config: Config, folder: Path, trained: str | None = None) -> SentenceVectors | None:
-    """Returns the sentence vectors of the models that a job exports. None if they are not for sentence vectors.
+    """Returns how the models that a job exports make sentence vectors. None if they are not for sentence vectors.
 
     Args:
         config: configuration of the job.

@@ -110,13 +110,13 @@ class ModelSize:
         )
 
     def with_generator(self, generator: ModelSize, is_shared: bool) -> ModelSize:
-        """Returns the size of this model, as a detector of replaced tokens, and its generator together.
+        """Returns the combined size of this model, as a detector of replaced tokens, and its generator.
 
         The generator's layers count as additional layers of this model's width.
 
         Args:
             generator: size of the generator, whose head runs at the predicted positions only.
-            is_shared: whether the two have one table of token embeddings.
+            is_shared: whether both models share one table of token embeddings.
         """
         more = max(1, -(-generator.layers * generator.hidden // self.hidden))
         layers = self.layers + more

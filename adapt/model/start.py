@@ -27,7 +27,7 @@ class Start:
     """The stage that writes the tokenizer, with a model in the same folder. None if the tokenizer of `pretrained` is
     used; otherwise the model has other tokens than `pretrained`."""
     head: Stage[Any] | None = None
-    """The stage that gave `pretrained` a new language-model head (`model.head: new`); None if the head is its own."""
+    """The stage that gave `pretrained` a new language-model head (`model.head: new`). None if no stage did."""
     generator: str | None = None
     """Digest of the files of `pretrained.generator`; None if there is no such folder."""
 

@@ -1,4 +1,4 @@
-"""Computes hidden states of packed text: of tokens, of documents, and one vector per text of any length."""
+"""Computes hidden states of tokens and documents in packed text, and one vector per text of any length."""
 
 from __future__ import annotations
 

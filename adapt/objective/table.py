@@ -90,8 +90,8 @@ def trained_pooling(config: Config) -> str | None:
 
 
 _DECODES = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
-"""Types of encoders whose layers also have a form with cross-attention in transformers, of the kind that
-`adapt.objective.tsdae` adds."""
+"""Types of encoders for which transformers has layers with cross-attention. The objective `tsdae` adds the same kind
+of cross-attention."""
 
 
 def reads_own_vectors(config: Config) -> bool:
@@ -136,7 +136,7 @@ def predicted_fraction(objective: ObjectiveConfig) -> float:
 
 
 def encoded_again(config: Config) -> float:
-    """Returns the share of the tokens that a second forward and backward pass of the layers gets in each step."""
+    """Returns the share of the tokens that pass through the layers a second time in each step."""
     return 1 - objective_options(config).delete_fraction if config.objective.kind == "tsdae" else 0.0
 
 

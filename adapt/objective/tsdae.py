@@ -116,9 +116,9 @@ class Tsdae(Masking):
     """Rebuilds each text from one vector of its words, of which a share is deleted.
 
     Each word is deleted with probability `tsdae.delete_fraction`, independently of the others, as in the authors' code.
-    Special tokens stay, and at least one word of each text. Each token but the first is predicted, and the loss is the
-    mean over tokens. A text that the end of a row divides counts as two texts, the second of which gets the first
-    token's place for its own [CLS].
+    Special tokens and at least one word of each text are kept. Each token but the first is predicted, and the loss is
+    the mean over tokens. A text that the end of a row divides counts as two texts. In the second text, [CLS] replaces
+    the first token.
     """
 
     Options = TsdaeOptions

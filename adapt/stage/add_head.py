@@ -129,7 +129,7 @@ class RedrawTop(Stage[Redrawn]):
         """Checks that the model has that many layers, and that they can be located.
 
         Raises:
-            ConfigError, ModelError: they cannot be.
+            ConfigError, ModelError: the model has fewer layers, or they cannot be located.
         """
         folder = self.start.pretrained.model
         check_weights(folder)

@@ -210,7 +210,7 @@ class Train(Stage[Trained]):
 
     @property
     def _made_by(self) -> Stage[Any] | None:
-        """The stage that made the model that the training starts from, before its top layers were drawn anew."""
+        """The stage that wrote the initial model. If top layers were drawn anew, the stage before that one."""
         made = self.start.training
         return made.start.training if isinstance(made, RedrawTop) else made
 
@@ -232,7 +232,7 @@ class Train(Stage[Trained]):
         return length_matters(self.config, has_general=self.replay is not None)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns model, objective, length, optimizer, mixture, method and seed."""
+        """Returns model, objective, length, optimizer, mixture, method and seed, which enter the stage's key."""
         config = self.config
         batch = {"global_batch_size": f"{self.batch_examples} examples"} if self.batch_examples else {}
         recalled = {"recalled": past_fraction(config)} if self.recalled else {}

@@ -41,7 +41,7 @@ class SourceShare:
 
 
 def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared]) -> Config:
-    """Returns the configuration with the global batch that `batch_examples` fill.
+    """Returns the configuration with a global batch that contains about `batch_examples` examples.
 
     Batches of 8 rows or more are multiples of 8, so that workers can share them.
 
@@ -112,8 +112,8 @@ def part_of(
 ) -> RunPart:
     """Computes the part of a run that a training takes.
 
-    A phase continues the order of samples where the phase before ended. If its rows have another length, it continues
-    at the same number of tokens, in the order of the new rows. Each source goes on where it stopped. The stretches of
+    A phase continues the order of samples where the previous phase ended. If its rows have another length, it continues
+    at the same number of tokens, in the order of the new rows. Each source continues where it stopped. The stretches of
     a ramp follow each other in the same way.
 
     Args:
@@ -121,7 +121,7 @@ def part_of(
         mixture_at: returns the mixture of the training's sources for a length of rows [tokens], from the start of a
             run. It returns None if the corpus is streamed.
         phase: phase of the run; None for a run without phases.
-        before: part of the phase before; None for the first one.
+        before: part of the previous phase; None for the first phase.
     """
     first, tokens, drawn = (before.last, before.tokens, before.drawn) if before else (0, 0, ())
     steps = steps_over(config, mixture_at(config.training.sequence_length), phase)

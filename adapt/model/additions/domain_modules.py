@@ -22,11 +22,11 @@ from adapt.model.states import text_features
 from adapt.support.errors import ModelError, nearest
 
 DOMAINS = "domains"
-"""Kind of the addition with names and prototypes of domains, and name of its module in the base model."""
+"""Name of the kind of addition that stores domains and their prototypes, and of its module in the base model."""
 
 
 class DomainSets(nn.ModuleList):
-    """A list of modules, one set of parameters for each domain, of which one is in use.
+    """A list of modules with one set of parameters per domain. One set is in use.
 
     If all domains share a set, it is the only module in the list.
 
@@ -77,7 +77,7 @@ class DomainPrototypes(nn.Module):
 
 
 def attach_domains(model: Any, names: Sequence[str]) -> None:
-    """Adds the names of domains to a base model, and room for their prototypes.
+    """Adds the names of domains to a base model, and a table for their prototypes.
 
     Args:
         model: a model of transformers, with or without its head.
@@ -196,9 +196,9 @@ def nearest_domains(model: Any, vectors: np.ndarray) -> np.ndarray:
 
 
 def nearest_domain_to(model: Any, number: int) -> int:
-    """Returns the number of the other domain whose prototype is nearest to the prototype of a domain.
+    """Returns the number of the domain that is nearest to a given other domain, by the distance of their prototypes.
 
-    If several domains are equally near, returns the first.
+    If several domains are equally near, the function returns the first.
 
     Args:
         model: a model with at least two domains.

@@ -24,7 +24,7 @@ from adapt.model.tokenizer import is_decoder
 from adapt.support.errors import ModelError
 
 EXBERT = "exbert"
-"""Kind of the addition."""
+"""Name of this kind of addition."""
 EXTENSION, GATE = "extension", "gate"
 """Names of the submodules that exBERT adds to a layer: the smaller layer, and the gate."""
 

@@ -42,7 +42,7 @@ class Expert(nn.Module):
 
 
 def attach_experts(model: Any, sets: int) -> None:
-    """Adds a copy for each domain to each linear layer of a model's feed-forward blocks, in place.
+    """Gives each linear layer in a model's feed-forward blocks one copy per domain, in place.
 
     The layers stay the same objects with the same names and hooks. Only their class changes, as for masked layers.
 

@@ -1,6 +1,6 @@
 """Masks of units for each domain (HAT, arXiv 1801.01423). Outputs of units that a domain does not use become 0.
 
-A mask is sigma(s e), where e is an embedding of the domain with one number per unit. At the end of its training s is
+A mask is sigma(s e) with steepness s and an embedding e of the domain, one number per unit. At the end of training s is
 large, so that each unit is either used or not; CPT (arXiv 2210.05549) then rounds the mask. Unit masks act on units of
 the model itself: attention heads (at the input of the attention's last linear layer), and inner and output neurons of
 the feed-forward block. Plugins are bottlenecks that all domains share, with masks of their inner and output neurons.
@@ -19,7 +19,7 @@ from adapt.model.additions.domain_modules import DomainSets
 from adapt.model.layers import add_to_block, inputs, layers_of, outputs
 
 UNITS, PLUGINS = "unit_masks", "plugins"
-"""Kinds of the additions with masks, which are also the names of the submodules that they add to a layer."""
+"""Names of the two kinds of additions with masks, and of the submodules that they add to a layer."""
 MOST = 6.0
 """Bound on the absolute value of mask embeddings, which are clamped to it."""
 POSITIVE = 2.0

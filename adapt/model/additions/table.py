@@ -1,4 +1,4 @@
-"""The table of additions: reads and writes their entries in config.json, and attaches them to a model.
+"""Reads and writes the entries of additions in config.json, and attaches additions, such as adapters, to a model.
 
 config.json has `"additions": [{"kind": "adapters", ...options...}]`. This module imports neither torch nor
 transformers, so that a job can refuse a model at once.

@@ -4,5 +4,5 @@
 - `attention`: attention within documents, for every encoder and decoder.
 - `padded`: documents as padded rows, for models without such attention.
 - `dropout`: dropout like torch's, but faster on CPUs.
-- `isolation`: chooses between both for a model, and checks that documents are isolated.
+- `isolation`: chooses packing or padded rows for a model, and checks that documents are isolated.
 """

@@ -1,7 +1,7 @@
-"""Finds out how a model takes documents, and switches it to that way.
+"""Finds out whether a model can compute packed documents, and otherwise makes it compute documents as rows.
 
 Documents are packed into one sequence if the model then keeps them isolated from each other. Otherwise each document
-becomes a padded row, or a row among rows of exactly the same length if padding changes the model's outputs.
+becomes a padded row. If padding changes the model's outputs, only rows of exactly the same length share a pass.
 
 The attention of an encoder can also be made causal, for a phase of next-token prediction.
 """
@@ -26,8 +26,8 @@ from adapt.support.errors import AdaptError, ModelError
 
 _LENGTHS = 3, 5
 _LONG = 70
-"""Length of a document that only models without packing compute [tokens]. Windows and blocks of attention are longer
-than two short documents."""
+"""Length of an additional document for checks of documents as rows [tokens]. It is longer than most windows and blocks
+of attention, unlike the short documents."""
 APART = "cannot keep documents apart: computed together, they have other losses than alone"
 _ANSWER = 1000.0
 _TOLERANCE = 1e-4
@@ -199,7 +199,7 @@ def _ignores_padding(model: PreTrainedModel, rows: DocumentRows, documents: list
 
 
 def _is_apart(model: PreTrainedModel, documents: list[torch.Tensor], expected: torch.Tensor) -> bool:
-    """Whether the losses of documents in one call are those of separate calls. Notes what the head computes."""
+    """Whether documents in one call have the same losses as in separate calls. Also sets the hook's `is_linear`."""
     gather = gather_of(model)
     gather.is_linear = False
     if not _is_close(_together(model, documents), expected):
@@ -219,7 +219,7 @@ def _ends_in_linear_layer(model: PreTrainedModel, documents: list[torch.Tensor])
     try:
         with torch.no_grad(), answering(model, lambda hidden, *_: torch.full_like(hidden[..., :1], _ANSWER)):
             answer = predict_at(model, packed, positions)
-    except Exception:  # the shape of the answer is wrong for whatever follows the layer
+    except Exception:  # another layer follows, and cannot compute with the shape of the answer
         return False
     return torch.equal(answer, torch.full_like(answer, _ANSWER))
 
@@ -233,7 +233,7 @@ def _documents(model: PreTrainedModel, *further: int) -> list[torch.Tensor]:
 
 
 def _long(model: PreTrainedModel) -> int:
-    """Returns the length of a longer document that the model accepts [tokens]."""
+    """Returns `_LONG`, or a smaller length that the model accepts [tokens]."""
     config = model.config.get_text_config()
     positions = getattr(config, "max_position_embeddings", None)
     return min(_LONG, positions - 4) if isinstance(positions, int) and positions > 2 * max(_LENGTHS) else _LONG
@@ -271,7 +271,7 @@ def _refused(model: PreTrainedModel, error: Exception | None = None, does: str =
     Args:
         model: the checked model.
         error: the error that the model raised, if any.
-        does: what the model does.
+        does: the fault, which completes the message "MODEL ...".
     """
     if isinstance(error, AdaptError):
         return error

@@ -5,8 +5,8 @@ rectangles, one row per document, and copy the outputs back to the order of the 
 objectives and the methods see the same states at the same positions as with a packed model, and the head still runs
 once, at the predicted positions only.
 
-Documents of similar lengths share a rectangle. The rectangles are chosen such that padding and the fixed cost of a pass
-are smallest together. They depend on the lengths of the documents only.
+Documents of similar lengths share a rectangle. The rectangles minimize the cost of padding plus the fixed costs of all
+passes. They depend on the lengths of the documents only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WHY: dict[Way, str] = {
     "by length": "padding would change the model's outputs, so only documents of exactly the same length are computed"
     " together",
 }
-"""What users are told of a model that takes documents as rows."""
+"""Messages to users about a model that takes documents as rows."""
 _REPLACED = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "cache_position", "documents")
 """Arguments of a base model that depend on the layout of the documents."""
 
@@ -62,7 +62,7 @@ class DocumentRows:
         """Whether rows share a rectangle only if they have exactly the same length, because padding would change the
         model's outputs."""
         self.filling: int | None = None
-        """Token id at padding positions. None for the one that the model's config names."""
+        """Token id at padding positions. None for the padding token that the model's config names."""
         self._at_once = False
         self._documents: Documents | None = None
         self._layout: Layout | None = None
@@ -74,7 +74,7 @@ class DocumentRows:
         return "by length" if self.is_exact else "padded"
 
     def compute_at_once(self) -> None:
-        """Computes all rows of a micro-batch in one pass. Under ZeRO stage 3, all ranks must run the same layers.
+        """Computes all rows of a micro-batch in one pass, because ranks must run the same layers at ZeRO stage 3.
 
         Raises:
             ModelError: padding would change the model's outputs.
@@ -170,7 +170,7 @@ def _padding_id(config: Any) -> int:
 
 
 def rectangles(lengths: Tensor, cost: int) -> list[Tensor]:
-    """Divides documents into groups of similar lengths, such that padding and the cost of passes are smallest together.
+    """Divides documents into groups of similar lengths that minimize the cost of padding plus that of passes.
 
     A group of D documents, of which the longest has L tokens, costs D L + `cost`. The best division into groups of
     consecutive lengths is found by dynamic programming over the different lengths.

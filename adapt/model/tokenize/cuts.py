@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 NEVER, LETTER, DIGIT, SIGN, QUOTE, WORD, OTHER, BLANK, LINE = range(9)
-"""Kinds of characters: never cut next to; ASCII letters, digits, signs, and the apostrophe; letters of other scripts;
-other signs and numbers; the blank; and the end of a line."""
+"""Kinds of characters: those next to which texts are never cut; ASCII letters, digits, signs, and the apostrophe;
+letters of other scripts; other signs and numbers; the blank; and the end of a line."""
 _PLAIN = (LETTER, DIGIT, SIGN, QUOTE, WORD, OTHER)
 _WORDS = (LETTER, DIGIT, WORD)
 
@@ -30,8 +30,8 @@ RULES: dict[str, list[tuple[int, int]]] = {
     "quotes": [(SIGN, QUOTE), (QUOTE, SIGN), (QUOTE, QUOTE)],
     "digit": [(LETTER, DIGIT), (WORD, DIGIT), (DIGIT, LETTER), (DIGIT, WORD)],
 }
-"""Pairs of kinds (before, after) between which each rule cuts. A blank or end of a line begins a piece, and the
-character after it must be plain too."""
+"""Pairs of kinds (before, after) between which each rule cuts. A blank or end of a line begins a piece, if the
+character after it is of a kind in `_PLAIN` too."""
 
 
 class TextPieces(NamedTuple):

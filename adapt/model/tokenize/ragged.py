@@ -47,7 +47,7 @@ class Ragged:
         return Ragged(bounds, {name: values[indices] for name, values in self.columns.items()})
 
     def where(self, chosen: np.ndarray) -> "Ragged":
-        """Returns the lists for which `chosen` (bool [lists]) is True. It is faster than `take` if these are most."""
+        """Returns the lists for which `chosen` (bool [lists]) is True. Faster than `take` if most lists are chosen."""
         if chosen.all():
             return self
         lengths = np.diff(self.bounds)

@@ -127,7 +127,7 @@ def known_of(loaded: "PreTrainedTokenizerFast") -> TextTokenizer:
 
 
 def written_tokenizer(tokenizer: TextTokenizer) -> dict[str, Any] | None:
-    """Serializes a tokenizer, for `tokenizer_of`; returns None if parts of it are Python code, which is impossible."""
+    """Serializes a tokenizer, for `tokenizer_of`. Returns None if parts are Python code, which cannot be serialized."""
     try:
         backend = tokenizer.backend.to_str()
     except Exception as error:  # the library has no error type of its own
