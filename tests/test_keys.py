@@ -59,11 +59,14 @@ NAMES = ("a", "b", "general", "replay", "pool", "questions", "train", "dev", "te
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     """Returns a configuration for all jobs: two sources, general and replayed text, pool, evaluation set and task."""
     monkeypatch.chdir(tmp_path)
-    for folder in ("data", "model"):
+    for folder in ("data", "model", "decoder"):
         (tmp_path / folder).mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "bert", "max_position_embeddings": 128}))
+    llama = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "max_position_embeddings": 128}
+    (tmp_path / "decoder" / "config.json").write_text(json.dumps(llama))
     for name in ("model.safetensors", "tokenizer.json", "special_tokens_map.json"):
         (tmp_path / "model" / name).write_text(name)
+        (tmp_path / "decoder" / name).write_text(name)
     for name in NAMES:
         (tmp_path / "data" / f"{name}.jsonl").write_text(f"{TEXT.replace('a text', f'text of {name}')}\n{TEXT}\n")
     sources = [SourceConfig(name, paths=f"data/{name}.jsonl") for name in ("a", "b")]
@@ -119,6 +122,10 @@ def stages(config: Config) -> dict[str, Seen]:
     walk("dapt with weighed words", JOBS["dapt"].final(Context.of(weighed)))
     redrawn = replace(config, model=replace(config.model, reinitialize_top=1))
     walk("dapt with new top layers", JOBS["dapt"].final(Context.of(redrawn)))
+    decoder = replace(config, model=ModelConfig("decoder", attention="bidirectional"), method=MethodConfig())
+    walk(
+        "dapt of a turned decoder", JOBS["dapt"].final(Context.of(replace(decoder, objective=ObjectiveConfig("mntp"))))
+    )
     for action in set(ACTIONS) - {config.vocabulary.action}:
         asked = replace(config, vocabulary=replace(config.vocabulary, action=action, init="distill", warmup_steps=1))
         walk(f"vocabulary {action}", change_vocabulary(Context.of(asked)))

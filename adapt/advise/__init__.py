@@ -5,6 +5,7 @@
 - `evidence`: the measured figures.
 - `recipe_costs`: estimates the cost of each recipe.
 - `findings`: checks the conditions of the rules.
+- `model_findings`: the conditions of the rules about the model.
 - `rules`: lists the rules with published figures.
 - `advice`: orders the recipes by votes and cost.
 """

@@ -16,6 +16,7 @@ from adapt.evaluate.domain_similarity import word_overlaps
 from adapt.evaluate.losses import SAMPLE_SEED, loss_on
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
+from adapt.model.packing.padded import document_rows
 from adapt.model.size import model_size
 from adapt.model.tokenize.ragged import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
@@ -56,8 +57,12 @@ def look(config: Config, pretrained: Pretrained, samples: Mapping[str, Sample], 
         texts["corpus"] = replace(texts["corpus"], extension=observer.extension(samples["corpus"]))
     words = {name: sample.texts for name, sample in samples.items() if name in ("corpus", "general")}
     overlap = word_overlaps(words)["corpus"] if len(words) == 2 else []
+    rows = document_rows(observer.model)
     return Evidence(
-        [observer.task(folder, words) for folder in tasks.values()], **texts, overlap=max(overlap, default=None)
+        [observer.task(folder, words) for folder in tasks.values()],
+        **texts,
+        way=rows.way if rows else "packed",
+        overlap=max(overlap, default=None),
     )
 
 

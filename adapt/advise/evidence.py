@@ -74,6 +74,19 @@ class TaskEvidence:
 
 
 @dataclass(frozen=True)
+class ModelFacts:
+    """What the files of a model say about it."""
+
+    kind: str = ""
+    """`model_type` in its config.json."""
+    is_decoder: bool = False
+    is_instruct: bool = False
+    """Whether it has a chat template."""
+    is_sentence_model: bool = False
+    """Whether its folder is one of sentence-transformers."""
+
+
+@dataclass(frozen=True)
 class Evidence:
     """All figures that the rules use. A figure is None if its text is not configured."""
 
@@ -84,6 +97,8 @@ class Evidence:
     """Figures of unlabelled text of the same kind as the task's text (tapt.pool_paths)."""
     candidates: TextEvidence | None = None
     """Figures of the text from which a part may be selected (select.pool_paths)."""
+    way: str = "packed"
+    """How the model takes documents: `packed` into one sequence, `padded`, or `by length`."""
     overlap: float | None = None
     """Share of the most frequent words that the corpus and general text have in common, in samples of equal size."""
 

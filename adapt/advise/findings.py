@@ -4,9 +4,9 @@ Each function checks one condition on the evidence. If the condition is met, the
 and the recipes for and against which the rule votes. A finding without recipes is a remark.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from adapt.advise.evidence import Evidence, TaskEvidence
+from adapt.advise.evidence import Evidence, ModelFacts, TaskEvidence
 from adapt.advise.recipe_costs import BOTH, DAPT, SELECTED, TAPT, Costs, propose
 from adapt.config import Config
 
@@ -29,6 +29,7 @@ class Case:
     config: Config
     evidence: Evidence
     costs: Costs
+    model: ModelFacts = field(default_factory=ModelFacts)
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def domain_is_far(case: Case) -> Finding | None:
 
 def domain_is_new(case: Case) -> Finding | None:
     """Recommends DAPT if the model's loss on the corpus is more than 0.1 nats above its loss on general text."""
-    gap = _gap(case.evidence)
+    gap = _gap(case)
     if gap is None or gap <= GAP:
         return None
     return Finding(f"the model's loss on the corpus is {gap:.2f} nats above that on general text", _dapts(case))
@@ -106,7 +107,7 @@ def domain_is_new(case: Case) -> Finding | None:
 
 def domain_is_known(case: Case) -> Finding | None:
     """Advises against DAPT if the model's loss on the corpus is at most 0.1 nats above its loss on general text."""
-    gap = _gap(case.evidence)
+    gap = _gap(case)
     if gap is None or gap > GAP:
         return None
     reason = f"the model's loss on the corpus is no higher than on general text ({gap:+.2f} nats)"
@@ -196,8 +197,12 @@ def _dapts(case: Case) -> tuple[str, ...]:
     return (DAPT, BOTH) if case.evidence.tasks else (DAPT,)
 
 
-def _gap(evidence: Evidence) -> float | None:
-    return evidence.corpus.loss - evidence.general.loss if evidence.corpus and evidence.general else None
+def _gap(case: Case) -> float | None:
+    """Returns how much higher the loss on the corpus is than on general text; None if it says nothing."""
+    corpus, general = case.evidence.corpus, case.evidence.general
+    if not (corpus and general) or case.config.model.head == "new":  # a new head is random
+        return None
+    return corpus.loss - general.loss
 
 
 def _nearness(evidence: Evidence, nearer: bool) -> str:

@@ -140,7 +140,8 @@ class FinetuneConfig:
     """Dropout before and after the layer between the encoder and the labels."""
     pooling: Literal["first", "mean", "last"] | None = None
     """Hidden state that represents a text: that of the `first` token, the `mean` over all tokens, or that of the `last`
-    token. null is `first` for encoders and `last` for decoders. Not used for `tokens`."""
+    token. null is `first` for encoders, `last` for decoders, and `mean` for decoders turned into encoders. Not used for
+    `tokens`."""
     class_weights: Literal["none", "balanced"] = "none"
     """`balanced` weighs examples in inverse proportion to the size of their class. For rare classes."""
     lora_rank: PositiveInt = 8

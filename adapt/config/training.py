@@ -33,6 +33,10 @@ class ModelConfig:
     with."""
     attention_dropout: Fraction | None = None
     """Dropout of the attention weights during training; null keeps the model's value. GPUs train faster with 0."""
+    attention: Literal["own", "bidirectional"] = "own"
+    """`bidirectional` turns a decoder such as Llama into an encoder, in which each token sees its whole document
+    (LLM2Vec, arXiv 2404.05961). Train it with `objective.kind: mntp`. Its config.json says `is_causal: false`, which
+    transformers 5 applies when it loads the model, and a mask token is added to a tokenizer without one."""
     head: Literal["require", "new"] = "require"
     """`new` gives an encoder without a masked-language-model head a new one: for models published for sentence
     embeddings. The head has random weights, and its last layer is the table of token embeddings. `require` refuses such
@@ -58,7 +62,8 @@ class ObjectiveConfig:
     (GPT-2, Llama and similar models). `causal_detour` predicts the next token with an encoder, whose attention is
     causal during this training only; masked language modelling must follow (arXiv 2605.12438). `tsdae` trains
     sentence vectors: it rebuilds a sentence from the vector of a part of its words (section `tsdae`; arXiv
-    2104.06979). Or your own masking, `package.module:Class`."""
+    2104.06979). `mntp` predicts masked tokens with a decoder that `model.attention` turned into an encoder, each at the
+    position before it (arXiv 2404.05961). Or your own masking, `package.module:Class`."""
     mask_fraction: OpenFraction = 0.15
     """Share of the tokens of a row that are predicted, at least one per row. At 0.3 a model often learns more at little
     cost (Wettig et al., arXiv 2202.08005). Not used by `causal`, `causal_detour` and

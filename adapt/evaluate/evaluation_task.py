@@ -18,7 +18,7 @@ from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import Packed
 from adapt.model.sparse_prediction import predict_at
-from adapt.model.tokenizer import load_tokenizer
+from adapt.model.tokenizer import load_tokenizer, sees_both_sides
 from adapt.objective.masking import make, uniform
 from adapt.objective.table import measured_objective, objective_options
 from adapt.ray.runtime import hide_unreserved_gpus
@@ -96,7 +96,7 @@ SHORTEST_PREFIX = 4
 
 
 def filled_masks(
-    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, device: torch.device
+    model: Any, tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, device: torch.device
 ) -> list[dict[str, Any]]:
     """Masks one word in each of some documents, and returns the model's most probable predictions.
 
@@ -106,11 +106,13 @@ def filled_masks(
         One dict per example: the text with the mask, the masked word, and predictions as [word, probability].
     """
     examples = []
+    shift = int(sees_both_sides(model.config))  # such a model predicts a token at the position before it
     for ids, position in _chosen(tokenizer, sample, count, first=1):
         masked = ids.clone()
         masked[position] = tokenizer.mask_token_id
-        text = str(tokenizer.decode(masked[1:-1]))
-        examples.append(_example(model.to(device), tokenizer, text, masked.to(device), position, int(ids[position])))
+        text = str(tokenizer.decode(masked if shift else masked[1:-1]))
+        place = position - shift
+        examples.append(_example(model.to(device), tokenizer, text, masked.to(device), place, int(ids[position])))
     return examples
 
 

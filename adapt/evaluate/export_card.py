@@ -281,6 +281,7 @@ OBJECTIVES = {
     "entity": "masked language modelling of entities and whole words",
     "span": "masked language modelling of spans",
     "difference": "masked language modelling, more often of words that are rare in general text (arXiv 2305.14577)",
+    "mntp": "masked next-token prediction with bidirectional attention (arXiv 2404.05961)",
     "causal": "causal language modelling",
     "tsdae": "rebuilding sentences from their vectors (TSDAE, arXiv 2104.06979)",
     "causal_detour": "next-token prediction with causal attention (arXiv 2605.12438)",

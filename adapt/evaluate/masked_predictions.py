@@ -12,6 +12,7 @@ perplexity is measured instead.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from adapt.evaluate.measure_model import call_on_device
 from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import Packed, sent
 from adapt.model.sparse_prediction import losses_at
+from adapt.model.tokenizer import sees_both_sides
 from adapt.objective.objective import CausalLanguageModelling
 
 
@@ -66,7 +68,7 @@ def _losses(
 
 
 def pseudo_losses(
-    model: torch.nn.Module,
+    model: Any,
     tokenizer: PreTrainedTokenizerBase,
     sample: Heldout,
     evaluation: EvaluationConfig,
@@ -79,15 +81,17 @@ def pseudo_losses(
     losses, counts = np.zeros(len(sample.tokens)), np.zeros(len(sample.tokens), np.int64)
     special = torch.tensor(tokenizer.all_special_ids)
     most = evaluation.sequence_length * evaluation.micro_batch
+    shift = int(sees_both_sides(model.config))  # such a model predicts a token at the position before it
     model.to(device).eval()
     for index, tokens in enumerate(sample.tokens):
         for piece in torch.from_numpy(tokens.astype(np.int64)).split(evaluation.sequence_length):
             predicted = (~torch.isin(piece, special)).nonzero().flatten()
+            predicted = predicted[predicted >= shift]
             counts[index] += len(predicted)
             for copies, masked, targets in _masked(piece, predicted, int(tokenizer.mask_token_id), most):
                 starts = (torch.arange(len(piece)) == 0).expand_as(copies)
                 packed = Packed.of(copies, torch.ones_like(masked), starts).to(device)
-                positions = sent(masked.flatten().nonzero().flatten(), device)
+                positions = sent(masked.flatten().nonzero().flatten() - shift, device)
                 values = losses_at(model, packed, positions, sent(targets, device))
                 losses[index] += float(values.double().sum())
     return losses, counts

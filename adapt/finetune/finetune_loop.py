@@ -151,20 +151,20 @@ class FinetuneSettings:
     """Largest length of an example [tokens]. Longer examples are truncated."""
 
     @classmethod
-    def of(cls, finetune: FinetuneConfig, model: Path, causal: bool, examples: int) -> FinetuneSettings:
+    def of(cls, finetune: FinetuneConfig, model: Path, pooling: str, examples: int) -> FinetuneSettings:
         """Fills in the fields that are null.
 
         Args:
             finetune: the configured settings.
             model: folder of the model.
-            causal: whether the model is a decoder.
+            pooling: pooling that suits the model, which `finetune.pooling` replaces.
             examples: number of train examples.
         """
         longest = max_sequence_length(model)
         return cls(
             finetune,
             finetune.epochs or (FEW_EPOCHS if examples > MANY_EXAMPLES else EPOCHS),
-            finetune.pooling or ("last" if causal else "first"),
+            finetune.pooling or pooling,
             min(finetune.max_length, longest or finetune.max_length),
         )
 

@@ -22,7 +22,7 @@ from adapt.model.architecture import is_detector
 from adapt.model.detector import load_discriminator
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
-from adapt.model.tokenizer import is_decoder, load_config, load_tokenizer
+from adapt.model.tokenizer import is_decoder, load_config, load_tokenizer, sees_both_sides
 from adapt.task.dataset import SPLITS, Facts, Split
 from adapt.train.model_options import apply_options
 from adapt.train.worker_process import use_threads
@@ -55,8 +55,11 @@ def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, fold
     """
     begin = time.perf_counter()
     finetune, place = config.finetune, FinetuneDevice.here(config.training.precision)
-    causal = is_decoder(load_config(start.model, start.trust_remote_code))
-    settings = FinetuneSettings.of(finetune, start.model, causal, len(Split.load(task, "train")))
+    of = load_config(start.model, start.trust_remote_code)
+    is_turned = sees_both_sides(of)
+    causal = is_decoder(of) and not is_turned
+    pooling = "last" if causal else "mean" if is_turned else "first"
+    settings = FinetuneSettings.of(finetune, start.model, pooling, len(Split.load(task, "train")))
     if finetune.save_model:
         check_savable(settings, start.model, Facts.load(task).kind)
     tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)

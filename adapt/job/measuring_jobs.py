@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from adapt.advise.advice import recommend
-from adapt.advise.evidence import Evidence
+from adapt.advise.evidence import Evidence, ModelFacts
 from adapt.advise.findings import Case
 from adapt.advise.recipe_costs import costs
 from adapt.config import Config, CorpusConfig
@@ -15,12 +15,12 @@ from adapt.corpus.corpora import general_corpus, pooled_corpus, selection_pool
 from adapt.corpus.files.sources import sources_of
 from adapt.job.job_run import Job
 from adapt.job.job_text import domain_text, general_text
-from adapt.model.architecture import check_architecture, check_sequence_length
-from adapt.model.locate import tokenizer_files
+from adapt.model.architecture import check_sequence_length, is_instruct
+from adapt.model.locate import CONFIG, read_json, tokenizer_files
 from adapt.model.size import model_size
 from adapt.runner import Finished, Stage
 from adapt.stage.advice_evidence import Look
-from adapt.stage.context import Context, located
+from adapt.stage.context import Context, check_sides, located
 from adapt.stage.finetuning import PrepareTask, task_of
 from adapt.stage.model_evaluation import Compare, Evaluate, ModelMeasured, Neighbours, Perplexity, Similarity
 from adapt.stage.prepare_text import Prepared
@@ -126,7 +126,7 @@ def starting_at(context: Context, path: str) -> Context:
     """
     config = context.config
     start = context.made.get(path) or located(replace(config.model, path=path), context.digests)
-    check_architecture(start.pretrained.model, config.objective.kind == "causal")
+    check_sides(start, config)
     check_sequence_length(start.pretrained.model, config.evaluation.sequence_length, "evaluation.sequence_length")
     return replace(context, start=start)
 
@@ -206,6 +206,14 @@ def _files(context: Context, name: str, corpora: Sequence[tuple[str, CorpusConfi
     return tuple(listed_files(context, corpus, folder, source) for source, corpus in corpora)
 
 
+def facts_of(context: Context) -> ModelFacts:
+    """Reads what the files of a context's model say about it."""
+    pretrained = context.start.pretrained
+    kind = str(read_json(pretrained.model / CONFIG).get("model_type", ""))
+    is_decoder = context.config.objective.kind == "causal"
+    return ModelFacts(kind, is_decoder, is_instruct(pretrained.tokenizer), context.vectors is not None)
+
+
 def advice(context: Context, finished: Finished[Evidence], arguments: Sequence[str]) -> "Advice":
     """Derives the advice from the evidence.
 
@@ -216,7 +224,9 @@ def advice(context: Context, finished: Finished[Evidence], arguments: Sequence[s
     """
     config, evidence = context.config, finished.result
     ahead = costs(config, evidence, model_size(context.start.pretrained.model), context.store)
-    return recommend(Case(config, evidence, ahead), [argument for argument in arguments if argument != "--debug"])
+    return recommend(
+        Case(config, evidence, ahead, facts_of(context)), [argument for argument in arguments if argument != "--debug"]
+    )
 
 
 ADVISE_JOB = Job(

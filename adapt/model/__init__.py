@@ -11,6 +11,7 @@
 - `load`: loads a model with or without its head.
 - `detector`: a generator and a discriminator of replaced tokens in one module.
 - `save_model`: saves a model as a Hugging Face folder.
+- `turned_decoder`: decoders that become encoders.
 - `new_head`: gives an encoder a new head for masked tokens.
 - `sentence_vectors`: reads and writes the settings with which sentence-transformers makes a vector per text.
 - `model_card`: parts of the README.md of a saved model.

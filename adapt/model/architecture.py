@@ -269,21 +269,51 @@ def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
         )
 
 
-def check_architecture(folder: Path, causal: bool) -> None:
-    """Refuses an encoder or a decoder that does not fit the objective, by the class name in its config.json.
+def check_architecture(folder: Path, causal: bool, shifted: bool = False, turned: bool = False) -> None:
+    """Refuses an encoder or a decoder that does not fit the objective, by its config.json.
 
     Loading the model checks this again.
 
+    Args:
+        folder: folder of the model.
+        causal: whether the objective predicts next tokens.
+        shifted: whether the objective predicts each masked token at the position before it.
+        turned: whether `model.attention` turns the model into an encoder.
+
     Raises:
-        ModelError: an encoder is used to predict next tokens, or a decoder to predict masked tokens.
+        ModelError: an encoder is used to predict next tokens or as a decoder to turn, or a decoder to predict masked
+            tokens; or a decoder that sees both sides is trained with another objective.
     """
     config = read_json(folder / CONFIG)
     names = config.get("architectures") or [""]
     decoder = str(names[0]).endswith(("ForCausalLM", "LMHeadModel")) and "WithLMHead" not in names[0]
+    if turned and not decoder:
+        raise ModelError(
+            f"model.attention is bidirectional, but {folder} holds a {names[0]} and no decoder",
+            "leave model.attention out",
+        )
+    is_turned = decoder and (turned or config.get("is_causal") is False)
+    if is_turned != shifted:
+        raise turned_wrongly(folder, is_turned)
+    if shifted:
+        return
     if causal and str(names[0]).endswith("ForMaskedLM"):
         raise not_a_decoder(names[0], folder)
     if not causal and decoder:
         raise not_an_encoder(names[0], folder, decoder)
+
+
+def turned_wrongly(folder: Path, is_turned: bool) -> ModelError:
+    """Returns the error for a decoder that sees both sides with another objective than mntp, or the reverse."""
+    if is_turned:
+        return ModelError(
+            f"{folder} is a decoder that sees both sides of a token, so it predicts each token at the position before",
+            "set objective.kind to mntp",
+        )
+    return ModelError(
+        f"objective.kind mntp is for decoders that see both sides of a token, and {folder} is none",
+        "set model.attention to bidirectional for a decoder, or objective.kind to mlm for an encoder",
+    )
 
 
 def not_a_decoder(name: str, folder: Path) -> ModelError:

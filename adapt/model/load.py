@@ -19,16 +19,16 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 
 from adapt.model.additions.domain_modules import choose_domain, without_sets
 from adapt.model.additions.table import additions_of, attach_additions
-from adapt.model.architecture import not_a_decoder, not_an_encoder
+from adapt.model.architecture import not_a_decoder, not_an_encoder, turned_wrongly
 from adapt.model.locate import listed, no_head, weight_files
 from adapt.model.packing import attention
-from adapt.model.packing.isolation import keep_documents_apart, try_architecture
+from adapt.model.packing.isolation import keep_documents_apart, set_causal, try_architecture
 from adapt.model.packing.packed import Packed
 from adapt.model.packing.padded import Way, run_as_rows
 from adapt.model.safeguards import check_finite, one_at_a_time, quiet
 from adapt.model.size import ALIASES
 from adapt.model.states import last_hidden_state
-from adapt.model.tokenizer import is_decoder, is_encoder, load_config, unloadable
+from adapt.model.tokenizer import is_decoder, is_encoder, load_config, sees_both_sides, unloadable
 from adapt.support.errors import ModelError
 
 
@@ -91,7 +91,8 @@ def check_loads(
         ModelError: see `load_model`, and `adapt.model.packing.isolation.see_only_earlier`.
     """
     config = load_config(folder, trust_remote_code)
-    check_direction(config, is_decoder(config) if causal is None else causal, folder)
+    own = is_decoder(config) and not sees_both_sides(config)
+    check_direction(config, own if causal is None else causal, folder)
     if additions_of(config) or hasattr(config, "auto_map"):
         return None
     return try_architecture(config, model_class(config), only_earlier)
@@ -105,6 +106,10 @@ def model_class(config: PreTrainedConfig) -> Any:
 def check_direction(config: PreTrainedConfig, causal: bool, folder: Path) -> None:
     """Refuses decoders for masked language modelling, and everything but decoders for causal language modelling."""
     named = (config.architectures or [config.model_type])[0]
+    if sees_both_sides(config):
+        if causal:
+            raise turned_wrongly(folder, is_turned=True)
+        return
     if getattr(config, "is_encoder_decoder", False):
         raise _two_parts(folder)
     if causal and not is_decoder(config):
@@ -211,6 +216,8 @@ def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
     missing = [name for name in report["missing_keys"] if UNUSED not in name]
     check_complete(missing, report["mismatched_keys"], folder)
     model: PreTrainedModel = loaded.eval()
+    if sees_both_sides(config):
+        set_causal(model, False)
     with without_sets(model):  # some sets change attention, so outputs would differ from transformers' own attention
         keep_states_apart(model)
     return model

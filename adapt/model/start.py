@@ -30,6 +30,8 @@ class Start:
     """The stage that gave `pretrained` a new language-model head (`model.head: new`). None if no stage did."""
     generator: str | None = None
     """Digest of the files of `pretrained.generator`; None if there is no such folder."""
+    turned: Stage[Any] | None = None
+    """The stage that turned `pretrained`, a decoder, into an encoder (`model.attention: bidirectional`), if any."""
 
     def after(self, training: Stage[Any], own_tokenizer: bool = False) -> "Start":
         """Returns a start from the model that a stage writes, where the stage begins with this start.
@@ -60,6 +62,10 @@ class Start:
     def with_new_head(self, stage: Stage[Any]) -> "Start":
         """Returns a start from the same model after a stage gave it a head."""
         return replace(self.after(stage), head=stage)
+
+    def with_turned_decoder(self, stage: Stage[Any]) -> "Start":
+        """Returns a start from the same decoder after a stage turned it into an encoder and wrote its tokenizer."""
+        return replace(self.after(stage, own_tokenizer=True), turned=stage)
 
     def knows(self, done: Done) -> bool:
         """Returns whether the model was trained on the text of dev and test sets, according to the chain's records."""

@@ -55,7 +55,7 @@ def load_tokenizer(
     source = tokenizer_folder or model_folder
     config = load_config(model_folder, trust_remote_code)
     tokenizer = read_tokenizer(source, config, trust_remote_code)
-    check_match(tokenizer, config, source, model_folder, causal=is_decoder(config))
+    check_match(tokenizer, config, source, model_folder, causal=is_decoder(config) and not sees_both_sides(config))
     if source != model_folder and has_tokenizer(model_folder):
         own = read_tokenizer(model_folder, config, trust_remote_code)
         check_same(tokenizer, own, source, model_folder)
@@ -135,6 +135,11 @@ def is_decoder(config: PreTrainedConfig) -> bool:
     """Whether a model sees only the left side of a token, and has a head that predicts the next token."""
     has_head = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or "AutoModelForCausalLM" in getattr(config, "auto_map", {})
     return has_head and not is_encoder(config) and not getattr(config, "is_encoder_decoder", False)
+
+
+def sees_both_sides(config: PreTrainedConfig) -> bool:
+    """Whether a model is a decoder that was turned into an encoder: its config.json says `is_causal: false`."""
+    return is_decoder(config) and getattr(config, "is_causal", True) is False
 
 
 def unloadable(part: str, folder: Path, error: Exception) -> ModelError:

@@ -3,6 +3,8 @@
 - `mlm`: single tokens (Devlin et al. 2019; Don't Stop Pretraining, section 3).
 - `whole_word`: all tokens of a word are predicted, or none (Devlin's update of BERT, May 2019).
 - `entity`: whole named entities are predicted, and whole other words (ERNIE, Sun et al., arXiv 1904.09223).
+- `mntp`: single tokens, predicted at the positions before them by a decoder that was turned into an encoder (LLM2Vec,
+  BehnamGhader et al., arXiv 2404.05961).
 - `span`: runs of words are predicted together (SpanBERT, Joshi et al., arXiv 1907.10529).
 - `difference`: single tokens, more often those of words that are frequent in the domain and rare in general text
   (Difference-Masking, Wilf et al., arXiv 2305.14577).
@@ -16,6 +18,7 @@ gets new masks in each epoch.
 """
 
 from abc import abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +139,23 @@ class MaskedLanguageModelling(Masking):
         wanted = self.budget(eligible).round().long().clamp(min=1)
         order = self.draw(ORDER, batch).masked_fill(~eligible, 2.0).argsort(dim=1)
         return torch.zeros_like(eligible).scatter_(1, order, heads < wanted[:, None]) & eligible
+
+
+class MaskedNextToken(MaskedLanguageModelling):
+    """Predicts single tokens at the positions before them (masked next-token prediction, LLM2Vec, arXiv 2404.05961).
+
+    It is for decoders whose attention sees both sides, because a decoder learned to predict the next token at each
+    position. The first token of a document or row is not predicted, since no position is before it.
+    """
+
+    def predictable(self, batch: Batch) -> Tensor:
+        """Returns which tokens may be predicted, bool [B, L]."""
+        return super().predictable(batch) & ~batch.starts
+
+    def corrupt(self, batch: Batch) -> Corrupted:
+        """Masks tokens as `mlm` does, and moves the predictions to the positions before."""
+        masked = super().corrupt(batch)
+        return replace(masked, positions=masked.positions.roll(-1, dims=1))
 
 
 class WholeWordMasking(Masking):

@@ -65,6 +65,7 @@ OBJECTIVES: "Kinds[type[Objective]]" = Kinds(
         "entity": "adapt.objective.masking:EntityMasking",
         "span": "adapt.objective.masking:SpanMasking",
         "difference": "adapt.objective.masking:DifferenceMasking",
+        "mntp": "adapt.objective.masking:MaskedNextToken",
         "causal": "adapt.objective.objective:CausalLanguageModelling",
         "causal_detour": "adapt.objective.objective:CausalDetour",
         RTD: "adapt.objective.replaced_tokens:ReplacedTokenDetection",
@@ -148,6 +149,11 @@ def splits_sentences(config: Config) -> bool:
 def sees_only_earlier(objective: ObjectiveConfig) -> bool:
     """Whether the objective makes the attention of an encoder causal during training."""
     return objective.kind == "causal_detour"
+
+
+def predicts_shifted(objective: ObjectiveConfig) -> bool:
+    """Whether a masked token is predicted at the position before it, by a decoder that was turned into an encoder."""
+    return objective.kind == "mntp"
 
 
 def weighs_words(objective: ObjectiveConfig) -> bool:
@@ -234,9 +240,8 @@ def measured_objective(config: Config) -> ObjectiveConfig:
     if config.objective.kind == "causal":
         return config.objective
     fraction = config.evaluation.mask_fraction
-    if config.objective.kind == RTD:
-        return ObjectiveConfig(kind=RTD, mask_fraction=fraction)
-    return ObjectiveConfig(mask_fraction=fraction)
+    kind = config.objective.kind if config.objective.kind in (RTD, "mntp") else "mlm"
+    return ObjectiveConfig(kind, mask_fraction=fraction)
 
 
 def measured_name(config: Config) -> str:

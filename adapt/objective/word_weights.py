@@ -26,6 +26,8 @@ FILE = "word-weights.npz"
 """Name of the file with the hashes of words and their weights."""
 FEWEST = 2
 """Fewest occurrences in the domain for a word to have an entry. Rarer words have the weight of unknown words."""
+SMALLEST = 1e-6
+"""Smallest weight, of words that are the whole general text. Sampling without replacement needs positive weights."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class WordWeights:
         hashes, counts = domain.hashes[frequent], domain.counts[frequent]
         elsewhere = general.of(hashes)
         rarity = np.log((1 + general.words) / (1 + elsewhere))
-        return cls(hashes, (1 + np.log(counts)) * rarity, log(1 + general.words))
+        weights = np.maximum((1 + np.log(counts)) * rarity, SMALLEST)
+        return cls(hashes, weights, max(log(1 + general.words), SMALLEST))
 
     def at(self, tokens: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Returns the weight of each token's word, float64 [tokens]. See `hash_words` for the arguments."""

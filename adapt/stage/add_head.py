@@ -1,7 +1,7 @@
-"""Stages that give random weights to a part of the model that a job begins with.
+"""Stages that change the model that a job begins with.
 
 `head`: a new masked-language-model head (`model.head: new`). `top`: new weights of the top layers
-(`model.reinitialize_top`).
+(`model.reinitialize_top`). `turned`: attention to both sides of a token (`model.attention: bidirectional`).
 """
 
 from collections.abc import Mapping
@@ -103,6 +103,21 @@ class Redrawn(OneModel):
         return [*summary(said), TextBlock(f"Model: {record.path}")]
 
 
+@dataclass(frozen=True)
+class Turned(OneModel):
+    """Result of turning a decoder into an encoder. The stage's folder contains the model and its tokenizer."""
+
+    mask_token: str
+    is_added: bool
+    """Whether the mask token was added to the tokenizer."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """Shows the mask token, and the model's folder."""
+        origin = "was added, with the mean of all embeddings" if self.is_added else "is the tokenizer's own"
+        said = f"Made the decoder's attention bidirectional. Its mask token {self.mask_token} {origin}."
+        return [*summary(said), TextBlock(f"Model: {record.path}")]
+
+
 @dataclass(frozen=True, eq=False)
 class RedrawTop(Stage[Redrawn]):
     """Draws the weights of a model's top layers anew, before it is trained (arXiv 2006.05987, section 5)."""
@@ -141,3 +156,29 @@ class RedrawTop(Stage[Redrawn]):
 
         number = write_with_new_top(self.start.made(done), self.layers, self.seed, folder)
         return Outcome(Redrawn(self.layers, number, self.start.knows(done)))
+
+
+@dataclass(frozen=True, eq=False)
+class TurnDecoder(Stage[Turned]):
+    """Turns a decoder into an encoder, whose config.json says `is_causal: false` (LLM2Vec, arXiv 2404.05961)."""
+
+    kind = "turned"
+    takes = ONE_CPU
+
+    name: str
+    start: Start
+    """The decoder."""
+
+    def what(self) -> Mapping[str, Any]:
+        """Returns the digest of the model, which alone determines the result."""
+        return {"model": self.start.digest}
+
+    def refuse_early(self) -> None:
+        """Checks the weights. `adapt.model.architecture.check_architecture` has checked that it is a decoder."""
+        check_weights(self.start.pretrained.model)
+
+    def run(self, folder: Path, done: Done) -> Outcome[Turned]:
+        """Writes the model with its new config.json, and a tokenizer with a mask token, in this process."""
+        from adapt.model.turned_decoder import write_turned
+
+        return Outcome(Turned(*write_turned(self.start.made(done), folder)))

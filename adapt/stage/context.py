@@ -21,6 +21,7 @@ from adapt.objective.table import (
     check_objective,
     check_objective_fits,
     generator_of,
+    predicts_shifted,
     splits_sentences,
     trained_pooling,
 )
@@ -29,7 +30,7 @@ from adapt.runner.digest import Digests
 from adapt.runner.files import share_with_group, write_atomically
 from adapt.runner.key import deciding
 from adapt.runner.notifications import check_notify
-from adapt.stage.add_head import AddHead, RedrawTop
+from adapt.stage.add_head import AddHead, RedrawTop, TurnDecoder
 from adapt.stage.preflight import check_compile, check_shared, check_training, check_writable
 from adapt.support.errors import ConfigError
 from adapt.train.metric_trackers import check_trackers
@@ -100,14 +101,14 @@ class Context:
         context = cls(config, start, digests, made=made or {}, selected=selected)
         model = context.start.pretrained.model
         check_decodes(config, model)
-        check_architecture(model, config.objective.kind == "causal")
+        check_sides(context.start, config)
         check_sequence_length(model, config.training.sequence_length, "training.sequence_length")
         check_sequence_length(model, config.evaluation.sequence_length, "evaluation.sequence_length")
         for phase in phases_of(config):
             with phase.errors():
                 for check in CHECKS:
                     check(phase.config)
-                check_architecture(model, phase.config.objective.kind == "causal")
+                check_sides(context.start, phase.config)
                 check_sequence_length(model, phase.config.training.sequence_length, "sequence_length")
         return context
 
@@ -179,6 +180,16 @@ class Tokens:
         return {**self.tokenizer, **self.marks}
 
 
+def check_sides(start: Start, config: Config) -> None:
+    """Checks by config.json that a model is an encoder or a decoder, as the objective needs it.
+
+    Raises:
+        ModelError: see `adapt.model.architecture.check_architecture`.
+    """
+    causal, shifted = config.objective.kind == "causal", predicts_shifted(config.objective)
+    check_architecture(start.pretrained.model, causal, shifted, start.turned is not None)
+
+
 def root_of(config: Config) -> Path:
     """Returns the folder that contains all stages of a configuration."""
     return Path(config.storage.root).expanduser().absolute()
@@ -187,6 +198,8 @@ def root_of(config: Config) -> Path:
 def first_start(config: Config, digests: Digests) -> Start:
     """Returns the model that a job begins with. It gets a new head if `model.head` is `new`."""
     start = located(config.model, digests)
+    if config.model.attention == "bidirectional":
+        start = start.with_turned_decoder(TurnDecoder(start.pretrained.model.name, start))
     return start.with_new_head(AddHead.of(config, start)) if config.model.head == "new" else start
 
 

@@ -19,7 +19,7 @@ from adapt.model.architecture import HEADS, PATTERNS, check_architecture, check_
 from adapt.model.locate import CONFIG, Pretrained, has_tokenizer, no_head, read_json, weight_files
 from adapt.model.size import model_size, read_header, token_table
 from adapt.model.start import Start
-from adapt.objective.table import RTD, objective_options, sees_only_earlier
+from adapt.objective.table import RTD, objective_options, predicts_shifted, sees_only_earlier
 from adapt.ray.runtime import address_of, check_address
 from adapt.runner.files import storage_errors
 from adapt.support.errors import ConfigError, ModelError, StorageError
@@ -109,7 +109,8 @@ def check_start(config: Config, start: Start) -> None:
         ConfigError: an option of the objective does not fit the model.
     """
     if config.objective.kind != RTD:
-        check_model(start, config.objective.kind == "causal", sees_only_earlier(config.objective))
+        causal = None if predicts_shifted(config.objective) else config.objective.kind == "causal"
+        check_model(start, causal, sees_only_earlier(config.objective))
         return
     check_weights(start.pretrained.model)
     check_detector(start.pretrained.model)

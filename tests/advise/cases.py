@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from adapt.advise.evidence import Evidence, TaskEvidence, TextEvidence
+from adapt.advise.evidence import Evidence, ModelFacts, TaskEvidence, TextEvidence
 from adapt.advise.findings import Case
 from adapt.advise.recipe_costs import AS_IT_IS, BOTH, DAPT, TAPT, CostAhead, Costs
 from adapt.config import Config, FinetuneConfig, MixtureConfig
@@ -23,11 +23,12 @@ def case(
     recipes: dict[str, CostAhead] = RECIPES,
     config: Config | None = None,
     whole_pool: CostAhead | None = None,
+    model: ModelFacts | None = None,
     **evidence: Any,
 ) -> Case:
     config = config or Config(finetune=FinetuneConfig(seeds=list(range(10))), mixture=MixtureConfig(replay_paths="g"))
     values = {"tasks": [TASK], "corpus": CORPUS, **evidence}
-    return Case(config, Evidence(**values), Costs(recipes, whole_pool=whole_pool))
+    return Case(config, Evidence(**values), Costs(recipes, whole_pool=whole_pool), model or ModelFacts())
 
 
 def task(**values: Any) -> TaskEvidence:

@@ -1,15 +1,27 @@
 """Tests each rule with a case that meets its condition and one that does not, and checks that its source exists."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from adapt.advise.evidence import ModelFacts
 from adapt.advise.findings import Case
 from adapt.advise.recipe_costs import BOTH, DAPT, SELECTED, TAPT
 from adapt.advise.rules import RULES, VOTES
-from adapt.config import Config, FinetuneConfig, MethodConfig
+from adapt.config import (
+    Config,
+    FinetuneConfig,
+    MethodConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    PhaseConfig,
+    TrainingConfig,
+)
+from adapt.objective.table import OBJECTIVES
 from adapt.support.shipped import recipe_file
 from tests.advise.cases import RECIPES, case, cost, task, text
 
@@ -18,6 +30,20 @@ NEAR, FAR = {"overlap": 0.5, "general_overlap": 0.4}, {"overlap": 0.4, "general_
 POOL = text(documents=1_000_000, tokens=100_000_000)
 CHEAP = {**RECIPES, SELECTED: cost(2e3)}
 PLAIN = Config(finetune=FinetuneConfig(seeds=[0, 1, 2]))
+
+
+def configured(**sections: Any) -> Config:
+    """Returns the configuration of the default case with other sections."""
+    return replace(case().config, **sections)
+
+
+MODERN, ELECTRA, DECODER = ModelFacts("modernbert"), ModelFacts("electra"), ModelFacts("llama", is_decoder=True)
+NEW_HEAD = configured(model=ModelConfig(head="new"))
+PHASES = configured(training=TrainingConfig(phases=[PhaseConfig(steps=1)]))
+STABLE = configured(training=TrainingConfig(optimizer="stable_adamw"))
+COLD = configured(training=TrainingConfig(warmup_steps=0))
+RTD = ObjectiveConfig("rtd")
+RULES_ON_MODELS = [rule.name for rule in RULES if rule.judge.__module__ == "adapt.advise.model_findings"]
 
 SPEAKS: list[tuple[str, Case, Case]] = [
     ("tapt_gains", case(), case(tasks=[])),
@@ -57,6 +83,24 @@ SPEAKS: list[tuple[str, Case, Case]] = [
     ("task_is_small", case(config=PLAIN, tasks=[task(examples=1999)]), case(config=PLAIN, tasks=[task(examples=2000)])),
     ("task_is_small", case(config=PLAIN, tasks=[task(examples=100)]), case(tasks=[task(examples=100)])),
     ("texts_leak", case(tasks=[task(leaked=1)]), case()),
+    ("head_is_missing", case(config=configured(model=ModelConfig(head="new"))), case()),
+    ("domain_is_new", case(general=text(loss=1.8)), case(general=text(loss=1.8), config=NEW_HEAD)),
+    ("vectors_are_kept", case(model=ModelFacts("bert", is_sentence_model=True)), case(model=ModelFacts("bert"))),
+    ("phases_are_published", case(model=MODERN), case(model=ModelFacts("bert"))),
+    ("phases_are_published", case(model=MODERN), case(model=MODERN, config=PHASES)),
+    ("detour_may_help", case(model=MODERN), case(model=MODERN, config=PHASES)),
+    ("detour_may_help", case(model=MODERN), case(model=MODERN, corpus=None)),
+    ("detour_may_help", case(model=MODERN), case(model=ModelFacts("deberta-v2"))),
+    ("optimizer_differs", case(model=ModelFacts("bert")), case(model=ModelFacts("roberta"))),
+    ("optimizer_differs", case(model=MODERN), case(model=MODERN, config=STABLE)),
+    ("documents_are_padded", case(way="padded"), case()),
+    ("documents_are_padded", case(way="by length"), case()),
+    ("replaced_tokens_fit", case(model=ELECTRA), case(model=ModelFacts("bert"))),
+    ("replaced_tokens_fit", case(model=ELECTRA), case(model=ELECTRA, config=configured(objective=RTD))),
+    ("instructions_are_forgotten", case(model=ModelFacts("llama", is_instruct=True)), case()),
+    ("decoder_is_rewarmed", case(model=DECODER, config=PLAIN), case(model=DECODER)),
+    ("decoder_is_rewarmed", case(model=DECODER, config=COLD), case(model=DECODER)),
+    ("decoder_is_rewarmed", case(model=DECODER, config=PLAIN), case(config=PLAIN)),
 ]
 
 
@@ -102,6 +146,26 @@ def test_cheap_measures_are_advised_before_a_method() -> None:
         (recipe,) = re.findall(r"dontstop chain run (\w+)", found.reason)
         named = yaml.safe_load(Path(recipe_file(recipe)).read_text())["let"]
         assert all(name in named for name in re.findall(r"--(\w+)", found.reason))
+
+
+def test_the_optimizer_of_pre_training_is_named_as_options() -> None:
+    found = BY_NAME["optimizer_differs"].judge(case(model=ModelFacts("llama")))
+    assert found
+    assert found.reason.endswith("--training.beta2 0.95 --training.epsilon 1e-05")
+    modern = BY_NAME["optimizer_differs"].judge(case(model=MODERN))
+    assert modern
+    assert modern.reason.endswith("--training.optimizer stable_adamw")
+
+
+def test_recipes_and_fields_that_advice_on_models_names_exist() -> None:
+    named = [fact for name, fact, _ in SPEAKS if name in RULES_ON_MODELS]
+    reasons = [found.reason for name in RULES_ON_MODELS for each in named if (found := BY_NAME[name].judge(each))]
+    recipes = {recipe for reason in reasons for recipe in re.findall(r"dontstop chain run (\w+)", reason)}
+    assert recipes == {"causal_detour"}
+    assert Path(recipe_file("causal_detour")).is_file()
+    kinds = {kind for reason in reasons for kind in re.findall(r"objective\.kind (\w+)", reason)}
+    assert kinds == {"tsdae", "rtd"}
+    assert kinds <= OBJECTIVES.keys()
 
 
 def test_a_far_domain_votes_against_dapt_and_a_near_one_for_it() -> None:

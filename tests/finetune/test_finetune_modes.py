@@ -112,15 +112,15 @@ def _check(folder: Path, lines: list[dict], kind: str) -> None:
     ],
 )
 def test_models_that_cannot_be_saved_are_refused(tiny_bert: Path, changes: dict, message: str) -> None:
-    settings = FinetuneSettings.of(FinetuneConfig(save_model=True, **changes), tiny_bert, False, 10)
+    settings = FinetuneSettings.of(FinetuneConfig(save_model=True, **changes), tiny_bert, "first", 10)
     with pytest.raises(ConfigError, match=message):
         check_savable(settings, tiny_bert, "single_label")
 
 
 def test_defaults(tiny_bert: Path) -> None:
-    few, many = (FinetuneSettings.of(FinetuneConfig(), tiny_bert, False, number) for number in (5000, 5001))
+    few, many = (FinetuneSettings.of(FinetuneConfig(), tiny_bert, "first", number) for number in (5000, 5001))
     assert (few.epochs, many.epochs) == (10, 3)
     assert (few.pooling, few.max_length) == ("first", 128)
     assert few.optimization.learning_rate == 2e-5
-    assert FinetuneSettings.of(FinetuneConfig(mode="lora"), tiny_bert, True, 1).pooling == "last"
-    assert FinetuneSettings.of(FinetuneConfig(mode="lora"), tiny_bert, True, 1).optimization.learning_rate == 2e-4
+    assert FinetuneSettings.of(FinetuneConfig(mode="lora"), tiny_bert, "last", 1).pooling == "last"
+    assert FinetuneSettings.of(FinetuneConfig(mode="lora"), tiny_bert, "last", 1).optimization.learning_rate == 2e-4

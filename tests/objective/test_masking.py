@@ -18,6 +18,7 @@ from adapt.corpus.corpora import Form
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import (
+    DifferenceMasking,
     MaskedLanguageModelling,
     at_least_one,
     heads_of,
@@ -28,6 +29,7 @@ from adapt.objective.masking import (
 )
 from adapt.objective.objective import Batch, Corrupted
 from adapt.objective.table import OBJECTIVES
+from adapt.objective.word_weights import Counts, WordWeights
 from tests.objective.rows import packed, wrapped
 from tests.samples import sentences
 from tests.tokenizers import wordpiece
@@ -440,7 +442,10 @@ def corrupted(kind: str) -> Corrupted:
     tokenizer = wordpiece()
     texts = sentences(40, seed=9)
     batch = packed(tokenizer, texts, 64, [[(0, len(text.split()[0]))] for text in texts])
-    return make(ObjectiveConfig(kind=kind), wrapped(tokenizer), 0).corrupt(batch)
+    objective = make(ObjectiveConfig(kind=kind), wrapped(tokenizer), 0)
+    if isinstance(objective, DifferenceMasking):
+        objective.weights = WordWeights.of(Counts.empty(), Counts.empty())
+    return objective.corrupt(batch)
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES)

@@ -21,7 +21,7 @@ from adapt.model.packing.packed import Packed
 from adapt.model.packing.padded import DocumentRows, Way, document_rows, run_as_rows
 from adapt.model.safeguards import quiet
 from adapt.model.sparse_prediction import answering, gather_of, losses_at, predict_at
-from adapt.model.tokenizer import is_decoder
+from adapt.model.tokenizer import is_decoder, sees_both_sides
 from adapt.support.errors import AdaptError, ModelError
 
 _LENGTHS = 3, 5
@@ -52,6 +52,8 @@ def keep_documents_apart(model: PreTrainedModel) -> Way:
         ModelError: the losses of the documents differ from those of separate documents in all ways, or are not finite;
             the model predicts tokens that it sees; or the model raised any error.
     """
+    if sees_both_sides(model.config):
+        set_causal(model, False)
     with without_sets(model):  # some sets change attention, so losses would differ from transformers' own attention
         return _keep_apart(model)
 
@@ -78,9 +80,7 @@ def see_only_earlier(model: PreTrainedModel) -> None:
             f"the attention of {type(model).__name__} cannot be made causal, because it takes no packed documents",
             "choose an encoder like BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT, or objective.kind mlm",
         )
-    for module in model.modules():
-        if getattr(module, "is_causal", None) is False:
-            module.is_causal = True  # type: ignore[assignment]  # `attention` reads this attribute in every call
+    set_causal(model, True)
     was_training = model.training
     model.eval()
     middle = int(model.config.vocab_size) // 2
@@ -96,6 +96,13 @@ def see_only_earlier(model: PreTrainedModel) -> None:
             f"the attention of {type(model).__name__} cannot be made causal: its outputs depend on later tokens",
             "choose an encoder like BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT, or objective.kind mlm",
         )
+
+
+def set_causal(model: PreTrainedModel, causal: bool) -> None:
+    """Sets the direction of all attention layers, which `adapt.model.packing.attention` reads in every call."""
+    for module in model.modules():
+        if isinstance(getattr(module, "is_causal", None), bool):
+            module.is_causal = causal  # type: ignore[assignment]
 
 
 def try_architecture(config: PreTrainedConfig, kind: Any, only_earlier: bool = False) -> Way | None:
@@ -146,7 +153,7 @@ def _small(config: PreTrainedConfig) -> PreTrainedConfig:
 def _keep_apart(model: PreTrainedModel) -> Way:
     try:
         expected = _separate(model, _documents(model))
-        sees_more = is_decoder(model.config) and _sees_later_tokens(model)
+        sees_more = is_decoder(model.config) and not sees_both_sides(model.config) and _sees_later_tokens(model)
     except Exception as raised:  # architectures that need other inputs raise errors of any type
         raise _refused(model, raised, "cannot compute a text of 3 or 5 tokens alone") from raised
     if not expected.isfinite().all():

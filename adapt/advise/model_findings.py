@@ -1,0 +1,131 @@
+"""The conditions of the rules about the model: what fits it, from how it was pre-trained."""
+
+from dataclasses import dataclass
+
+from adapt.advise.findings import Case, Finding
+from adapt.config import TrainingConfig
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """The optimizer settings with which a family of models was pre-trained, as published."""
+
+    optimizer: str
+    beta1: float
+    beta2: float
+    epsilon: float
+    source: str
+
+    def differences(self, training: TrainingConfig) -> list[str]:
+        """Lists the settings of a training that differ, as options that set the published values."""
+        names = ("optimizer", "beta1", "beta2", "epsilon")
+        return [
+            f"--training.{name} {getattr(self, name)}"
+            for name in names
+            if getattr(self, name) != getattr(training, name)
+        ]
+
+
+PRETRAINED = {
+    "bert": Pretraining("adamw", 0.9, 0.999, 1e-6, "arXiv 1810.04805, section A.2, and its code"),
+    "electra": Pretraining("adamw", 0.9, 0.999, 1e-6, "arXiv 2003.10555, table 6"),
+    "roberta": Pretraining("adamw", 0.9, 0.98, 1e-6, "arXiv 1907.11692, table 9"),
+    "modernbert": Pretraining("stable_adamw", 0.9, 0.98, 1e-6, "arXiv 2412.13663, table 3"),
+    "llama": Pretraining("adamw", 0.9, 0.95, 1e-5, "arXiv 2307.09288, section 2.2"),
+}
+"""The published optimizers, keyed by `model_type` in config.json."""
+
+
+def head_is_missing(case: Case) -> Finding | None:
+    """Says how to train a model without a language-model head of its own (`model.head: new`)."""
+    if case.config.model.head != "new":
+        return None
+    first = "" if case.config.model.head_warmup_steps else ": train the head alone at first (model.head_warmup_steps)"
+    return Finding(f"the model gets a new head with random weights, so the losses above say nothing about it{first}")
+
+
+def vectors_are_kept(case: Case) -> Finding | None:
+    """Recommends TSDAE for models of sentence-transformers, whose use is sentence vectors and not masked tokens."""
+    if not case.model.is_sentence_model:
+        return None
+    return Finding(
+        "the model makes sentence vectors: train these after MLM (objective.kind tsdae), measure them on pairs"
+        " (retrieval.pairs), and export them (export.sentence_transformers)"
+    )
+
+
+def phases_are_published(case: Case) -> Finding | None:
+    """Recommends the two published phases for ModernBERT."""
+    if case.model.kind != "modernbert" or case.config.training.phases:
+        return None
+    return Finding(
+        "ModernBERT goes on from a checkpoint of its stable phase in two phases without a warm-up (training.phases):"
+        " 30% masking at a constant rate, then 15% while the rate falls (schedule one_minus_sqrt)"
+    )
+
+
+def detour_may_help(case: Case) -> Finding | None:
+    """Mentions the causal detour for encoders that are trained on a corpus by masked tokens in one phase."""
+    is_plain = case.config.objective.kind == "mlm" and not case.config.training.phases
+    if not is_plain or case.model.is_decoder or case.evidence.corpus is None or case.model.kind not in DETOURS:
+        return None
+    return Finding(
+        "a phase of next-token prediction before MLM may help at equal compute (dontstop chain run causal_detour)"
+    )
+
+
+DETOURS = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert"}
+"""Families whose attention is known to become causal."""
+
+
+def optimizer_differs(case: Case) -> Finding | None:
+    """Names the optimizer settings of the model's pre-training that the configuration does not have."""
+    published = PRETRAINED.get(case.model.kind)
+    changes = published.differences(case.config.training) if published else []
+    if not published or not changes:
+        return None
+    return Finding(
+        f"{case.model.kind} was pre-trained with other optimizer settings ({published.source}): {' '.join(changes)}"
+    )
+
+
+def documents_are_padded(case: Case) -> Finding | None:
+    """Says what the training of a model costs whose documents are computed as rows."""
+    if case.evidence.way == "packed":
+        return None
+    rows = "padded rows" if case.evidence.way == "padded" else "rows of exactly the same length"
+    return Finding(
+        f"the model cannot take several documents in one sequence, so they are computed as {rows}, which is slower: the"
+        " padding is smallest if documents are of similar lengths (corpus.text_unit)"
+    )
+
+
+def replaced_tokens_fit(case: Case) -> Finding | None:
+    """Recommends replaced-token detection for models that were pre-trained by it."""
+    if case.model.kind not in ("electra", "deberta-v2") or case.config.objective.kind == "rtd":
+        return None
+    return Finding(
+        f"{case.model.kind} models are pre-trained by replaced-token detection: go on with it (objective.kind rtd)"
+    )
+
+
+def instructions_are_forgotten(case: Case) -> Finding | None:
+    """Advises to adapt the base of an instruct model, and to add the difference of the instruct model afterwards."""
+    if not case.model.is_instruct:
+        return None
+    return Finding(
+        "the model follows instructions, which plain text makes it forget: adapt its base model, then add the"
+        " difference between the two (dontstop merge, merge.kind residual)"
+    )
+
+
+def decoder_is_rewarmed(case: Case) -> Finding | None:
+    """Advises to warm up again and to replay general text if a decoder is trained further without either."""
+    training = case.config.training
+    warm_up = training.warmup_fraction if training.warmup_steps is None else training.warmup_steps
+    if not case.model.is_decoder or (case.config.mixture.replay_paths and (warm_up or training.phases)):
+        return None
+    return Finding(
+        "a decoder is trained further with a new warm-up to a smaller peak, a new decay, and 5% to 25% of general text"
+        " (training.warmup_steps, mixture.replay_paths)"
+    )
