@@ -9,9 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from adapt.config import Config
+from adapt.corpus.token_shards import TokenStream
+from adapt.objective.word_weights import FEWEST, Counts, WordWeights, hash_words
+from adapt.ray.runtime import connect, user_errors
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, summary
@@ -19,11 +24,6 @@ from adapt.stage.context import Tokens
 from adapt.stage.prepare_text import Prepared
 from adapt.support.errors import ConfigError
 from adapt.support.schema import HELDOUT_GLOB, SHARD_GLOB, STARTS, TOKENS, WORD_STARTS
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from adapt.objective.word_weights import Counts
 
 SHOWN = 20
 """Number of words with the largest weights that the record lists."""
@@ -83,11 +83,7 @@ class WeighWords(Stage[WordsWeighed]):
         Raises:
             DataError: a shard of the prepared text cannot be read.
         """
-        import numpy as np
-
         from adapt.model.tokenizer import load_tokenizer
-        from adapt.objective.word_weights import FEWEST, WordWeights
-        from adapt.ray.runtime import connect
 
         connect(self.config.resources)
         sources = [sorted(done[text].path.glob(SHARD_GLOB)) for text in self.texts.values()]
@@ -150,12 +146,7 @@ def count_marked_words(shards: Sequence[Path], listed: np.ndarray | None = None)
     Raises:
         DataError: a shard cannot be read.
     """
-    import numpy as np
-    import ray
-    from ray.data import TaskPoolStrategy
-
-    from adapt.objective.word_weights import Counts
-    from adapt.ray.runtime import user_errors
+    import ray.data
 
     if not shards:
         return Counts.empty()
@@ -168,7 +159,7 @@ def count_marked_words(shards: Sequence[Path], listed: np.ndarray | None = None)
             batch_size=1,
             batch_format="numpy",
             num_cpus=0.9,
-            compute=TaskPoolStrategy(size=cpus),
+            compute=ray.data.TaskPoolStrategy(size=cpus),
         )
         for row in counted.iter_rows():
             hashes, counts = np.frombuffer(row["hashes"], np.uint64), np.frombuffer(row["counts"], np.int64)
@@ -185,10 +176,6 @@ def _count_batch(batch: dict[str, Any], reference: Any) -> dict[str, list[Any]]:
 
 def count_shard(shard: Path, listed: np.ndarray | None = None) -> Counts:
     """Counts the words of one shard; see `count_marked_words`."""
-    import numpy as np
-
-    from adapt.objective.word_weights import Counts, hash_words
-
     total = Counts.empty()
     for tokens, starts in _pieces(shard):
         hashes, counts = np.unique(hash_words(tokens, starts)[0], return_counts=True)
@@ -198,10 +185,6 @@ def count_shard(shard: Path, listed: np.ndarray | None = None) -> Counts:
 
 def _pieces(shard: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields the tokens of a shard and where words start. No word is divided."""
-    import numpy as np
-
-    from adapt.corpus.token_shards import TokenStream
-
     stream = TokenStream((shard,))
     begin = 0
     while begin < stream.tokens:
@@ -224,10 +207,6 @@ def spelled(words: np.ndarray, shards: Sequence[Path]) -> dict[int, list[int]]:
     Returns:
         The token ids of each word that was found, keyed by its hash.
     """
-    import numpy as np
-
-    from adapt.objective.word_weights import hash_words
-
     found: dict[int, list[int]] = {}
     for shard in shards:
         for tokens, starts in _pieces(shard):

@@ -267,10 +267,7 @@ def empty_corpus(name: str) -> DataError:
 
 def draw_curves(domains: Mapping[str, DomainWords], file: Path) -> None:
     """Draws tokens per word by number of added tokens for each domain, marks the elbow, and writes a PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = canvas(7, 4.5)
     for name, words in domains.items():
         (line,) = axes.plot([each.tokens for each in words.curve], [each.fertility for each in words.curve], label=name)
         for each in words.curve:
