@@ -16,6 +16,8 @@ from adapt.config import Config, flat
 from adapt.config.job_config import Kind
 from adapt.job import JOBS, job_of
 from adapt.job.job_run import Job, JobRun, Plan, plan_of, run_stages_of
+from adapt.model.architecture import is_detector
+from adapt.model.locate import Pretrained
 from adapt.parse import parse
 from adapt.parse.values import check_config
 from adapt.ray.runtime import disconnect
@@ -94,10 +96,13 @@ class Run(SelfShown, Generic[R]):
             ConfigError: the job makes no model, or none for this share.
             ModelError: the model cannot be loaded, or has no parameters for this domain.
         """
-        from adapt.model import load, tokenizer  # load torch
+        from adapt.model import detector, load, tokenizer  # load torch
 
         folder = self._run.model_folder(share)
-        model = load.load_model(folder, causal=self.config.objective.kind == "causal", domain=domain)
+        if is_detector(folder):
+            model, _ = detector.load_discriminator(Pretrained(folder, folder))
+        else:
+            model = load.load_model(folder, causal=self.config.objective.kind == "causal", domain=domain)
         return model, tokenizer.load_tokenizer(folder)
 
     def blocks(self) -> list[Block]:

@@ -21,6 +21,7 @@ from adapt.evaluate.intervals import change, mean_loss
 from adapt.evaluate.measure_model import LOSSES_FILE, read_losses
 from adapt.evaluate.measurements import Estimate, LossChange, Text, TextLoss
 from adapt.runner import Record
+from adapt.show.blocks import NONE
 
 CONFIG = Config(
     name="physics",
@@ -289,6 +290,18 @@ def test_results_give_loss_and_perplexity_with_intervals() -> None:
     assert "3.000 (2.950 to 3.050)" in row
     assert "-1.000 (-1.050 to -0.950)" in row
     assert f"{math.exp(4):.2f} ({math.exp(3.95):.2f} to {math.exp(4.05):.2f})" in row
+
+
+def test_a_detectors_loss_is_named_and_has_no_perplexity() -> None:
+    figures = {"replaced": 0.1, "recall": 0.25, "precision": 0.5, "auc": 0.75}
+    found = replace(result("domain", 0.5, 0.3), of="replaced-token detection", figures_after=figures)
+    card = model_card(facts(objective="rtd", results=[found]))
+    assert "Held-out loss of replaced-token detection on the domain fell from 0.50 to 0.30 nats per token" in card
+    assert "ranks a replaced token above an original one with probability 0.750" in card
+    row = next(line for line in card.splitlines() if line.startswith("| domain"))
+    assert row.endswith(f"| {NONE} | 25.0% | {NONE} | 50.0% | {NONE} | 0.750 |")
+    assert "perplexity" not in card
+    assert 'AutoModelForMaskedLM.from_pretrained(f"{folder}/generator")' in card
 
 
 def test_few_documents_have_no_intervals_and_no_verdict() -> None:
