@@ -8,6 +8,8 @@ import pytest
 
 from adapt.config import Config, CorpusConfig, TrainingConfig, flat, what
 from adapt.parse import parse
+from adapt.train.phases import check_phases, phases_of
+from adapt.train.schedule import RunLength, learning_rate
 
 _FILES = sorted((Path(__file__).parents[1] / "jobs" / "recipes").glob("*.yaml"))
 # tests/chain reads the other recipes, which are chains
@@ -78,6 +80,27 @@ def test_the_recipe_of_the_paper_has_the_values_of_the_paper() -> None:
     config = flat(parse(["--config", str(recipe), "--corpus.paths=a"], "jobs/dapt.py"))
     assert {name: config[name] for name in PAPER} == PAPER
     assert config["training.max_steps"] == 12_500
+
+
+def test_the_recipe_for_modernbert_has_the_two_published_phases() -> None:
+    recipe = next(path for path in RECIPES if path.stem == "modernbert_dapt")
+    config = parse(["--config", str(recipe), "--corpus.paths=a"], "jobs/dapt.py")
+    check_phases(config)
+    stable, decay = phases_of(config)
+    assert [phase.config.objective.mask_fraction for phase in (stable, decay)] == [0.3, 0.15]
+    assert config.evaluation.mask_fraction == 0.15
+    assert [learning_rate(stable.config.training, step, 95) for step in (0, 94)] == [3e-4, 3e-4]
+    falling = [learning_rate(decay.config.training, step, 100) for step in (0, 25, 99)]
+    assert falling == pytest.approx([3e-4 * (0.001 + 0.999 * (1 - (step / 100) ** 0.5)) for step in (0, 25, 99)])
+    assert [phase.steps(RunLength(1000, 1)) for phase in (stable, decay)] == [950, 50]
+
+
+def test_the_recipe_for_decoders_warms_up_replays_and_decays_again() -> None:
+    recipe = next(path for path in RECIPES if path.stem == "decoder_cpt")
+    config = parse(["--config", str(recipe), "--corpus.paths=a"], "jobs/dapt.py")
+    rates = [learning_rate(config.training, step, 1000) for step in (0, 9, 505, 999)]
+    assert rates == pytest.approx([3e-5, 3e-4, 1.65e-4, 3e-5], rel=1e-3)
+    assert (config.objective.kind, config.mixture.replay_fraction) == ("causal", 0.05)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
