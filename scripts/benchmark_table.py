@@ -1,7 +1,7 @@
 """Writes the table of docs/develop/benchmarks.md from benchmarks/history.json.
 
-Usage: `benchmark_table.py` writes the table again. With `--add RESULT.json --machine E --command "..."` it first adds a
-run that a benchmark has written with `--json`.
+Usage: `benchmark_table.py` writes the table. With `--add RESULT.json --machine E --command "..."` it first adds a run
+that a benchmark has written with `--json`.
 """
 
 import argparse
@@ -18,13 +18,13 @@ BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 
 
 def met(value: float, target: str) -> bool:
-    """Whether a figure meets a target such as `<= 20`."""
+    """Returns whether a figure meets a target such as `<= 20`."""
     sign, bound = target.split()
     return value >= float(bound) if sign == ">=" else value <= float(bound)
 
 
 def last_figures(history: dict[str, Any], benchmark: str, figure: str) -> dict[str, tuple[float, str]]:
-    """The last value of a figure on each machine, with marks: `°` for the quick form, `†` for a noisy run."""
+    """Returns a figure's last value and marks on each machine: `°` for the quick form, `†` for a noisy run."""
     found = {}
     for run in history["runs"]:
         if run["benchmark"] == benchmark and figure in run["figures"]:
@@ -34,7 +34,7 @@ def last_figures(history: dict[str, Any], benchmark: str, figure: str) -> dict[s
 
 
 def table(history: dict[str, Any]) -> str:
-    """The table in Markdown. Figures that miss the target are bold."""
+    """Formats the table in Markdown. Figures that miss the target are bold."""
     lines = ["|claim|benchmark|target|last figure on each machine|", "|---|---|--:|---|"]
     for claim in history["claims"]:
         last = last_figures(history, claim["benchmark"], claim["figure"])
@@ -49,13 +49,13 @@ def table(history: dict[str, Any]) -> str:
 
 
 def page_with(text: str, history: dict[str, Any]) -> str:
-    """The page with its table written again."""
+    """Returns the page with a new table in place of the old one."""
     before, rest = text.split(BEGIN)
     return f"{before}{BEGIN}\n{table(history)}\n{END}{rest.split(END)[1]}"
 
 
 def entry(result: dict[str, Any], machine: str, command: str) -> dict[str, Any]:
-    """A run for the history, from what a benchmark wrote with `--json`."""
+    """Converts the result that a benchmark wrote with `--json` to a run of the history."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     noisy = any(rounds["noisy_rounds"] for rounds in result["rounds"].values())
     return {
@@ -70,7 +70,7 @@ def entry(result: dict[str, Any], machine: str, command: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Adds a run where one is given, and writes the table."""
+    """Adds the run that `--add` names, if any, and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--add", type=Path, help="file that a benchmark wrote with --json")
     parser.add_argument("--machine", help="letter of the machine, as in the history")

@@ -13,7 +13,7 @@ BLUE, GREY = "#3f51b5", "#888888"
 
 
 def main() -> None:
-    """Draws the methods on five domains, and the parts of DAS."""
+    """Draws two figures: the methods on five domains, and the contributions of the parts of DAS."""
     methods = rows_of("methods_five.csv")
     forest(
         [f"{row['method']} ({row['best_setting'].removeprefix('defaults: ')})" for row in methods if row["difference"]],
@@ -37,13 +37,13 @@ def rows_of(name: str) -> list[dict[str, str]]:
 
 
 def interval(row: dict[str, str], column: str) -> tuple[float, float, float]:
-    """Returns a figure with the ends of its 95% interval."""
+    """Returns the value in a column with the ends of its 95% interval."""
     return float(row[column]), float(row[f"{column}_low"]), float(row[f"{column}_high"])
 
 
 def forest(labels: list[str], intervals: list[tuple[float, float, float]], title: str, file: Path) -> None:
     """Draws one line per label: the figure as a dot, and its 95% interval as a bar."""
-    matplotlib.rcParams.update({"svg.hashsalt": file.name, "svg.fonttype": "none"})  # equal files on every run
+    matplotlib.rcParams.update({"svg.hashsalt": file.name, "svg.fonttype": "none"})  # every run writes the same bytes
     figure, axes = pyplot.subplots(figsize=(6.0, 0.6 + 0.24 * len(labels)))
     for place, (value, low, high) in enumerate(intervals):
         color = GREY if low <= 0 <= high else BLUE

@@ -1,4 +1,4 @@
-"""Prints the grain of `adapt/`: modules, lines, imports, private parts of libraries. Usage: `grain.py [ROOT]`."""
+"""Prints how finely `adapt/` is divided: modules, lines, imports, private names. Usage: `grain.py [ROOT]`."""
 
 import ast
 import re
@@ -8,27 +8,27 @@ from collections import Counter
 from pathlib import Path
 
 PLUG_INS = {"__init__.py", "method.py", "options.py", "stage.py", "table.py"}
-"""File names that folders of plug-ins share."""
+"""File names that may be repeated, because every folder of a plug-in has them."""
 PRIVATE = re.compile(r"^(?:ray|deepspeed|transformers|torch|peft|datasets|tokenizers)(?:\.\w+)*\._")
-"""A dotted name with a private part of a library that we build on."""
+"""Pattern of dotted names with a private part of a library that the project uses."""
 MOST = {"modules": 400, "lines": 47_000, "import lines [%]": 5.5, "imports in functions": 150}
 MOST |= {"modules with private parts": 2, "repeated file names": 20}
 LEAST = {"median module [lines]": 110}
 
 
 def imports(tree: ast.AST) -> list[ast.Import | ast.ImportFrom]:
-    """All import statements below a node."""
+    """Returns all import statements below a node."""
     return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def in_functions(tree: ast.AST) -> set[ast.stmt]:
-    """The import statements that stand inside functions."""
+    """Returns the import statements inside functions."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return {each for function in functions for each in imports(function)}
 
 
 def names_private(tree: ast.AST) -> bool:
-    """Whether a module imports, or reads by its dotted name, a private part of a library."""
+    """Returns whether a module imports a private part of a library, or reads it by its dotted name."""
     imported = [
         f"{getattr(node, 'module', None) or ''}.{alias.name}".strip(".")
         for node in imports(tree)
@@ -39,7 +39,7 @@ def names_private(tree: ast.AST) -> bool:
 
 
 def measure(root: Path) -> dict[str, float]:
-    """The figures of a checkout."""
+    """Measures the figures of a checkout, keyed by name."""
     files = sorted((root / "adapt").rglob("*.py"))
     trees = [ast.parse(file.read_text("utf-8")) for file in files]
     sizes = [len(file.read_text("utf-8").splitlines()) for file in files]

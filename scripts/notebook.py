@@ -2,8 +2,8 @@
 
     python scripts/notebook.py NOTEBOOK OUT [PARAMETERS]
 
-PARAMETERS, as JSON, replace values of the cell with the tag `parameters`. OUT is the notebook with what its cells print
-and show; the folder in which the cells ran is left out of it.
+PARAMETERS, as JSON, replace values of the cell with the tag `parameters`. OUT is the notebook with the outputs of its
+cells, without the path of the folder in which the cells ran.
 """
 
 import ast
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def shown(value: Any) -> dict[str, Any]:
-    """What a notebook stores of the value of a cell's last line."""
+    """Converts the value of a cell's last line to the output that a notebook stores."""
     data = {"text/plain": str(value).splitlines(keepends=True)}
     if hasattr(value, "_repr_html_"):
         data["text/html"] = value._repr_html_().splitlines(keepends=True)
@@ -37,7 +37,7 @@ def run_cell(source: str, names: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def without(text: str, outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Outputs without a text."""
+    """Removes a text from outputs."""
     cleaned: list[dict[str, Any]] = json.loads(json.dumps(outputs, ensure_ascii=False).replace(text, ""))
     return cleaned
 

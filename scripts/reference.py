@@ -66,7 +66,7 @@ USED_BY: Mapping[str, tuple[str, ...]] = {
     "tracking": (*STREAMING, "dontstop tune"),
     "notify": (*ALL, "dontstop tune"),
 }
-"""The jobs that read a section."""
+"""Jobs that read each section, keyed by section."""
 FIELD_PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "model": ("Model, objective, training", ("model", "objective", "training", "method", "sequence")),
     "text": ("Text", ("corpus", "mixture", "select")),
@@ -83,9 +83,9 @@ ENTRIES: Mapping[str, tuple[str, type[Any]]] = {
     "models": ("entries of `comparison.models`", NamedModel),
     "phases": ("entries of `training.phases`", PhaseConfig),
 }
-"""Lists of sections: where the page explains their entries."""
+"""Title of the explanation of a list's entries, and dataclass of an entry, keyed by the list's field."""
 HAVE_ENTRIES = ("CorpusConfig", "ComparisonConfig", "TrainingConfig")
-"""Sections below which the page explains the entries of their lists."""
+"""Dataclasses of the sections below which a page explains the entries of lists."""
 RESULTS = {
     "dapt": "Adapted",
     "tapt": "Adapted",
@@ -101,12 +101,12 @@ RESULTS = {
     "vocabulary scratch": "Begun",
     "advise": "Advice",
 }
-"""The dataclass of the result of each job."""
+"""Name of the dataclass of each job's result."""
 UNIT = re.compile(r" ?\[([^\[\]()]{1,40})\](?=[.;:,]|$| )")
 
 
 def pages() -> dict[str, str]:
-    """The generated pages, by their place below docs/."""
+    """Returns the generated pages, keyed by their path below docs/."""
     found = {f"reference/fields-{name}.md": fields_page(*of) for name, of in FIELD_PAGES.items()}
     found["reference/methods.md"] = plug_ins_page(
         "Methods",
@@ -147,7 +147,7 @@ FAMILIES: dict[str, str] = json.loads((ROOT / "scripts" / "families.json").read_
 
 
 def families_page() -> str:
-    """A page of the families of models: those that are packed, those that are padded, and those that are refused."""
+    """Writes the page of model families, which says which ones are packed, padded or refused."""
     text = [
         "# Model families",
         "Any encoder for masked and any decoder for causal language modelling that transformers knows can be trained."
@@ -169,7 +169,7 @@ def families_page() -> str:
 
 
 def fields_page(title: str, sections: Iterable[str]) -> str:
-    """A page of fields, a section after another."""
+    """Writes a page with the fields of some sections."""
     text = [
         f"# Fields: {title}",
         "Write fields into a YAML file by section, or give them on the command line as `--section.field VALUE`."
@@ -197,7 +197,7 @@ def fields_page(title: str, sections: Iterable[str]) -> str:
 
 
 def section_fields(section: str, kind: type[Any]) -> Iterator[str]:
-    """The fields of a dataclass, each as a heading and what it means."""
+    """Yields the description of each field of a dataclass, with a heading."""
     about, hints = documented(kind), hints_of(kind)
     for each in fields(kind):
         if get_origin(hints[each.name]) is ClassVar or each.name.startswith("_") or each.name not in about:
@@ -213,7 +213,7 @@ def section_fields(section: str, kind: type[Any]) -> Iterator[str]:
 
 
 def field_text(name: str, hint: Any, about: str, default: Any, is_how: bool, shown: str = "") -> str:
-    """A field: its name, what it takes, its default, its unit, and what it means."""
+    """Describes a field: name, type, default, unit and meaning."""
     kinds = " or ".join(f"`{word}`" for word in map(_spaced, type_words(hint, with_range=True))) or "value"
     words = [kinds, "required" if default is MISSING else f"default `{_yaml(default)}`"]
     unit = UNIT.search(about)
@@ -226,12 +226,12 @@ def field_text(name: str, hint: Any, about: str, default: Any, is_how: bool, sho
 
 
 def _spaced(word: str) -> str:
-    """A type with its range, spaces around signs: `float >=0 and <=1` becomes `float >= 0 and <= 1`."""
+    """Puts spaces around the signs of a type's range: `float >=0 and <=1` becomes `float >= 0 and <= 1`."""
     return re.sub(r"([<>]=?)(?=[\d-])", r"\1 ", word)
 
 
 def _yaml(value: Any) -> str:
-    """A default as YAML writes it on one line."""
+    """Formats a default as one line of YAML."""
     if is_dataclass(value) and not isinstance(value, type):
         return json.dumps(asdict(value))
     if isinstance(value, str):
@@ -242,7 +242,7 @@ def _yaml(value: Any) -> str:
 
 
 def _text(about: str) -> str:
-    """A docstring as Markdown: names of pages become links, and braces and stars stay as they are."""
+    """Converts a docstring to Markdown. Names of pages, papers and fields become links or code."""
     about = re.sub(
         r"docs/((?:guide|science|develop|start)/[\w-]+)\.md",
         lambda match: f"[{Path(match[1]).name.replace('-', ' ')}](../{match[1]}.md)",
@@ -255,14 +255,14 @@ def _text(about: str) -> str:
 
 
 def _linked(match: re.Match[str]) -> str:
-    """A field that a docstring names, as code."""
+    """Formats a matched name as code if it is the name of a field."""
     section, _, field = match[1].partition(".")
     kind = hints_of(Config).get(section)
     return f"`{match[1]}`" if is_dataclass(kind) and field in kind.__dataclass_fields__ else match[1]
 
 
 def _first(docstring: str | None) -> str:
-    """The first sentences of a docstring, up to its first empty line."""
+    """Returns the first paragraph of a docstring."""
     return _text(" ".join((docstring or "").strip().partition("\n\n")[0].split()))
 
 
@@ -270,18 +270,18 @@ def _first(docstring: str | None) -> str:
 
 
 def plug_ins_page(title: str, about: str, table: Kinds[Any], inline: bool = False) -> str:
-    """A page of kinds: a table of all, then the options of each."""
+    """Writes a page about the plug-ins of a table: an overview, then the options of each plug-in."""
     own = "[Your own](../develop/extending.md) is named as `package.module:Class`." if table.base else ""
     return f"# {title}\n\n{about} {own}\n\n{kinds_table(table)}\n\n{kinds_options(table, inline)}"
 
 
 def plug_ins_section(title: str, about: str, table: Kinds[Any]) -> str:
-    """The same below another table, on the same page."""
+    """Writes a section about the plug-ins of a further table, for the page of another table."""
     return f"\n## {title}\n\n{about}\n\n{kinds_table(table)}\n\n{kinds_options(table)}"
 
 
 def kinds_table(table: Kinds[Any]) -> str:
-    """A row for each kind: its name, and what it does."""
+    """Makes a table with one row per plug-in: its name, and what it does."""
     lines = ["| name | what it does |", "|---|---|"]
     for name in table:
         kind = class_of(table[name])
@@ -293,7 +293,7 @@ def kinds_table(table: Kinds[Any]) -> str:
 
 
 def options_of(table: Kinds[Any], name: str) -> Any:
-    """The dataclass of the options of a kind; None if it has none, or has them in a section that others use too."""
+    """Returns the dataclass of a plug-in's own options. None if it has none, or uses the fields of a shared section."""
     if table in (MERGERS, ACTIONS):
         return None
     options = table.load(name) if table is BLOCKS else table.options(name)
@@ -302,7 +302,7 @@ def options_of(table: Kinds[Any], name: str) -> Any:
 
 
 def kinds_options(table: Kinds[Any], inline: bool = False) -> str:
-    """The options of each kind of a table."""
+    """Describes the options of each plug-in of a table."""
     text = []
     for name in table:
         options = options_of(table, name)
@@ -314,7 +314,7 @@ def kinds_options(table: Kinds[Any], inline: bool = False) -> str:
 
 
 def other_kinds_page() -> str:
-    """The kinds whose options are fields of a section: objectives, ways of merging, actions on vocabularies."""
+    """Writes the page of objectives, ways of merging and vocabulary actions, whose options are fields of a section."""
     about = "The options of these kinds are fields of their section. Some objectives have further options, in a section"
     text = ["# Objectives, mergers, vocabulary actions", f"{about} with their name."]
     for title, field, table in (
@@ -332,7 +332,7 @@ def other_kinds_page() -> str:
 
 
 def commands_page() -> str:
-    """Every command with its usage, its own options, and the exit codes."""
+    """Writes the page of commands, with their usage and options, and the exit codes."""
     text = [
         "# Commands",
         "`dontstop COMMAND --help` shows the same on the command line. Messages and tables go to stderr."
@@ -377,7 +377,7 @@ def commands_page() -> str:
 
 
 def shipped_text() -> Iterator[str]:
-    """The recipes and search spaces that come with the package, each with its first sentence."""
+    """Yields tables of the shipped recipes and search spaces, each with its first sentence."""
     yield (
         "`dontstop recipes` shows these tables. `dontstop recipes NAME` prints a recipe and"
         " `dontstop recipes spaces/NAME` a search space, so that you can change a copy of it. A file in the current"
@@ -403,7 +403,7 @@ def _code(row: str) -> int:
 
 @dataclass(frozen=True)
 class ClassText:
-    """A class as its source says it is."""
+    """Description of a class or function, read from its source."""
 
     name: str
     module: Path
@@ -411,13 +411,13 @@ class ClassText:
     doc: str
     bases: tuple[str, ...]
     fields: dict[str, tuple[str, str]]
-    """For each field its annotation and its docstring."""
+    """Annotation and docstring of each field, keyed by name."""
     constants: dict[str, str]
 
 
 @cache
 def classes() -> dict[str, list[ClassText]]:
-    """All classes and functions of the package, by name."""
+    """Reads all classes and functions of the package, keyed by name."""
     found: dict[str, list[ClassText]] = {}
     for file in sorted((ROOT / "adapt").rglob("*.py")):
         for node in _tree(file).body:
@@ -428,12 +428,12 @@ def classes() -> dict[str, list[ClassText]]:
 
 @cache
 def _tree(file: Path) -> ast.Module:
-    """The parsed source of a file."""
+    """Parses the source of a file."""
     return ast.parse(file.read_text("utf-8"))
 
 
 def meaning(name: str, file: Path) -> ClassText | str | None:
-    """What a name means in a file: a class, the text of an alias such as `Literal["a", "b"]`, or None."""
+    """Finds a name's meaning in a file: a class, or the text of an alias such as `Literal["a", "b"]`, else None."""
     for node in _tree(file).body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return _class_text(node, file)
@@ -471,7 +471,7 @@ def _class_text(node: ast.ClassDef | ast.FunctionDef, file: Path) -> ClassText:
 
 
 def class_of(place: str) -> ClassText:
-    """The class or function at `package.module:name`, without importing it."""
+    """Reads the class or function `package.module:name` without importing it."""
     module, _, name = place.partition(":")
     file = ROOT / f"{module.replace('.', '/')}.py"
     (node,) = [n for n in _tree(file).body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name]
@@ -479,7 +479,7 @@ def class_of(place: str) -> ClassText:
 
 
 def all_fields(kind: ClassText) -> dict[str, tuple[str, str, Path]]:
-    """The fields of a class, those of its bases first: annotation, docstring and the file that has it."""
+    """Returns annotation, docstring and file of each field of a class. Fields of base classes come first."""
     inherited: dict[str, tuple[str, str, Path]] = {}
     for base in kind.bases:
         if isinstance(other := meaning(base, kind.module), ClassText):
@@ -489,7 +489,7 @@ def all_fields(kind: ClassText) -> dict[str, tuple[str, str, Path]]:
 
 
 def records_page() -> str:
-    """The fields of records, the results of jobs, and the kinds of stages."""
+    """Writes the page of records: their fields, the results of jobs, and the types of stages."""
     text = [
         "# Records and results",
         "A job consists of stages. Each stage has a folder `KIND/NAME-KEY` below `storage.root`, where KEY is the first"
@@ -528,7 +528,7 @@ def records_page() -> str:
 
 
 def _stages() -> Iterator[str]:
-    """A row for each kind of stage."""
+    """Yields a row for each type of stage."""
     rows: dict[str, str] = {}
     for named in classes().values():
         for kind in named:
@@ -538,7 +538,7 @@ def _stages() -> Iterator[str]:
 
 
 def _table(kind: ClassText, found: list[str] | None = None, leave_out: tuple[str, ...] = ()) -> str:
-    """A table of the fields of a class. Dataclasses among their types are added to `found`."""
+    """Makes a table of the fields of a class. Adds the dataclasses among their types to `found`."""
     lines = ["| field | type | meaning |", "|---|---|---|"]
     for name, (annotation, about, file) in all_fields(kind).items():
         if name in leave_out or name.startswith("_"):
@@ -558,7 +558,7 @@ def _table(kind: ClassText, found: list[str] | None = None, leave_out: tuple[str
 
 
 def _choices(alias: str) -> str:
-    """The values of a `Literal`, with `or` between them."""
+    """Formats the values of a `Literal` with `or` between them."""
     return re.sub(r"Literal\[(.*?)\]", lambda match: match[1].replace(", ", " or "), alias)
 
 
@@ -566,7 +566,7 @@ def _choices(alias: str) -> str:
 
 
 def python_page() -> str:
-    """The public functions and classes, from their docstrings."""
+    """Writes the page of public functions and classes, which the site generates from their docstrings."""
     text = [
         "# Python API",
         "`import dontstop` offers every job as a function. [Python](../guide/python.md) explains how to use them.",

@@ -61,7 +61,7 @@ def places() -> list[str]:
 
 
 def main(count: int = 60, seed: int = 2026) -> None:
-    """Prints a sample."""
+    """Prints `count` random places."""
     for number, place in enumerate(random.Random(seed).sample(places(), count), 1):
         print(f"--- {number}. {place}\n")
 

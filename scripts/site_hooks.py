@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the site: adds the generated reference, and writes llms.txt."""
+"""Hooks of mkdocs for the build of the site. They add the generated reference, and write llms.txt."""
 
 import logging
 import re
@@ -29,7 +29,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> None:
-    """Notes the title and the first sentence of a page."""
+    """Stores the first sentence of a page for llms.txt."""
     body = re.sub(r"^#[^\n]*$|<!--.*?-->|^```.*?^```$", "", markdown, flags=re.MULTILINE | re.DOTALL)
     paragraphs = (part.strip() for part in body.split("\n\n"))
     first = next((part for part in paragraphs if re.match(r"[\w*`\[]", part)), "")
@@ -59,6 +59,6 @@ _NAV: list[Any] = []
 
 
 def on_nav(nav: Any, config: Any, files: Files) -> Any:
-    """Keeps the navigation for llms.txt."""
+    """Stores the navigation for llms.txt."""
     _NAV[:] = [nav]
     return nav
