@@ -186,7 +186,9 @@ def check_objective_fits(config: Config) -> None:
         )
     unsupported = {"training.freeze": bool(training.freeze), "training.layer_decay": training.layer_decay != 1}
     if name := next((name for name, is_set in unsupported.items() if is_set), ""):
-        raise ConfigError(f"{name} is set, but objective.kind rtd trains two models with layers", "remove it")
+        raise ConfigError(
+            f"{name} is set, but objective.kind rtd trains two models and does not support it", "remove it"
+        )
 
 
 def with_generator(config: Config, size: ModelSize, generator: Path | None) -> ModelSize:

@@ -43,7 +43,8 @@ def add_exbert(model: Any, share: float, first_new: int, seed: int) -> None:
     """
     if EXBERT in [entry["kind"] for entry in additions_of(model.config)]:
         raise ModelError(
-            "the model has exBERT's module already, and there can be one", "leave vocabulary.module unset: it goes on"
+            "the model has exBERT's module already, and can have only one",
+            "leave vocabulary.module unset: training then continues with this module",
         )
     layer = layers_of(model)[0]
     options = {

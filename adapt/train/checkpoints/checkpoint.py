@@ -130,7 +130,7 @@ class Checkpoints:
                 shutil.rmtree(checkpoint)
             raise CheckpointError(
                 f"the checkpoint {checkpoint} is not as this job wrote it ({fault}); it was removed",
-                "run the same command again: it goes on from the checkpoint before",
+                "run the same command again: it continues from the previous checkpoint",
             )
 
     @property

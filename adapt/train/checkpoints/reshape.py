@@ -47,7 +47,7 @@ def only_numbers() -> Iterator[None]:
         lines = [line.strip() for line in str(error).splitlines() if "Unsupported" in line] or [str(error)]
         raise TrainingError(
             f"the checkpoint holds more than numbers, and could run code: {lines[0]}",
-            "delete its folder and run again, which goes on from the checkpoint before",
+            "delete its folder and run again, which continues from the previous checkpoint",
         ) from error
     finally:
         if before is None:

@@ -81,7 +81,7 @@ def remove_forged(run_folder: Path, sealing: Sealing) -> None:
         raise StorageError(
             f"the checkpoint {checkpoint} is not one that this job wrote: {why}. It is not loaded, as a checkpoint of "
             "somebody else may hold anything",
-            f"run as the user, with the {VARIABLE} or the .key-UID file in the storage root, with which it was written;"
+            f"run as the user who wrote it, with the same {VARIABLE} or the same .key-UID file in the storage root;"
             f" or delete {run_folder} to begin again",
         )
     for checkpoint, why in forged.items():
