@@ -281,8 +281,8 @@ def check_architecture(folder: Path, causal: bool, shifted: bool = False, turned
         turned: whether `model.attention` turns the model into an encoder.
 
     Raises:
-        ModelError: an encoder is used to predict next tokens or as a decoder to turn, or a decoder to predict masked
-            tokens; or a decoder that sees both sides is trained with another objective.
+        ModelError: an encoder is to predict next tokens or to be turned into an encoder, or a decoder is to predict
+            masked tokens. Or a decoder that sees both sides has another objective than `mntp`.
     """
     config = read_json(folder / CONFIG)
     names = config.get("architectures") or [""]
@@ -304,7 +304,7 @@ def check_architecture(folder: Path, causal: bool, shifted: bool = False, turned
 
 
 def turned_wrongly(folder: Path, is_turned: bool) -> ModelError:
-    """Returns the error for a decoder that sees both sides with another objective than mntp, or the reverse."""
+    """Returns the error for a decoder that sees both sides without the objective mntp, or for mntp without one."""
     if is_turned:
         return ModelError(
             f"{folder} is a decoder that sees both sides of a token, so it predicts each token at the position before",

@@ -34,7 +34,7 @@ class Start:
     """The stage that turned `pretrained`, a decoder, into an encoder (`model.attention: bidirectional`), if any."""
 
     def after(self, training: Stage[Any], own_tokenizer: bool = False) -> "Start":
-        """Returns a start from the model that a stage writes, where the stage begins with this start.
+        """Returns the start for the stages after a stage that trains this start's model and writes the new model.
 
         Args:
             training: the stage that writes the model.
@@ -44,7 +44,7 @@ class Start:
         return replace(self, digest=None, training=training, vocabulary=vocabulary)
 
     def made(self, done: Done) -> Pretrained:
-        """Returns the model on disk, after its training has run.
+        """Returns the paths of the model, after the stage that writes it has run.
 
         The tokenizer is that of the model with which the training began, unless a stage of the chain wrote a tokenizer.
         """
@@ -60,7 +60,7 @@ class Start:
         return replace(self.pretrained, model=done[self.head].path) if self.head else self.pretrained
 
     def with_new_head(self, stage: Stage[Any]) -> "Start":
-        """Returns a start from the same model after a stage gave it a head."""
+        """Returns the start for the stages after a stage that gives the model a new head."""
         return replace(self.after(stage), head=stage)
 
     def with_turned_decoder(self, stage: Stage[Any]) -> "Start":

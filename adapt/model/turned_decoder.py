@@ -1,4 +1,4 @@
-"""Turns a decoder into an encoder: attention that sees both sides, and a tokenizer with a mask token."""
+"""Turns a decoder into an encoder, which attends to both sides of a token and has a mask token."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MASK = "<mask>"
 
 
 def write_turned(start: Pretrained, folder: Path) -> tuple[str, bool]:
-    """Writes a decoder as an encoder: with attention that sees both sides, and a tokenizer with a mask token.
+    """Writes a decoder as an encoder, which attends to both sides of a token, and a tokenizer with a mask token.
 
-    The weights stay the same. A tokenizer without a mask token gets `<mask>`, whose rows are the means of the tables of
-    input and output embeddings. LLM2Vec (arXiv 2404.05961) takes an ordinary token such as `_` instead, which would
-    change how texts with this token are split.
+    The weights stay the same. A tokenizer without a mask token gets `<mask>`. The new row in each table of input or
+    output embeddings is the mean of all tokens' rows. LLM2Vec (arXiv 2404.05961) takes an ordinary token such as `_`
+    instead, which would change how texts with this token are split.
 
     Args:
         start: a decoder with its head.

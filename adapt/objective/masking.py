@@ -142,9 +142,9 @@ class MaskedLanguageModelling(Masking):
 
 
 class MaskedNextToken(MaskedLanguageModelling):
-    """Predicts single tokens at the positions before them (masked next-token prediction, LLM2Vec, arXiv 2404.05961).
+    """Predicts each masked token at the position before it (masked next-token prediction, LLM2Vec, arXiv 2404.05961).
 
-    It is for decoders whose attention sees both sides, because a decoder learned to predict the next token at each
+    This suits decoders whose attention sees both sides, because a decoder has learned to predict the next token at each
     position. The first token of a document or row is not predicted, since no position is before it.
     """
 

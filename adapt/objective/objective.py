@@ -81,7 +81,7 @@ class Corrupted:
     rows: torch.Tensor | None = None
     """Number of each row in the corpus, int64 [B] (`Batch.rows`).
 
-    None for rows that do not come from the training's corpus, such as those of a trial of the memory use.
+    None for rows that do not come from the training's corpus, such as rows of a trial pass for measuring memory.
     """
     draws: torch.Tensor | None = None
     """A uniform random number in [0, 1) for each prediction, float64 [T]; None for objectives that draw no tokens."""
@@ -132,7 +132,7 @@ class Objective(ABC):
     is_causal: ClassVar[bool] = False
     """Whether the model is a decoder."""
     predicts_words: ClassVar[bool] = True
-    """Whether the loss is that of predicted tokens, so that it has a value per byte and examples can be shown."""
+    """Whether the loss measures predictions of tokens. Only such losses have a value per byte and examples to show."""
 
     def read(self, folder: Path) -> None:  # noqa: B027 (most objectives read nothing)
         """Reads the result of the stage that the objective needs (`adapt.stage.weigh_words`), before training."""

@@ -96,7 +96,7 @@ of cross-attention."""
 
 
 def reads_own_vectors(config: Config) -> bool:
-    """Whether a pass of the objective needs modules of its own, so that methods cannot change the model or its loss."""
+    """Whether the objective computes its loss from vectors of the model itself, which rules out most methods."""
     return config.objective.kind == "tsdae"
 
 

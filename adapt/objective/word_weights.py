@@ -27,7 +27,7 @@ FILE = "word-weights.npz"
 FEWEST = 2
 """Fewest occurrences in the domain for a word to have an entry. Rarer words have the weight of unknown words."""
 SMALLEST = 1e-6
-"""Smallest weight, of words that are the whole general text. Sampling without replacement needs positive weights."""
+"""Smallest weight. Without it, a word that makes up the whole general text had weight 0, which cannot be sampled."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class RunPart:
     """The part of a run that one training takes: the whole run, or one of its phases."""
 
     config: Config
-    """Configuration in which batch size and length are numbers of rows and steps."""
+    """Configuration with the batch size as a number of rows and the length as a number of steps."""
     first: int
     """Number of steps of earlier phases."""
     last: int

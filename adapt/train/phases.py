@@ -202,7 +202,7 @@ def check_ramps(config: Config) -> None:
             )
     if training.length_ramp and config.mixture.replay_last is not None:
         raise ConfigError(
-            "training.length_ramp changes the rows of a run, along which mixture.replay_last changes a share",
+            "training.length_ramp is set, but mixture.replay_last needs rows of one length to change a share",
             "leave one of the two out",
         )
 

@@ -40,7 +40,7 @@ def resolve(wanted: str, device: torch.device) -> Precision:
 
 
 def least_of_ranks(number: int, device: torch.device) -> int:
-    """Returns the smallest number of all ranks. All ranks must call it."""
+    """Returns the smallest of the numbers that the ranks pass. All ranks must call this function."""
     agreed = torch.tensor(number, device=device)
     dist.all_reduce(agreed, dist.ReduceOp.MIN)
     return int(agreed)

@@ -255,7 +255,7 @@ def _measured(precision: str, workers: int) -> tuple[Device, float]:
 
 
 def device_of_workers(resources: ResourcesConfig) -> Device | None:
-    """Returns a worker's device on the connected cluster. Returns None if no node has room for a worker.
+    """Returns a worker's device on the connected cluster. Returns None if no node has the resources for a worker.
 
     If the device is not known without Ray, a task with a worker's resources examines the node that it runs on.
     """

@@ -112,7 +112,7 @@ def with_flops_as_steps(
         config: configuration of the training.
         size: dimensions of the trained model. None if they are not known.
         document_length: mean length of documents [tokens]. None assumes that each document fills a row.
-        is_known: whether the method has stages before this training.
+        is_known: whether stages of the method ran before this training.
 
     Raises:
         ConfigError: the dimensions of the model are not known.

@@ -12,7 +12,7 @@ class Patience:
     """Waiting times before the number of workers changes."""
 
     settle_s: float = 5.0
-    """Time for which the possible number of workers must stay the same before fewer than the maximum start [s]."""
+    """Time without a change in the possible number of workers, after which fewer than the maximum start [s]."""
     look_s: float = 5.0
     """Time between two checks for more room while training [s]."""
     looks: int = 4
