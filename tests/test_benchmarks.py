@@ -20,7 +20,18 @@ from scripts import benchmark_table
 
 ROOT = Path(__file__).parents[1]
 TOOLS = {
-    *("claims", "equality", "rtd_study", "selection_study", "sequences", "slices", "small_decoder", "small_electra"),
+    *(
+        "claims",
+        "equality",
+        "rtd_study",
+        "selection_study",
+        "sentence_pairs",
+        "sentence_study",
+        "sequences",
+        "slices",
+        "small_decoder",
+        "small_electra",
+    ),
     *("versus", "vocabulary_study"),
 }
 """Programs in benchmarks/ that measure nothing: they make inputs of chains, or tables of finished chains."""

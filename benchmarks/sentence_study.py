@@ -1,0 +1,136 @@
+"""Prints the results of a finished study of sentence vectors, as Markdown tables.
+
+Each arm is reported at the learning rate with the best mean nDCG@10 on the dev pairs. The tables have the measures on
+the test pairs, and the differences between arms with 95% bootstrap intervals over queries. The value of a query is its
+mean over seeds.
+
+python -m benchmarks.sentence_study benchmarks/sentence_study.yaml [options of dontstop chain]
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from adapt.chain.chain_file import read_chain, read_command
+from adapt.chain.chain_nodes import expand_chain
+from adapt.chain.chain_stages import build_chain, study
+from adapt.evaluate.intervals import with_interval
+from adapt.evaluate.measurements import MEASURES
+from adapt.evaluate.retrieval import QUERIES_FILE
+from adapt.show.blocks import Cell, Section, Table
+from adapt.show.pages import render_markdown
+from adapt.show.report.study import Study
+
+BASE = "base"
+"""Name of the arm that is not trained: the model before the training of any other arm."""
+CHOSEN_BY: Final = "ndcg_at_10"
+SAMPLES = 2000
+Queries = dict[str, np.ndarray]
+"""Values of each query, keyed by measure."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Figures of the study."""
+
+    queries: dict[str, dict[str, dict[str, dict[str, Queries]]]] = field(default_factory=dict)
+    """Values of queries, keyed by arm, learning rate, split of the pairs, and seed."""
+    cosines: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    """Mean cosine of two documents of the test pairs, keyed by arm, learning rate and seed."""
+
+    def rate(self, arm: str) -> str:
+        """Returns the learning rate with the best mean on the dev pairs over seeds."""
+        rates = self.queries[arm]
+        return max(rates, key=lambda rate: np.mean([of[CHOSEN_BY].mean() for of in rates[rate]["dev"].values()]))
+
+    def on_test(self, arm: str) -> dict[str, Queries]:
+        """Returns the values of the test queries at the chosen learning rate, keyed by seed."""
+        return self.queries[arm][self.rate(arm)]["test"]
+
+    def averaged(self, arm: str, measure: str) -> np.ndarray:
+        """Returns the value of each test query, as the mean over seeds."""
+        values: np.ndarray = np.mean([of[measure] for of in self.on_test(arm).values()], axis=0)
+        return values
+
+
+def measured_in(finished: Study) -> Measured:
+    """Reads the figures from the records of a finished chain."""
+    found = Measured()
+    for entry in finished.entries:
+        change = getattr(entry.result, "retrieval", None)
+        if change is None:
+            continue
+        rate, seed, split = (entry.values[name] for name in ("rate", "seed", "split"))
+        parts = {entry.name: ("after", rate, seed, change.after), BASE: ("before", "-", "-", change.before)}
+        for arm, (part, of_rate, of_seed, retrieved) in parts.items():
+            values = _values(entry.record.inputs[f"retrieved.{part}"])
+            found.queries.setdefault(arm, {}).setdefault(of_rate, {}).setdefault(split, {})[of_seed] = values
+            if split == "test":
+                found.cosines.setdefault(arm, {}).setdefault(of_rate, {})[of_seed] = retrieved.mean_cosine
+    return found
+
+
+def _values(made: Mapping[str, str]) -> Queries:
+    content = json.loads((Path(made["path"]) / QUERIES_FILE).read_text())
+    return {name: np.array(values) for name, values in content.items()}
+
+
+def arms(found: Measured) -> Table:
+    """Makes the table of each arm's measures on the test pairs at its best learning rate."""
+    rows: list[list[Cell | str]] = []
+    for arm in sorted(found.queries, key=lambda name: name != BASE):
+        row: list[Cell | str] = [arm, found.rate(arm)]
+        for measure in MEASURES:
+            by_seed = [float(of[measure].mean()) for of in found.on_test(arm).values()]
+            deviation = f"± {np.std(by_seed, ddof=1):.3f}" if len(by_seed) > 1 else ""
+            row.append(Cell(f"{np.mean(by_seed):.3f}", deviation))
+        rows.append([*row, f"{np.mean(list(found.cosines[arm][found.rate(arm)].values())):.2f}"])
+    header = ["arm", "learning rate", *MEASURES.values(), "mean cosine"]
+    note = "Test pairs; mean and standard deviation over seeds. The learning rate is the best on the dev pairs."
+    return Table(header, rows, "Retrieval", note)
+
+
+def differences(found: Measured) -> Table:
+    """Makes the table of differences between arms on the test pairs, with intervals over queries."""
+    names = sorted(found.queries, key=lambda name: name != BASE)
+    rows: list[list[Cell | str]] = []
+    for one, two in combinations(names, 2):
+        row: list[Cell | str] = [f"{two} - {one}"]
+        for measure in MEASURES:
+            change = found.averaged(two, measure) - found.averaged(one, measure)
+            row.append(with_interval(np.mean, (change,), SAMPLES).cell("+.3f"))
+        rows.append(row)
+    note = "Means over seeds, with 95% intervals over queries, not corrected for the number of comparisons."
+    return Table(["difference", *MEASURES.values()], rows, "Differences between arms", note)
+
+
+def rates(found: Measured) -> Table:
+    """Makes the table of nDCG@10 on the dev pairs for each learning rate."""
+    rows: list[list[Cell | str]] = [
+        [arm, rate, f"{np.mean([of[CHOSEN_BY].mean() for of in splits['dev'].values()]):.3f}"]
+        for arm, by_rate in found.queries.items()
+        for rate, splits in by_rate.items()
+    ]
+    return Table(["arm", "learning rate", MEASURES[CHOSEN_BY]], rows, "Learning rates, on the dev pairs")
+
+
+def main() -> None:
+    command = read_command(["report", *sys.argv[1:]])
+    recipe = read_chain(command.file, command.let, command.common)
+    finished = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
+    found = measured_in(finished)
+    if not found.queries:
+        raise SystemExit(f"nothing of {command.file} has run: {len(finished.missing)} stages are missing")
+    about = f"{len(finished.entries)} stages, {len(finished.missing)} not run"
+    tables = [arms(found), differences(found), rates(found)]
+    print(render_markdown(recipe.name, about, [Section("Sentence vectors", tables)]))
+
+
+if __name__ == "__main__":
+    main()
