@@ -53,6 +53,7 @@ def make_data(folder: Path) -> Path:
     write(folder / "general.jsonl", [{"text": text} for text in sentences(200, 101, 8, 20)])
     pool = [text for seed, words in enumerate(DOMAINS.values()) for text in about(words, 100, 200 + seed)]
     write(folder / "pool.jsonl", [{"text": text} for text in pool])
+    write(folder / "pairs.jsonl", [{"query": text, "positive": f"{text} data"} for text in sentences(20, 102, 5, 9)])
     (folder / "task").mkdir()
     for seed, split in enumerate(("train", "dev", "test")):
         write(folder / "task" / f"{split}.jsonl", labelled(60 if split == "train" else 30, 300 + seed))

@@ -2,19 +2,21 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from adapt.config import Config, EvaluationConfig
+from adapt.config import Config, EvaluationConfig, ExportConfig
 from adapt.evaluate.intervals import change, mean_loss
 from adapt.evaluate.measure_model import LOSSES_FILE, read_losses
-from adapt.evaluate.measurements import LossChange, Text, TextLoss
+from adapt.evaluate.measurements import LossChange, Retrieved, Text, TextLoss
+from adapt.evaluate.retrieval import QUERIES_FILE
+from adapt.model.sentence_vectors import SentenceVectors
 from adapt.runner import Done, Finished, Outcome, Stage, Store, ensure
-from adapt.show.blocks import TextBlock
+from adapt.show.blocks import Table, TextBlock
 from adapt.stage.export_model import Adapted, Export
 from adapt.stage.model_evaluation import Evaluated
 from adapt.stage.prepare_text import Prepared
@@ -134,3 +136,57 @@ def test_without_general_text(tmp_path: Path) -> None:
     _, done = exported(tmp_path, domain=20)
     assert done.result.losses.keys() == {"domain"}
     assert done.result.losses["domain"].change.value == pytest.approx(-0.4)
+
+
+@dataclass(frozen=True, eq=False)
+class ToyRetrieval(Stage[Retrieved]):
+    kind = "retrieval"
+    name: str
+    ndcg: float
+
+    def what(self) -> Mapping[str, Any]:
+        return {"ndcg": self.ndcg}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Retrieved]:
+        values = (self.ndcg + 0.1 * np.random.default_rng(0).normal(size=50)).tolist()
+        (folder / QUERIES_FILE).write_text(json.dumps(dict.fromkeys(("recall_at_10", "mrr", "ndcg_at_10"), values)))
+        return Outcome(Retrieved(*[float(np.mean(values))] * 3, 0.9, 0.2, 50, 70, "mean", {"repeated": 3}))
+
+
+def test_retrieval_and_sentence_vectors_are_in_record_card_and_folder(tmp_path: Path) -> None:
+    stage, _ = exported(tmp_path / "plain", domain=20)
+    retrieved: Any = {"before": ToyRetrieval("before", 0.3), "after": ToyRetrieval("after", 0.5)}
+    vectors = SentenceVectors("mean", normalize=True, max_length=64)
+    both = replace(stage, vectors=vectors, retrieved=retrieved)
+    assert both.key != stage.key
+    done = ensure(both, Store(tmp_path))
+    change = done.result.retrieval
+    assert change is not None
+    assert change.measures["ndcg_at_10"].change.value == pytest.approx(0.2)
+    assert (change.before.mean_cosine, done.result.pooling) == (0.9, "mean")
+    said = [block for block in done.result.blocks(done.record) if isinstance(block, Table)]
+    assert "retrieval" in said[0].title
+    assert "Rows left out: 3 repeated." in said[0].note
+    card = (done.path / "README.md").read_text()
+    for text in (
+        "library_name: sentence-transformers",
+        "pipeline_tag: sentence-similarity",
+        "| nDCG@10 | 0.3",
+        "Retrieval (nDCG@10) rose",
+    ):
+        assert text in card
+    assert json.loads((done.path / "modules.json").read_text())[2]["type"].endswith("Normalize")
+    assert retrieved["after"].key in card
+
+
+def test_additions_are_not_exported_for_sentence_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If nothing was asked, the export goes on without the files; a request is refused."""
+    stage, _ = exported(tmp_path / "plain", domain=20)
+    with_vectors = replace(stage, vectors=SentenceVectors("mean"))
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"additions": [{"kind": "adapters"}]}))
+    assert with_vectors._kept(model) is None
+    assert "which would ignore adapters of the model" in capsys.readouterr().err
+    asked = replace(with_vectors, config=replace(CONFIG, export=ExportConfig("mean")))
+    assert asked._kept(model) == SentenceVectors("mean")
