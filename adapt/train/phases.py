@@ -157,7 +157,9 @@ def check_phases(config: Config) -> None:
             "mixture.exhausted is stop, but training.phases says how long the run is",
             "leave mixture.exhausted at repeat",
         )
-    for phase in phases_of(config):
+    phases = phases_of(config)
+    _check_modules(phases)
+    for phase in phases:
         if reads_own_vectors(phase.config):
             raise ConfigError(
                 f"{_place(phase.number)} has the objective {phase.config.objective.kind}, whose decoder has parts that"
@@ -388,6 +390,20 @@ def _changed(section: Any, values: Mapping[str, Any], name: str) -> Any:
     if wrong := next((field for field in values if field not in known), None):
         raise ConfigError(f"unknown key {wrong} in {name}", nearest(wrong, known))
     return read_fields(type(section), {**asdict(section), **values}, name) if values else section
+
+
+def _check_modules(phases: Sequence[Phase]) -> None:
+    """Refuses phases that train different modules, because the optimizer's state could not go on.
+
+    Objectives with options of their own, such as replaced-token detection, train modules besides the language model.
+    """
+    kinds = [phase.config.objective.kind for phase in phases]
+    own = next((kind for kind in kinds if OBJECTIVES.options(kind) is not None), None)
+    if own and (other := next((kind for kind in kinds if kind != own), None)):
+        raise ConfigError(
+            f"training.phases has the objectives {own} and {other}, but {own} trains modules that {other} lacks",
+            "train them as two jobs: in a chain file, the second starts `from` the first",
+        )
 
 
 def _check_streamed(config: Config, phase: Phase) -> None:

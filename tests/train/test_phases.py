@@ -110,6 +110,10 @@ REFUSED: dict[str, tuple[Config, str]] = {
         replace(config({}), method=MethodConfig("average"), method_options=AverageOptions()),
         r"method\.kind average changes with the length",
     ),
+    "other modules": (
+        config({"steps": 1}, {"steps": 1, "objective": {"kind": "rtd"}}),
+        "has the objectives rtd and mlm, but rtd trains modules that mlm lacks",
+    ),
     "streamed lengths": (
         replace(config({"sequence_length": 8}), corpus=CorpusConfig(paths="a", streaming=True)),
         "entry 1 has its own sequence_length, but a streamed corpus",
