@@ -1,5 +1,7 @@
 """Makes a small GPT-2 with random weights and its own byte-level BPE tokenizer, for benchmarks/das_decoder.yaml.
 
+With --encoder it also makes a BERT of the same size and tokenizer, for benchmarks/decoder_study.yaml.
+
 python -m benchmarks.small_decoder --data ../shared/data --out /tmp/decoder
 """
 
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 END = "<|endoftext|>"
 VOCABULARY, DOCUMENTS = 8192, 10_000
@@ -22,6 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--encoder", type=Path, help="also write an encoder of the same size there")
     arguments = parser.parse_args()
     tokenizer = trained(texts(arguments.data / "corpora" / "general_enwiki.jsonl.gz"))
     tokenizer.save_pretrained(arguments.out)
@@ -38,6 +41,27 @@ def main() -> None:
     model = GPT2LMHeadModel(config)
     model.save_pretrained(arguments.out)
     print(f"{arguments.out}: {model.num_parameters() / 1e6:.1f} M parameters")
+    if arguments.encoder:
+        write_encoder(tokenizer, arguments.encoder)
+
+
+def write_encoder(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Writes a BERT of the decoder's size with the same tokenizer and a mask token."""
+    tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    model = BertForMaskedLM(
+        BertConfig(
+            vocab_size=len(tokenizer),
+            max_position_embeddings=256,
+            hidden_size=192,
+            num_hidden_layers=4,
+            num_attention_heads=6,
+            intermediate_size=4 * 192,
+        )
+    )
+    model.save_pretrained(folder)
+    print(f"{folder}: {model.num_parameters() / 1e6:.1f} M parameters")
 
 
 def texts(file: Path) -> Iterator[str]:

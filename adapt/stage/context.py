@@ -13,7 +13,7 @@ from adapt.corpus.corpora import Form
 from adapt.corpus.entities import TAGGERS
 from adapt.corpus.files.manifest import Manifest
 from adapt.model.architecture import check_architecture, check_sequence_length
-from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
+from adapt.model.locate import CONFIG, Pretrained, locate, model_files, read_json, tokenizer_files
 from adapt.model.sentence_vectors import SentenceVectors, exported_vectors
 from adapt.model.start import Start
 from adapt.objective.table import (
@@ -97,7 +97,8 @@ class Context:
             check(config)
         share_with_group(root_of(config))
         digests = Digests.below(root_of(config))
-        start = beside_generator(config, start or first_start(config, digests), digests)
+        start = turned_start(config, start or first_start(config, digests))
+        start = beside_generator(config, start, digests)
         context = cls(config, start, digests, made=made or {}, selected=selected)
         model = context.start.pretrained.model
         check_decodes(config, model)
@@ -198,9 +199,18 @@ def root_of(config: Config) -> Path:
 def first_start(config: Config, digests: Digests) -> Start:
     """Returns the model that a job begins with. It gets a new head if `model.head` is `new`."""
     start = located(config.model, digests)
-    if config.model.attention == "bidirectional":
-        start = start.with_turned_decoder(TurnDecoder(start.pretrained.model.name, start))
     return start.with_new_head(AddHead.of(config, start)) if config.model.head == "new" else start
+
+
+def turned_start(config: Config, start: Start) -> Start:
+    """Returns the start after its decoder was turned into an encoder, if `model.attention` is `bidirectional`.
+
+    A decoder that sees both sides already is not turned again.
+    """
+    is_turned = start.turned is not None or read_json(start.pretrained.model / CONFIG).get("is_causal") is False
+    if config.model.attention == "own" or is_turned:
+        return start
+    return start.with_turned_decoder(TurnDecoder(start.pretrained.model.name, start))
 
 
 def beside_generator(config: Config, start: Start, digests: Digests) -> Start:
