@@ -28,7 +28,14 @@ from adapt.evaluate.measurements import (
     TextLoss,
 )
 from adapt.model.additions.table import stored_additions
-from adapt.model.model_card import LOADING_DETECTOR, front_matter, loading_code, settings, table
+from adapt.model.model_card import (
+    LOADING_DETECTOR,
+    LOADING_TURNED,
+    front_matter,
+    loading_code,
+    settings,
+    table,
+)
 from adapt.model.sentence_vectors import SentenceVectors, write_sentence_vectors
 from adapt.model.start import MODEL_FOLDER
 from adapt.objective.table import RTD, objective_options
@@ -331,12 +338,16 @@ def model_card(facts: CardFacts) -> str:
         base model and on the text, and the owner must choose it.
     """
     causal, detects, vectors = facts.objective == "causal", facts.objective == RTD, facts.vectors
-    task, library = "text-generation" if causal else "fill-mask", "transformers"
+    is_turned = facts.objective == "mntp"
+    task, library = "text-generation" if causal else "feature-extraction" if is_turned else "fill-mask", "transformers"
     if detects:
         task = "feature-extraction"
     if vectors:
         task, library = "sentence-similarity", "sentence-transformers"
-    loading = LOADING_DETECTOR if detects else loading_code(causal, facts.additions, facts.domains, vectors)
+    with_causal_head = causal or (is_turned and not facts.additions)
+    loading = loading_code(with_causal_head, facts.additions, facts.domains, vectors)
+    if detects or (is_turned and not (facts.additions or vectors)):
+        loading = LOADING_DETECTOR if detects else LOADING_TURNED
     return CARD.format(
         front=front_matter(facts.base_model, task, library),
         loading=loading,

@@ -31,6 +31,17 @@ model = AutoModel.from_pretrained(folder)
 generator = AutoModelForMaskedLM.from_pretrained(f"{folder}/generator")
 tokenizer = AutoTokenizer.from_pretrained(folder)
 ```"""
+LOADING_TURNED = """\
+The model is a decoder whose attention sees both sides of a token. transformers 5 reads this from `is_causal: false` in
+config.json; earlier versions ignore it. Pool its states by their mean. Each position predicts the next token.
+
+```python
+from transformers import AutoModel, AutoTokenizer
+
+folder = "."  # the folder of this file
+model = AutoModel.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+```"""
 LOADING_ADDITIONS = """\
 The model carries {additions} in addition to its architecture. dontstop attaches them; transformers alone ignores them.
 

@@ -341,3 +341,11 @@ def test_the_card_warns_of_unknown_words() -> None:
     assert "**Note:** the tokenizer does not know 32%." in model_card(
         facts(remarks=["the tokenizer does not know 32%"])
     )
+
+
+def test_a_turned_decoder_is_loaded_by_its_config() -> None:
+    card = model_card(facts(objective="mntp"))
+    assert "pipeline_tag: feature-extraction" in card
+    assert "AutoModel.from_pretrained(folder)" in card
+    assert "`is_causal: false`" in card
+    assert "AutoModelForMaskedLM" not in card

@@ -1,6 +1,7 @@
 """Decoders as encoders: attention to both sides, and masked tokens predicted at the positions before them."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from adapt.config import Config, EvaluationConfig, ObjectiveConfig
+from adapt.config import Config, EvaluationConfig, ModelConfig, ObjectiveConfig, StorageConfig
 from adapt.evaluate.evaluation_task import filled_masks
 from adapt.evaluate.losses import Heldout
 from adapt.evaluate.masked_predictions import pseudo_losses
@@ -20,6 +21,7 @@ from adapt.model.packing.isolation import keep_documents_apart
 from adapt.model.turned_decoder import MASK, write_turned
 from adapt.objective.masking import make
 from adapt.objective.table import measured_objective
+from adapt.stage.context import Context
 from adapt.support.errors import ModelError
 from tests.model.families import VOCABULARY, plain
 from tests.objective.test_objective import DOCUMENTS, batch
@@ -179,3 +181,21 @@ def test_held_out_losses_examples_and_pseudo_perplexity_take_the_position_before
     assert counts.tolist() == [len(text) - 1]
     assert losses.tolist() == pytest.approx([expected], rel=1e-4)
     assert filled_masks(model, of, sample, 1, torch.device("cpu")) == []  # the words have several tokens
+
+
+def test_a_decoder_of_a_stage_is_turned_too_but_never_twice(tmp_path: Path) -> None:
+    start = decoder(tmp_path / "start")
+    own = Config(
+        model=ModelConfig(str(start.model)),
+        objective=ObjectiveConfig("causal"),
+        storage=StorageConfig(root=str(tmp_path / "runs")),
+    )
+    turned = replace(own, model=replace(own.model, attention="bidirectional"), objective=ObjectiveConfig("mntp"))
+    trained = Context.of(own).start
+    assert trained.turned is None
+    first = Context.of(turned, start=trained).start
+    assert first.turned
+    assert first.vocabulary == first.training == first.turned
+    assert Context.of(turned, start=first).start == first
+    with pytest.raises(ModelError, match=r"set objective\.kind to mntp"):
+        Context.of(own, start=first)
