@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from adapt.model.packing.packed import Documents, Packed, sent
-from adapt.model.packing.padded import document_inputs
+from adapt.model.packing.padded import document_inputs, trunk_of
 from adapt.support.errors import ConfigError
 
 
@@ -38,7 +38,7 @@ def last_hidden_state(model: nn.Module, packed: Packed, segments: Tensor | None 
 
 
 def _run(model: nn.Module, packed: Packed, segments: Tensor | None, **options: Any) -> Any:
-    base: Any = getattr(model, "base_model", model)
+    base = trunk_of(model)
     if "use_cache" in inspect.signature(base.forward).parameters:
         options["use_cache"] = False
     if segments is not None and getattr(base.config, "type_vocab_size", 0) > 1:

@@ -11,7 +11,9 @@ from torch.nn.functional import cross_entropy
 from adapt.model.load import check_loads
 from adapt.model.packing.isolation import keep_documents_apart
 from adapt.model.packing.packed import Packed
+from adapt.model.packing.padded import trunk_of
 from adapt.model.sparse_prediction import loss_at, losses_at
+from adapt.model.states import last_hidden_state
 from adapt.support.errors import ModelError
 from scripts.reference import FAMILIES
 from tests.model.tiny_families import VOCABULARY, tiny_config, tiny_model
@@ -32,18 +34,21 @@ def test_the_table_has_packed_padded_and_refused_families() -> None:
 
 
 @pytest.mark.parametrize("family", TRAINED)
-def test_a_family_takes_documents_as_the_table_says_with_the_losses_of_single_documents(family: str) -> None:
+def test_a_family_takes_documents_as_the_table_says_and_keeps_them_apart(family: str) -> None:
     texts, targets = documents(), torch.cat(documents()).flip(0)
     model = tiny_model(family)
     plain = copy.deepcopy(model)
     with torch.no_grad():
         logits = torch.cat([plain(input_ids=text[None]).logits[0] for text in texts]).float()
+        states = torch.cat([trunk_of(plain)(input_ids=text[None]).last_hidden_state[0] for text in texts])
     expected = cross_entropy(logits, targets, reduction="none")
     assert keep_documents_apart(model) == FAMILIES[family]
     packed = Packed.joined(*map(Packed.single, texts))
     positions = torch.arange(0, packed.tokens, 2)
     losses = losses_at(model, packed, positions, targets[positions])
     torch.testing.assert_close(losses, expected[positions], rtol=2e-4, atol=2e-4)
+    with torch.no_grad():
+        torch.testing.assert_close(last_hidden_state(model, packed), states, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("family", WITH_GRADIENTS)
