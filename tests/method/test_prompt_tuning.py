@@ -15,7 +15,7 @@ from adapt.model.additions.domain_modules import domains_of, sets_of
 from adapt.model.load import load_model
 from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_tokenizer
-from adapt.support.errors import AdaptError
+from adapt.support.errors import AdaptError, ModelError
 from adapt.train.capacity.flops import workload
 from adapt.train.capacity.memory import Demand
 from tests.method.lora.test_method import logits
@@ -84,6 +84,13 @@ def check(folder: Path, training: int = 32, evaluation: int = 32, streaming: boo
         evaluation=EvaluationConfig(sequence_length=evaluation),
     )
     Prompted(PromptOptions(**options)).check(config, folder)
+
+
+def test_models_without_packed_documents_take_no_prompts(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mpnet", "vocab_size": 60, **sizes}))
+    with pytest.raises(ModelError, match="prompts need packed documents, which mpnet models do not take"):
+        check(tmp_path)
 
 
 def write_config(folder: Path, *additions: dict[str, Any]) -> Path:
