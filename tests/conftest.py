@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()  # Imported objects are never freed, so the garbage collector need not scan them again.
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fails light tests that start Ray, which takes longer than a hundred of them."""
+    before = _has_ray()
+    yield
+    is_light = not (item.get_closest_marker("slow") or item.get_closest_marker("heavy"))
+    assert before or not is_light or not _has_ray(), "this test starts Ray: mark it heavy"
+
+
+def _has_ray() -> bool:
+    """Says whether this process has started Ray or joined it. Tests replace Ray's public function for this."""
+    worker = sys.modules.get("ray._private.worker")
+    return worker is not None and worker.global_worker.connected
 
 
 # There is no deadline, because slow or busy machines would exceed it.

@@ -141,6 +141,8 @@ def test_gradients_that_are_not_finite_are_refused(
     file, examples, _, finite = share_of_sums(asked, torch.device("cpu"), "fp32", share)
     assert (examples, finite) == (4, True)
     monkeypatch.setattr("adapt.method.row_sums.over_rows", lambda *_: ([(file, examples, 9, False)], 1.0))
+    for name in ("connect", "await_resources"):
+        monkeypatch.setattr(f"adapt.method.row_sums.{name}", lambda *_: None)
     with pytest.raises(TrainingError, match="not finite"):
         sum_up(asked, FISHER_FILE, None)
 
