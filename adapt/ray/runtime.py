@@ -33,7 +33,7 @@ PROCESS_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OMP_WAIT_POLICY": "PASSIVE", "G
 
 MALLOC_ARENA_MAX: Ray Train's workers do not train in their main thread. By default, glibc gives other threads separate
 memory arenas of at most 64 MiB. Larger blocks, such as the gradient of an embedding, are mapped separately and
-returned to the kernel when they are freed, in spite of `adapt.train.model_options.keep_freed_memory`.
+returned to the kernel when they are freed, in spite of `adapt.train.worker_process.keep_freed_memory`.
 
 OMP_WAIT_POLICY and GOMP_SPINCOUNT: by default, OpenMP's threads spin while they wait for each other, and block cores
 that other processes need. With these values, the threads spin for some tenths of a millisecond and then sleep.

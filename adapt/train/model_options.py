@@ -4,8 +4,6 @@ The options are dropout, gradient checkpointing, torch.compile and frozen weight
 configured to reuse freed memory. Otherwise, 7 to 20% of a training step are spent on fresh memory pages.
 """
 
-import ctypes
-
 import torch
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -15,6 +13,7 @@ from adapt.model.packing.dropout import use_quick_dropout
 from adapt.model.trainable import frozen_names
 from adapt.support.errors import ModelError
 from adapt.train.capacity.device import check_compiler
+from adapt.train.worker_process import keep_freed_memory
 
 
 def apply_options(model: PreTrainedModel, training: TrainingConfig, device: torch.device) -> None:
@@ -86,23 +85,3 @@ def layers(model: PreTrainedModel, field: str) -> list[torch.nn.Module]:
 def unsupported_option(model: PreTrainedModel, field: str) -> ModelError:
     """Creates the error for an architecture that does not mark its layers in the way of transformers."""
     return ModelError(f"{field} does not work with {type(model).__name__}", f"leave {field} off")
-
-
-# constants of glibc's malloc.h
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-_NEVER = 2**31 - 1
-
-
-def keep_freed_memory() -> None:
-    """Makes glibc reuse large blocks instead of returning them to the kernel and requesting zeroed blocks.
-
-    A training step repeatedly frees and allocates blocks of the same sizes. By default, glibc maps each of these
-    blocks separately, because they are large. The process's peak memory does not change. With other C libraries,
-    nothing happens.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
-    mallopt(_MMAP_MAX, 0)
-    mallopt(_TRIM_THRESHOLD, _NEVER)

@@ -1,4 +1,4 @@
-"""Tests the threads of worker processes, their waits for cores, and waiting for an earlier run."""
+"""Tests the threads and memory of worker processes, their waits for cores, and waiting for an earlier run."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from adapt.ray.runtime import PROCESS_ENVIRONMENT
 from adapt.runner.lock import locked
 from adapt.train import worker_process
 from adapt.train.progress_display import following
@@ -171,3 +172,39 @@ def test_there_is_no_notice_if_no_rank_waits(tmp_path: Path) -> None:
     live(tmp_path, 0, began).join(10)
     assert began.is_set()
     assert not (tmp_path / NOTICE_FILE).exists()
+
+
+SCRIPT = """
+import resource, sys
+from pathlib import Path
+from threading import Thread
+from adapt.train.worker_process import keep_freed_memory
+
+def count():
+    faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    bytearray(80_000_000)  # written, and freed
+    before = faults()
+    for _ in range(5):
+        bytearray(80_000_000)
+    print(faults() - before)
+
+if "keep" in sys.argv:
+    keep_freed_memory()
+thread = Thread(target=count)
+thread.start() if "thread" in sys.argv else count()
+"""
+
+
+def faults(*how: str, **environment: str) -> int:
+    """Returns the number of page faults during five large allocations, one after another."""
+    known = {name: value for name, value in os.environ.items() if name not in PROCESS_ENVIRONMENT}
+    command = [sys.executable, "-c", SCRIPT, *how]
+    return int(subprocess.run(command, env=known | environment, capture_output=True, text=True, check=True).stdout)
+
+
+def test_large_blocks_are_reused() -> None:
+    assert faults("keep") < 1000 < faults()
+
+
+def test_threads_reuse_large_blocks_if_all_share_one_arena() -> None:
+    assert faults("keep", "thread", **PROCESS_ENVIRONMENT) < 1000 < faults("keep", "thread")
