@@ -54,8 +54,9 @@ def test_make_check_does_what_the_page_says_and_ci_runs_everything() -> None:
         assert part in CHECK
     assert PROJECT["tool"]["mypy"]["strict"] is True
     steps = (ROOT / ".ci" / "run").read_text("utf-8").split("\n\n")[-1].split("\n")
-    assert steps[:3] == ["make env", "scripts/check", "make docs"]
-    assert steps[3].startswith('make test ARGS="--cov=adapt')
+    assert steps[0] == "make env"
+    assert steps[1].startswith("make --jobs=2 --output-sync check docs")
+    assert steps[2].startswith('make test ARGS="--cov=adapt')
 
 
 def test_python_versions_agree() -> None:
