@@ -5,12 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from adapt.evaluate.measurements import Estimate, MeasureChange, RetrievalChange, Retrieved
+from adapt.runner.record import plain_values
 from adapt.show.blocks import NONE
+from adapt.show.report.study import Entry, Study
 from adapt.show.report.task_comparison import compare_all
 from adapt.show.report.task_figures import reliability
 from adapt.show.report.task_runs import collect
 from adapt.show.report.task_tables import best_recipe, score_differences, score_tables, seeds
-from tests.show.report.fake_studies import RECIPES, fake_study, finished
+from adapt.show.report.trainings import pretraining
+from tests.runner.made import made_up
+from tests.show.report.fake_studies import RECIPES, Fake, fake_study, finished
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +105,23 @@ def test_a_reliability_diagram_joins_the_seeds(results):
     ]
     changed = replace(row, groups=row.groups | {best.recipe: replace(best, entries=entries)})
     assert "Reliability" in str(best_recipe(changed, results).blocks[-1])
+
+
+def test_trainings_show_retrieval_if_one_measured_it(tmp_path):
+    """A training without pairs has empty cells in these columns, which are absent if no training has pairs."""
+    estimates = [Estimate(value, value - 0.01, value + 0.01) for value in (0.3, 0.5, 0.2)]
+    of = [made_up(Retrieved, mean_cosine=value) for value in (0.9, 0.4)]
+    change = RetrievalChange({"ndcg_at_10": MeasureChange(*estimates)}, *of)
+    fake = Fake(tmp_path)
+    entries = [
+        Entry(name, "dapt", {}, finished(fake.record("export", name, metrics=metrics)))
+        for name, metrics in (("paired", {"retrieval": plain_values(change)}), ("plain", {}))
+    ]
+    table = pretraining(Study("s", "paired", entries))
+    place = table.header.index("retrieval (nDCG@10)")
+    assert table.header[place + 1] == "mean cosine"
+    ndcg, cosine = table.rows[0][place : place + 2]
+    assert (ndcg.text, ndcg.small) == ("0.300 → 0.500", "+0.200 (+0.190 to +0.210)")
+    assert cosine.text == "0.90 → 0.40"
+    assert [cell.text for cell in table.rows[1][place : place + 2]] == [NONE, NONE]
+    assert "retrieval (nDCG@10)" not in pretraining(Study("s", "plain", entries[1:])).header
