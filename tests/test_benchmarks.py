@@ -23,6 +23,7 @@ TOOLS = {
     *(
         "claims",
         "equality",
+        "objectives_study",
         "rtd_study",
         "selection_study",
         "sentence_pairs",
