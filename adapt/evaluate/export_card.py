@@ -119,7 +119,7 @@ def _link(source: Path, folder: Path) -> None:
         for file in source.rglob("*"):
             if file.is_file():
                 target = folder / file.relative_to(source)
-                target.parent.mkdir(exist_ok=True)
+                target.parent.mkdir(parents=True, exist_ok=True)
                 link_or_copy(file, target)
 
 

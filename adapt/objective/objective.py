@@ -212,6 +212,10 @@ class Objective(ABC):
         """Returns the positions to which the values of `losses` belong, bool [B, L]."""
         return corrupted.positions
 
+    def report(self) -> dict[str, float]:
+        """Returns figures about this rank's part of the steps since the last call, for the training's log."""
+        return {}
+
     def figures(self) -> dict[str, float]:
         """Returns further figures of all rows that `losses` measured since the last call, keyed by name."""
         return {}

@@ -39,6 +39,8 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
     def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         super().__init__(config, tokenizer, seed)
         self._seen: list[tuple[np.ndarray, np.ndarray]] = []
+        self._losses: list[Tensor] = []  # per micro-batch since the last report: both summed losses
+        self._counts = np.zeros(2)  # number of masked tokens and of all tokens in these losses
 
     def corrupt(self, batch: Batch) -> Corrupted:
         """Masks tokens, and draws the numbers that choose the generator's tokens."""
@@ -81,7 +83,17 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
         if share is None:
             share = len(corrupted.targets) / max(int(corrupted.real.sum()), 1)
         found = binary_cross_entropy_with_logits(logits.float(), replaced.float(), reduction="sum")
+        self._losses.append(torch.stack((masked, found)).detach())
+        self._counts += len(corrupted.targets), len(logits)
         return masked + self.options.weight * share * found
+
+    def report(self) -> dict[str, float]:
+        """Returns the generator's mean loss per masked token, and the model's mean loss per token [nats]."""
+        if not self._losses:
+            return {}
+        sums, counts = torch.stack(self._losses).sum(0).tolist(), self._counts
+        self._losses, self._counts = [], np.zeros(2)
+        return {"generator_loss": sums[0] / counts[0], "discriminator_loss": sums[1] / counts[1]}
 
     def losses(self, model: torch.nn.Module, corrupted: Corrupted) -> Tensor:
         """Returns the binary cross entropy of each token [nats], float32 [N], and keeps the scores for `figures`."""

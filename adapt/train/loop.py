@@ -97,7 +97,15 @@ class Loop:
             meter.stop(loss, tokens)
             if self._is_due(progress.step, self.training.log_interval_steps):
                 rates = {"learning_rate": rate, "gradient_norm": norm}
-                report({**meter.report(), **rates, **self.engine.report(), **self.method.report()})
+                report(
+                    {
+                        **meter.report(),
+                        **rates,
+                        **self.engine.report(),
+                        **self.method.report(),
+                        **self.objective.report(),
+                    }
+                )
             is_due = self._is_due(progress.step, self.training.checkpoint_interval_steps)
             if is_due or progress.step == self.branch_step or self.wishes.heard:
                 save(progress)

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from adapt.job.registry import JOBS
 from sklearn.metrics import precision_score, recall_score, roc_auc_score
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import AutoTokenizer
 
 from adapt.config import Config, MethodConfig, ModelConfig, ObjectiveConfig, SelectConfig, TrainingConfig
+from adapt.job import JOBS
 from adapt.method.table import check_method
 from adapt.model.linear_losses import cross_entropy_and_samples, linear_cross_entropy
 from adapt.model.size import ModelSize
@@ -57,6 +57,9 @@ def test_the_loss_is_the_generators_mean_and_lambda_times_the_mean_over_all_toke
     parts = replace(corrupted, share=count / tokens).split(1)
     for pieces in ([corrupted], parts):
         total = sum(objective.loss(Pair(), piece) for piece in pieces)
+        means = objective.report()
+        assert means["generator_loss"] == pytest.approx(float(masked) / count, rel=1e-5)
+        assert means["generator_loss"] + 7 * means["discriminator_loss"] == pytest.approx(float(wanted), rel=1e-5)
         assert float(total) / count == pytest.approx(float(wanted), rel=1e-5)
     assert len(objective.losses(Pair(), corrupted)) == objective.measured(corrupted).sum() == tokens
 

@@ -147,7 +147,8 @@ def trial_pass(
         (loss if extra is None else loss + extra).backward()
         next(passes, None)
     finally:
-        method.report()  # resets the method's averages before training begins
+        method.report()  # resets the averages of method and objective before training begins
+        objective.report()
         model.zero_grad(set_to_none=True)
         del reservation
         if device.type == "cuda":
