@@ -89,7 +89,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """Starts Ray on this machine with 2 CPUs, for all tests that need Ray. Ray's workers are forked."""
+    """Starts Ray on this machine with 2 CPUs, for all tests that need Ray. Ray's workers and agents are forked."""
     import ray
 
     from adapt.config import ResourcesConfig

@@ -1,6 +1,7 @@
-"""Requests a forked worker, and ends. A raylet runs this program in place of a worker's Python.
+"""Requests a forked worker or agent. A raylet runs this program in place of the Python of its workers and agents.
 
-`tests.forks.process` answers the request.
+`tests.forks.process` answers the request. The program of a worker ends at once. The program of an agent ends with the
+agent, because the raylet watches it.
 """
 
 import json
@@ -11,7 +12,8 @@ import sys
 ENVIRONMENT = "--serialized-runtime-env-context="
 
 python, name = os.environ.pop("FORKS_PYTHON"), os.environ.pop("FORKS_AT")
-script, arguments = sys.argv[1], sys.argv[2:]
+is_agent = sys.argv[1] == "-u"  # the raylet's command for agents is `python -u SCRIPT`, without -u for workers
+script, *arguments = sys.argv[1 + is_agent :]
 if script.endswith("setup_worker.py"):  # setup_worker.py sets environment variables, and then runs the next program
     (environment,) = (json.loads(each.removeprefix(ENVIRONMENT)) for each in arguments if each.startswith(ENVIRONMENT))
     variables, executable = environment.pop("env_vars"), environment.pop("py_executable")
@@ -24,3 +26,6 @@ with socket.socket(socket.AF_UNIX) as asked:
     asked.connect(f"\0{name}")
     sent = socket.send_fds(asked, [given], [1, 2])
     asked.sendall(given[sent:])
+    if is_agent:
+        asked.shutdown(socket.SHUT_WR)
+        asked.recv(1)  # the agent holds the other end

@@ -12,6 +12,7 @@ from tests.forks.server import READ_WHEN_STARTED
 MODULES = [
     "ray._private.services",
     "ray._private.workers.default_worker",
+    "ray.dashboard.agent",
     "ray.data",
     "ray.train.torch",
     "ray.train.v2._internal.execution.controller",

@@ -1,8 +1,8 @@
-"""Turns a forked process into a job, a raylet or a worker of Ray, with all modules already imported.
+"""Turns a forked process into a job, a raylet, or a raylet's worker or agent, with all modules already imported.
 
-A raylet starts a worker by a command. Here, this command is `launch`, which requests a worker through a socket. A
-helper process, which is forked from the raylet before the raylet is executed, answers the request by forking the
-worker. The raylet adopts the worker as an orphan. Workers are therefore children of the raylet and end with it, as
+A raylet starts workers and agents by a command. Here, this command is `launch`, which requests a worker through a
+socket. A helper process, which is forked from the raylet before the raylet is executed, answers the request by forking
+the worker. The raylet adopts the worker as an orphan. Workers are therefore children of the raylet and end with it, as
 without forks.
 """
 
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,7 +34,8 @@ from ray._raylet import Config
 from tests.forks.server import Forked
 
 LAUNCH = Path(__file__).with_name("launch")
-WORKERS = "--python_worker_command="
+WORKER, *AGENTS = "python_worker", "dashboard_agent", "runtime_env_agent"
+"""Programs of a raylet that are forked. The raylet has an option for the command of each."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # values from <linux/prctl.h>
 
 
@@ -56,7 +58,7 @@ def become_job(script: str, arguments: list[str], folder: str, environment: dict
 
 
 def with_forked_workers(patch: pytest.MonkeyPatch) -> None:
-    """Lets a Ray that this process starts fork its workers."""
+    """Lets a Ray that this process starts fork its workers, and start without monitors."""
     usual = services.ConsolePopen
 
     def start(command: list[str], **given: Any) -> Any:
@@ -65,6 +67,7 @@ def with_forked_workers(patch: pytest.MonkeyPatch) -> None:
         return Forked(become_raylet, command, given["env"])
 
     patch.setattr(services, "ConsolePopen", start)
+    _leave_out_monitors(patch.setattr)
 
 
 def become_raylet(command: list[str], environment: dict[str, str]) -> NoReturn:
@@ -78,7 +81,10 @@ def become_raylet(command: list[str], environment: dict[str, str]) -> NoReturn:
     if not os.fork():
         _answer(listener)
     _control(_PR_SET_CHILD_SUBREAPER, 1)
-    command = [part.replace(WORKERS + sys.executable, f"{WORKERS}{LAUNCH}", 1) for part in command]
+    # agents of a Ray with monitors, as on the nodes of a cluster, need modules that have not been imported
+    has_small_agents = any("--minimal" in part for part in command)
+    for option in (f"--{name}_command=" for name in [WORKER, *(AGENTS if has_small_agents else [])]):
+        command = [part.replace(option + sys.executable, f"{option}{LAUNCH}", 1) for part in command]
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nowhere, number)
@@ -113,15 +119,15 @@ def _fork_raylet() -> None:
     services.ConsolePopen = start
 
 
-def _leave_out_monitors() -> None:
-    """Lets a job's Ray start without processes that tests do not use. This saves 5 s of CPU time per start."""
+def _leave_out_monitors(replace: Callable[[object, str, object], None] = setattr) -> None:
+    """Lets a Ray start without processes that tests do not use. This saves 5 s of CPU time per start."""
 
     def nothing(*_: Any, **__: Any) -> None:
         pass
 
     for name in ("start_log_monitor", "start_monitor", "start_api_server"):
-        setattr(Node, name, nothing)
-    utils.get_dashboard_dependency_error = lambda: ImportError("not needed")
+        replace(Node, name, nothing)
+    replace(utils, "get_dashboard_dependency_error", lambda: ImportError("not needed"))
 
 
 def _started(child: int, command: list[str]) -> subprocess.Popen[Any]:
@@ -133,7 +139,7 @@ def _started(child: int, command: list[str]) -> subprocess.Popen[Any]:
 
 
 def _answer(listener: socket.socket) -> NoReturn:
-    """Forks a worker for each request to the socket."""
+    """Forks a worker or an agent for each request to the socket."""
     raylet = os.getppid()
     _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while True:
@@ -141,19 +147,19 @@ def _answer(listener: socket.socket) -> NoReturn:
         with asked:
             first, outputs, _, _ = socket.recv_fds(asked, 1 << 16, 2)
             given = first + asked.makefile("rb").read()
-        between = os.fork()
-        if not between:
-            if os.fork():
-                os._exit(0)
-            listener.close()
-            while os.getppid() != raylet:
-                time.sleep(0.001)
-            # ends the worker with the raylet, because Ray's own check watches the process that imported Ray
-            _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            os.setpgid(0, 0)  # Ray ends workers by their process group
-            script, arguments, folder, environment = json.loads(given)
-            _run(script, arguments, folder, environment, outputs)
-        os.waitpid(between, 0)
+            between = os.fork()
+            if not between:
+                if os.fork():
+                    os._exit(0)
+                listener.close()
+                while os.getppid() != raylet:
+                    time.sleep(0.001)
+                # ends the worker with the raylet, because Ray's own check watches the process that imported Ray
+                _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                os.setpgid(0, 0)  # Ray ends workers by their process group
+                script, arguments, folder, environment = json.loads(given)
+                _run(script, arguments, folder, environment, outputs)
+            os.waitpid(between, 0)
         for output in outputs:
             os.close(output)
 
