@@ -138,7 +138,7 @@ def test_the_report_names_every_recipe(chain: Chain, records: dict[str, Record],
 
 
 def test_an_unfinished_chain_has_a_report_too(chain: Chain, tmp_path: Path) -> None:
-    empty = Chain(chain.goals, Store(tmp_path / "nothing"), chain.resources)
+    empty = Chain(chain.goals, Store(tmp_path / "nothing"), chain.resources, chain.notify)
     found = study("small", "base", empty)
     assert sorted(found.missing) == sorted(["dapt", "tapt", "chosen", "more", *RUNS])
     assert write_report(found, tmp_path).exists()

@@ -85,9 +85,9 @@ class RetrievalConfig:
     """Further texts to search in, which are relevant to no query: paths as in corpus.paths."""
     corpus_field: str = "text"
     """Field of `corpus` that holds the text."""
-    query_prefix: str = ""
+    query_prefix: str | None = None
     """Text that is put before each query, for models that expect one, such as `query: `."""
-    document_prefix: str = ""
+    document_prefix: str | None = None
     """Text that is put before each document."""
     max_queries: PositiveInt = 1000
     """Largest number of queries measured (a fixed sample)."""

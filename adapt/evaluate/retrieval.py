@@ -279,8 +279,8 @@ def retrieved_by(
     queries, documents = (
         embedded(loaded, vectors, [f"{prefix}{text}" for text in texts])
         for prefix, texts in (
-            (retrieval.query_prefix, search.queries),
-            (retrieval.document_prefix, search.documents),
+            (retrieval.query_prefix or "", search.queries),
+            (retrieval.document_prefix or "", search.documents),
         )
     )
     isotropy = {"mean_cosine": mean_cosine(documents), "isoscore": isoscore(documents)}

@@ -242,14 +242,13 @@ def keep_states_apart(model: Any) -> None:
         states = last_hidden_state(model, Packed.joined(*map(Packed.single, documents)))
         return torch.allclose(states, expected, rtol=_TOLERANCE, atol=_TOLERANCE * float(expected.abs().max()))
 
-    usual = model.config._attn_implementation
     with suppress(TypeError, ValueError, NotImplementedError), quiet(), attention.noting_calls() as callers:
         model.set_attn_implementation(attention.NAME)
         if is_apart() and callers:
             return
     if additions_of(model.config):  # additions work with packed documents only
         raise _not_apart(model)
-    model.set_attn_implementation(usual)
+    attention.use_attention_of_library(model)
     rows = run_as_rows(model)
     for rows.is_exact in (False, True):
         with suppress(TypeError, ValueError, RuntimeError):  # the model's own error with padding

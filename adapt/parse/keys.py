@@ -198,13 +198,18 @@ def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
     return ConfigError(f"unknown key {shown}", f"did you mean {near[0]}?" if near else fix)
 
 
+USUAL = {"lr": "learning_rate"}
+"""Abbreviations with one usual meaning, where several fields have the same initials."""
+
+
 def _shortened(name: str, known: set[str]) -> list[str]:
     """Returns fields of the same section that a name may abbreviate, such as `learning_rate` for `lr`.
 
-    Short names come first.
+    Short names come first, after the name that `lr` usually stands for.
     """
     section, _, field = name.lower().rpartition(".")
-    inside = sorted((key.removeprefix(f"{section}.") for key in known if key.startswith(f"{section}.")), key=len)
+    names = (key.removeprefix(f"{section}.") for key in known if key.startswith(f"{section}."))
+    inside = sorted(names, key=lambda full: (full != USUAL.get(field), len(full)))
     initials = {full: "".join(word[:1] for word in full.split("_")) for full in inside}
     return [
         f"{section}.{full}"

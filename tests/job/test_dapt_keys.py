@@ -119,6 +119,9 @@ HOW: dict[str, Any] = {
     "storage.root": "elsewhere",
     "tracking.mlflow_uri": "http://localhost:5000",
     "tracking.wandb_project": "project",
+    "notify.webhook": "MY_WEBHOOK",
+    "notify.form": "slack",
+    "notify.events": ["failure"],
 }
 # Fields that matter only together with other fields, with the stages whose keys then depend on the field.
 NEAR = {"corpus.deduplicate": "near"}
@@ -169,6 +172,8 @@ CONTENT = {
     *("corpus.paths", "evaluation.general_paths", "mixture.replay_paths", "retrieval.pairs", "retrieval.corpus"),
     *("model.path", "model.revision", "model.tokenizer", "model.trust_remote_code"),
 }
+OF_DECODERS = ("model.attention",)
+"""Fields of decoders only, which other tests check."""
 OTHER_JOBS = {
     "sequence",
     "task",
@@ -212,7 +217,7 @@ def given(config: Config, name: str, value: Any) -> Config:
 def test_every_field_is_classified() -> None:
     fields = [name for name in flat(Config(method_options=None)) if name.split(".")[0] not in OTHER_JOBS]
     options = [f"das.{name}" for name in vars(DasOptions())]
-    assert sorted([*WHAT, *HOW, *WITH, *CONTENT]) == sorted([*fields, *options])
+    assert sorted([*WHAT, *HOW, *WITH, *CONTENT, *OF_DECODERS]) == sorted([*fields, *options])
 
 
 def test_stages_have_distinct_and_reproducible_keys(config: Config) -> None:
@@ -256,6 +261,7 @@ def test_a_field_about_how_work_is_done_changes_no_key(
     config: Config, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # pretends that both trackers are installed
+    monkeypatch.setenv("MY_WEBHOOK", "https://example.org")
     other = changed(config, name, HOW[name])
     if name == "resources.offload":
         other = changed(other, "resources.zero_stage", 2)

@@ -223,5 +223,5 @@ def test_a_wrong_called_value_is_noticed() -> None:
 
 
 def test_a_call_upwards_is_noticed() -> None:
-    hop = Hop(Place("adapt/job/job_run.py", "run_stages"), "ensure_all", None)
+    hop = Hop(Place("adapt/stage/context.py", "Context.of"), "share_with_group", None)
     assert "goes upwards" in faults([hop])[0]

@@ -204,7 +204,7 @@ def extended_by(config: Config) -> Finished[Extended]:
 
 
 def test_an_impossible_module_is_refused(config: Config, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="distill compares the model's states with those before"):
+    with pytest.raises(ConfigError, match="distill compares the model's states before and after the extension"):
         key(asking(config, module="exbert", init="distill"))
     causal = replace(config, objective=replace(config.objective, kind="causal"))
     with pytest.raises(AdaptError):

@@ -143,6 +143,10 @@ class Tokenizer:
     """Imitates a tokenizer with the attributes that the objective needs."""
 
     mask_token_id = 4
+    cls_token_id = 2
+    bos_token_id = None
+    sep_token_id = eos_token_id = 3
+    pad_token_id = 0
     all_special_ids = (0, 1, 2, 3, 4)
 
     def __len__(self) -> int:

@@ -11,14 +11,14 @@ A layer may have a prefix: keys and values that come before those of every docum
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import varlen
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -30,6 +30,14 @@ _CHANGES_SCORES = "softcap", "s_aux", "position_bias"
 """Options of some architectures that change attention scores, which this attention does not support."""
 LONG = 1024
 """Document length [tokens] above which attention weights are not stored in memory, if this can be avoided."""
+
+
+def use_attention_of_library(model: PreTrainedModel) -> None:
+    """Lets a model compute attention as transformers does by default: `sdpa`, or `eager` for models without it."""
+    for name in ("sdpa", "eager"):
+        with suppress(ValueError, ImportError):
+            model.set_attn_implementation(name)
+            return
 
 
 def attention(

@@ -166,7 +166,6 @@ def _keep_apart(model: PreTrainedModel) -> Way:
             f"{type(model).__name__} sees the tokens that it has to predict, because its attention is not causal",
             "choose an encoder with a masked-LM head, or a decoder such as GPT-2 or Llama",
         )
-    usual = model.config._attn_implementation
     error: Exception | None = None
     try:
         with quiet(), attention.noting_calls() as callers:
@@ -177,7 +176,7 @@ def _keep_apart(model: PreTrainedModel) -> Way:
         error = raised
     if additions_of(model.config) or _lacks_memory(error):  # additions work with packed documents only
         raise _refused(model, error) from error
-    model.set_attn_implementation(usual)
+    attention.use_attention_of_library(model)
     return _run_as_rows(model)
 
 

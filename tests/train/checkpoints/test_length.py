@@ -15,9 +15,10 @@ from adapt.config import MixtureConfig, ObjectiveConfig, TrainingConfig
 from adapt.corpus.sample_order import Mixture, share_changes
 from adapt.method.base import Setting
 from adapt.method.table import METHODS
-from adapt.objective.masking import make
+from adapt.objective.masking import DifferenceMasking, make
 from adapt.objective.objective import Batch
 from adapt.objective.table import OBJECTIVES
+from adapt.objective.word_weights import Counts, WordWeights
 from adapt.support.errors import ConfigError
 from adapt.train.checkpoints.branch import depends_on_length
 from adapt.train.engine import Engine
@@ -143,6 +144,9 @@ def test_no_objective_depends_on_the_length(kind: str) -> None:
 
     def drawn(before: range) -> list[torch.Tensor]:
         objective = make(ObjectiveConfig(kind=kind, mask_fraction=0.4), tokenizer, 3)
+        if isinstance(objective, DifferenceMasking):
+            words = Counts(np.arange(5, dtype=np.uint64), np.arange(2, 7), 20)
+            objective.weights = WordWeights.of(words, words)
         rows = [columns(step) for step in [*before, BRANCH]]
         for each in rows:
             each.update(dict.fromkeys(objective.columns(), each["starts"] | (each["tokens"] % 3 == 0)))
