@@ -99,7 +99,8 @@ def test_finished_evidence_is_not_collected_again(arguments: list[str], capsys: 
 def test_a_corpus_without_tasks(config: Config) -> None:
     found = advised(replace(config, task=TaskConfig(), evaluation=replace(config.evaluation, general_paths=[])))
     assert [recipe.name for recipe in found.recipes] == ["DAPT"]
-    assert found.remarks == []
+    assert [remark.rule for remark in found.remarks] == ["detour_may_help", "optimizer_differs"]
+    assert not any(remark.speaks_for or remark.speaks_against for remark in found.remarks)
 
 
 def test_a_task_without_a_corpus(config: Config) -> None:
