@@ -79,7 +79,7 @@ def untied(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tens
 
 
 def check_nothing_lost(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
-    """Refuses weights that do not match the model, which would be random when loaded, or lost."""
+    """Refuses weights that do not match the model. Missing ones would be random when loaded, and others lost."""
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     missing = sorted(shapes.keys() - weights.keys() - model.all_tied_weights_keys.keys())
     unknown = sorted(weights.keys() - shapes.keys())

@@ -131,7 +131,7 @@ def part_of(
         if mixture := mixture_at(length):
             sample = 0
             if drawn:
-                # 0 at the start of a phase whose share changes, because the share changes over one phase
+                # A phase with a changing share counts samples from 0, because the share changes over the phase.
                 sample = 0 if mixture.changing and not stretches else ceil(tokens / length)
                 mixture = mixture.going_on(sample, [ceil(source / length) for source in drawn])
             numbers = first + shape.first, first + shape.last

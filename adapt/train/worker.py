@@ -1,4 +1,4 @@
-"""One rank of a training: builds model, objective, engine and data stream, resumes, trains, and exports the model."""
+"""Runs one rank of a training: builds or resumes model, engine and data stream, trains, and exports the model."""
 
 import json
 import shutil

@@ -65,7 +65,7 @@ _CHANGED = 7
 def see_only_earlier(model: PreTrainedModel) -> None:
     """Makes the attention of an encoder causal: each token sees itself and the earlier tokens of its document.
 
-    Layers with local attention keep their window, of which the later half is cut off. The switch is not part of the
+    In layers with local attention, only the earlier half of the window stays visible. The switch is not part of the
     model's config, so saved weights are loaded as those of an ordinary encoder.
 
     Args:

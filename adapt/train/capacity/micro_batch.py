@@ -110,7 +110,7 @@ def largest_that_runs(run: Callable[[int], None], sizes: Iterable[int]) -> int:
     return size
 
 
-@without_others()  # a rank that runs out of memory must not leave other ranks waiting
+@without_others()  # without collectives, because others would wait for a rank that runs out of memory
 def trial_pass(
     model: torch.nn.Module,
     objective: Objective,
