@@ -79,7 +79,7 @@ def batches(
     from adapt.corpus.prepare_corpus import prepare
     from adapt.corpus.shard_batches import Feed, streamed
     from adapt.corpus.streaming import Online, serve, served
-    from adapt.corpus.token_windows import Cut
+    from adapt.corpus.token_shards import Cut
     from adapt.model.locate import Pretrained
     from adapt.runner.digest import Digests
 

@@ -18,9 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adapt.index.exact_search import merge_nearest
+from adapt.index.exact_search import merge_nearest, unit_rows, write_part
 from adapt.index.index_files import IndexFacts, index_parts
-from adapt.index.parts import unit_rows, write_part
 from adapt.index.vector_index import VectorIndex, recall_of, width_for
 from benchmarks.common import Options, Result, apart, main
 from benchmarks.rounds import Ratio, alternate

@@ -109,7 +109,7 @@ def _online(folder: Path) -> "Online":
     from adapt.corpus.corpora import PLAIN
     from adapt.corpus.files.manifest import build_manifest
     from adapt.corpus.streaming import Online
-    from adapt.corpus.token_windows import Cut
+    from adapt.corpus.token_shards import Cut
     from adapt.model.demo_checkpoint import demo_checkpoint
     from adapt.model.locate import Pretrained
     from adapt.runner.digest import Digests

@@ -12,12 +12,11 @@
 - `minhash`: signatures, bands and candidate pairs of duplicates.
 - `deduplication`: stage `dedup`, over all files and sources.
 - `legibility`: measures how well a tokenizer covers the words of a corpus.
-- `token_shards`: shards of tokens, read as one stream that is cut into rows.
+- `token_shards`: shards of tokens, read as one stream that is cut into rows, and batches from a stream without end.
 - `encode_chunks`: tokenizes a chunk of texts and writes its shards.
 - `prepare_corpus`: stage `prepare`, over all parts of a manifest.
 - `sample_order`: maps sample j of a run to a row of a source.
 - `shard_batches`: reads the training batches of each rank from shards.
-- `token_windows`: shuffled batches from a stream of unknown length.
 - `streaming`: reads and tokenizes a corpus during training, without shards.
 - `cluster_calls`: calls a function in parallel on the cluster.
 - `read_progress`: shows how far a corpus has been read.

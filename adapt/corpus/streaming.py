@@ -1,7 +1,7 @@
 """Streaming: reads, cleans and tokenizes a corpus during training, in one pass, without token shards on disk.
 
 Items (file ranges) are read in an order drawn from the seed. Their tokenized training text is one stream, which
-`adapt.corpus.token_windows` cuts into shuffled batches. The stream is a function of the corpus and the seed. A resumed
+`adapt.corpus.token_shards` cuts into shuffled batches. The stream is a function of the corpus and the seed. A resumed
 run needs to know where items begin in the stream: one number per item, written to a file when an item is read for the
 first time. The run starts with the item of its first window and reads no earlier item again. One actor (`Server`)
 reads the corpus for all ranks, and each rank requests its share of every batch.
@@ -39,7 +39,7 @@ from adapt.corpus.prepare_corpus import Read, batch_of, screen_of
 from adapt.corpus.read_progress import reading, text_bytes
 from adapt.corpus.sample_order import permute
 from adapt.corpus.screening import Tally, check_few_bad
-from adapt.corpus.token_windows import Columns, Cut, dropped, take_places
+from adapt.corpus.token_shards import Columns, Cut, dropped, take_places
 from adapt.model.locate import Pretrained
 from adapt.ray.runtime import data_settings, user_errors
 from adapt.runner.files import write_atomically

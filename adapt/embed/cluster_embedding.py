@@ -32,7 +32,7 @@ from adapt.corpus.read_progress import Piece, text_bytes, watched
 from adapt.embed.embedder import Embedder
 from adapt.embed.text_chunks import ReadChunks, TextSource, total_of
 from adapt.embed.vector_files import chunk_file, known_counts, vector_files, write_vectors
-from adapt.index.parts import scaled
+from adapt.index.exact_search import scaled
 from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
 from adapt.runner.files import remove_asides
 from adapt.support.errors import DataError

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file, save_file
 from adapt.config.fields import PositiveFloat, PositiveInt, how
 from adapt.embed.embedder import EmbeddedTexts, Embedder
 from adapt.embed.transformer import TextTokens
-from adapt.index.parts import scaled
+from adapt.index.exact_search import scaled
 from adapt.model.locate import WEIGHTS, Pretrained
 from adapt.support.errors import ConfigError, DataError, ModelError
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
 
+from adapt.index.exact_search import PART_VECTORS, VectorBatch, centred, scaled, write_part
 from adapt.index.index_files import CENTRE_FILE, IndexFacts, index_parts
-from adapt.index.parts import PART_VECTORS, VectorBatch, centred, scaled, write_part
 from adapt.ray.runtime import user_errors
 from adapt.runner.files import file_aside
 from adapt.support.errors import StorageError

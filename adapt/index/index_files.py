@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from adapt.index.exact_search import VectorPart, check_unique
 from adapt.index.index_kinds import (
     IndexKind,
     IndexPlan,
@@ -17,7 +18,6 @@ from adapt.index.index_kinds import (
     train_candidates,
     training_positions,
 )
-from adapt.index.parts import VectorPart, check_unique
 from adapt.runner.files import write_atomically
 from adapt.support.errors import DataError
 
@@ -88,7 +88,7 @@ def index_parts(
     kind: IndexKind | str = "auto",
     spread: "Spread[None]" = one_after_another,
 ) -> IndexFacts:
-    """Builds an index of the parts that `adapt.index.parts.write_part` wrote to a folder.
+    """Builds an index of the parts that `adapt.index.exact_search.write_part` wrote to a folder.
 
     Args:
       folder: folder of the parts, which receives the files of the index.

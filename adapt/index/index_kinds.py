@@ -20,8 +20,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from adapt.index.exact_search import faiss_library
-from adapt.index.parts import VectorPart
+from adapt.index.exact_search import VectorPart, faiss_library
 from adapt.runner.files import file_aside
 from adapt.support.errors import ConfigError, DataError, nearest
 

@@ -11,10 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from adapt.index.exact_search import Nearest, faiss_library, merge_nearest, nearest_of, ranked
+from adapt.index.exact_search import Nearest, VectorPart, faiss_library, merge_nearest, nearest_of, ranked, unit_rows
 from adapt.index.index_files import IndexFacts
 from adapt.index.index_kinds import FIRST_WIDTH, FLAT_VECTORS, Proposer, widest
-from adapt.index.parts import VectorPart, unit_rows
 from adapt.ray.runtime import hide_unreserved_gpus, user_errors
 from adapt.support.errors import DataError
 

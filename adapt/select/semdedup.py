@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adapt.config import OpenFraction, PositiveInt
-from adapt.index.exact_search import faiss_library
+from adapt.index.exact_search import VectorPart, faiss_library, unit_rows
 from adapt.index.index_files import IndexFacts, Spread, one_after_another, rows_at
-from adapt.index.parts import VectorPart, unit_rows
 from adapt.ray.runtime import connect
 from adapt.select.selection import NEVER, Given, Selection, VectorsOf, draws_at
 from adapt.select.vector_search import are_among, documents_of, each_by_id

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from adapt.index.exact_search import Nearest
+from adapt.index.exact_search import Nearest, centred
 from adapt.index.index_files import IndexFacts, centre_in
-from adapt.index.parts import centred
 from adapt.index.vector_index import Searchable, ShardedIndex, VectorIndex, Width, width_for
 from adapt.ray.runtime import connect
 from adapt.select.selection import Given, Room

@@ -10,7 +10,7 @@ from adapt.corpus.corpora import FILES, GENERAL, check_heldout, reading_identity
 from adapt.corpus.files.manifest import Manifest, build_manifest
 from adapt.corpus.heldout import gather
 from adapt.corpus.legibility import Legibility
-from adapt.corpus.token_windows import Cut
+from adapt.corpus.token_shards import Cut
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE

@@ -16,7 +16,7 @@ from ray.train.torch import get_device
 
 from adapt.corpus.shard_batches import Feed, streamed
 from adapt.corpus.streaming import serve, served
-from adapt.corpus.token_windows import Columns
+from adapt.corpus.token_shards import Columns
 from adapt.method.base import Method, Setting
 from adapt.method.table import method_of
 from adapt.model.packing.isolation import see_only_earlier

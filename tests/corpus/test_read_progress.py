@@ -19,7 +19,7 @@ from adapt.corpus.minhash import DuplicateRule
 from adapt.corpus.prepare_corpus import prepare
 from adapt.corpus.read_progress import Line, Pace, Piece, text_bytes
 from adapt.corpus.streaming import Online, sample_heldout
-from adapt.corpus.token_windows import Cut
+from adapt.corpus.token_shards import Cut
 from adapt.model.locate import Pretrained
 from adapt.runner.digest import Digests
 from tests.pseudo_terminal import screens, sent_to_terminal

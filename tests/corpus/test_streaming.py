@@ -18,8 +18,7 @@ from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.heldout import Measured, is_heldout, key_of
 from adapt.corpus.prepare_corpus import Shared
 from adapt.corpus.streaming import ItemIndex, Online, Server, sample_heldout, serve, served
-from adapt.corpus.token_shards import TokenStream, write_shard
-from adapt.corpus.token_windows import Columns, Cut
+from adapt.corpus.token_shards import Columns, Cut, TokenStream, write_shard
 from adapt.model.locate import Pretrained
 from adapt.runner.digest import Digests
 from adapt.support.errors import DataError

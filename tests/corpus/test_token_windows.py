@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapt.corpus.sample_order import permute
-from adapt.corpus.token_windows import Columns, Cut, dropped, regroup
+from adapt.corpus.token_shards import Columns, Cut, dropped, regroup
 
 
 def stream(tokens: int) -> Columns:

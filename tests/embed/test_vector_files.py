@@ -16,8 +16,8 @@ from adapt.embed.vector_files import (
     vector_files,
     write_vectors,
 )
+from adapt.index.exact_search import VectorPart, centred, scaled, unit_rows
 from adapt.index.index_files import centre_in, rows_at
-from adapt.index.parts import VectorPart, centred, scaled, unit_rows
 from adapt.support.errors import StorageError
 
 COUNTS = {"documents": 3, "seen": 30, "unknown": 1}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from adapt.config import MixtureConfig, TrainingConfig
 from adapt.corpus.sample_order import Mixture, permute, samples
-from adapt.corpus.token_windows import Columns, Cut
+from adapt.corpus.token_shards import Columns, Cut
 from adapt.support.errors import AdaptError
 from adapt.support.schema import STARTS, TOKENS
 from adapt.train.schedule import RunLength, branch_step, learning_rate, length_of, micro_batch

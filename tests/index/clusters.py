@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from adapt.index.exact_search import Nearest
+from adapt.index.exact_search import Nearest, unit_rows, write_part
 from adapt.index.index_files import IndexFacts, index_parts
-from adapt.index.parts import unit_rows, write_part
 
 FIRST_ID = 2**24 - 100
 """First id of the vectors. Some ids are above 2^24, where float32 cannot represent all integers."""

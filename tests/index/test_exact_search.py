@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.index import exact_search
-from adapt.index.exact_search import NOBODY, merge_nearest, nearest_first, nearest_of
-from adapt.index.parts import VectorPart, unit_rows, write_part
+from adapt.index.exact_search import NOBODY, VectorPart, merge_nearest, nearest_first, nearest_of, unit_rows, write_part
 from tests.index.clusters import brute_force, clustered
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapt.index.parts import VectorPart, distances_to, ids_file, rows_file, unit_rows, write_part
+from adapt.index.exact_search import VectorPart, distances_to, ids_file, rows_file, unit_rows, write_part
 from adapt.support.errors import DataError, StorageError
 from tests.index.clusters import clustered, ids_for
 

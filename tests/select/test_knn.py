@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from adapt.config import Config
-from adapt.index.parts import unit_rows
+from adapt.index.exact_search import unit_rows
 from adapt.select.selection import NEVER, Given, Room
 from adapt.select.table import selection_of
 from adapt.support.errors import DataError

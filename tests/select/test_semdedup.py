@@ -8,7 +8,7 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from adapt.index.parts import unit_rows
+from adapt.index.exact_search import unit_rows
 from adapt.select import semdedup
 from adapt.select.highest import highest
 from adapt.select.selection import NEVER

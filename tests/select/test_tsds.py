@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from adapt.index.parts import unit_rows
+from adapt.index.exact_search import unit_rows
 from adapt.select import tsds
 from adapt.select.selection import NEVER, Given, Offer, Room, draws_at
 from adapt.select.table import selection_of
