@@ -229,16 +229,20 @@ def totals() -> dict[str, float]:
     return _totals({"CPU": 0, "GPU": 0})
 
 
-def _totals(bundle: dict[str, float]) -> dict[str, float]:
+def _resources() -> tuple[dict[str, float], list[dict[str, float]]]:
+    """Returns the resources of the whole cluster, and those of each node that is alive."""
     import ray
 
-    return {name: ray.cluster_resources().get(name, 0) for name in bundle}
+    return ray.cluster_resources(), [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _totals(bundle: dict[str, float]) -> dict[str, float]:
+    whole, _ = _resources()
+    return {name: whole.get(name, 0) for name in bundle}
 
 
 def _placeable(bundle: dict[str, float]) -> int:
-    import ray
-
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    _, alive = _resources()
     return sum(int(min(node.get(name, 0) / amount for name, amount in bundle.items())) for node in alive)
 
 
@@ -310,9 +314,7 @@ def lacks_memory(error: BaseException) -> bool:
 
     Errors of Ray are ignored, because their text contains tracebacks.
     """
-    from ray.exceptions import RayError
-
-    if isinstance(error, RayError):
+    if type(error).__module__.startswith("ray."):
         return False
     return isinstance(error, MemoryError) or any(sign in str(error) for sign in LACK_OF_MEMORY)
 
