@@ -42,7 +42,10 @@ def make_small() -> None:
     tried: list[Mapping[str, Any]] = [{}]
 
     def small(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
-        return overlaid(overlaid(with_defaults(given, kind), SMALL), nested(tried[-1]))
+        made = overlaid(overlaid(with_defaults(given, kind), SMALL), nested(tried[-1]))
+        if made["training"].get("phases"):  # phases have warm-ups of their own, and need a step each
+            made["training"] = {**made["training"], "warmup_steps": None, "max_steps": 10}
+        return made
 
     def trying(configure: Callable[..., Any], values: Mapping[str, Any], *given: Any) -> Any:
         tried.append(values)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -154,19 +154,21 @@ def _read(job: TrainingRun, model: Path) -> dict[str, Any]:
 
 
 def _batches(job: TrainingRun) -> Iterator[dict[str, np.ndarray]]:
-    training = job.config.training
     if job.online:
         return job.online.batches(0, parallel=False)
-    assert job.mixture
-    feed = Feed(
-        folders=job.corpora,
-        mixture=job.mixture,
-        sequence_length=training.sequence_length,
-        global_batch_size=training.global_batch_size,
-        first_step=0,
-        last_step=job.steps,
-        rank=0,
-        world=1,
-        marks=marks_of(job.config.objective.kind),
+    feeds = (
+        Feed(
+            folders=job.corpora,
+            mixture=stretch.mixture,
+            sequence_length=stretch.sequence_length,
+            global_batch_size=stretch.global_batch_size,
+            first_step=stretch.first,
+            last_step=stretch.last,
+            rank=0,
+            world=1,
+            marks=marks_of(job.config.objective.kind),
+            shift=stretch.shift,
+        )
+        for stretch in job.stretches
     )
-    return feed.read()
+    return chain.from_iterable(feed.read() for feed in feeds)

@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -246,7 +246,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 
 def instances(kind: type[Any]) -> st.SearchStrategy[Any]:
     """Returns a strategy that generates instances of a dataclass with every field set."""
-    return st.builds(kind, **{name: values(hint) for name, hint in get_type_hints(kind).items()})
+    hints = {name: hint for name, hint in get_type_hints(kind).items() if get_origin(hint) is not ClassVar}
+    return st.builds(kind, **{name: values(hint) for name, hint in hints.items()})
 
 
 RESULTS: list[type[Any]] = list(dict.fromkeys(kind.result_type() for kind in KINDS))

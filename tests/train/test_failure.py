@@ -50,7 +50,7 @@ def a_job(folder: Path, model: Path, max_failures: int = 3) -> TrainingRun:
 # --- every phase of a rank, with the real worker on two ranks without Ray
 
 PHASES = {
-    "building": "load_model",
+    "building": "load_tokenizer",
     "feeding": "_columns",
     "stepping": "Loop.step",
     "reporting": "Trackers.log",

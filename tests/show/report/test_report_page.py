@@ -4,9 +4,11 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from adapt.runner import Finished
 from adapt.show.report.report_page import write_report
 from adapt.show.report.study import Entry, Study
 from tests.show.report.fake_studies import TASKS, Fake, fake_study, finished
@@ -143,12 +145,15 @@ def only_pretraining(root: Path) -> Study:
     return replace(study, entries=[entry for entry in study.entries if entry.record.stage == "export"])
 
 
+def with_dropped(export: Finished[Any]) -> Finished[Any]:
+    metrics = {**export.record.metrics, "dropped": {"short": 1200, "near copy": 30}}
+    return replace(export, record=replace(export.record, metrics=metrics))
+
+
 def dropped_documents(root: Path) -> Study:
     study = fake_study(root, ("RoBERTa", "DAPT"), ("scierc",), seeds=1)
     entries = [
-        replace(entry, result=replace(entry.result, dropped={"short": 1200, "near copy": 30}))
-        if entry.record.stage == "export"
-        else entry
+        replace(entry, finished=with_dropped(entry.finished)) if entry.record.stage == "export" else entry
         for entry in study.entries
     ]
     return replace(study, entries=entries)
