@@ -229,20 +229,16 @@ def totals() -> dict[str, float]:
     return _totals({"CPU": 0, "GPU": 0})
 
 
-def _resources() -> tuple[dict[str, float], list[dict[str, float]]]:
-    """Returns the resources of the whole cluster, and those of each node that is alive."""
+def _totals(bundle: dict[str, float]) -> dict[str, float]:
     import ray
 
-    return ray.cluster_resources(), [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def _totals(bundle: dict[str, float]) -> dict[str, float]:
-    whole, _ = _resources()
-    return {name: whole.get(name, 0) for name in bundle}
+    return {name: ray.cluster_resources().get(name, 0) for name in bundle}
 
 
 def _placeable(bundle: dict[str, float]) -> int:
-    _, alive = _resources()
+    import ray
+
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return sum(int(min(node.get(name, 0) / amount for name, amount in bundle.items())) for node in alive)
 
 
