@@ -42,6 +42,7 @@ def test_an_evaluation_shares_the_cores_with_trainings(monkeypatch: pytest.Monke
         asked.append(shared_by)
         raise InterruptedError
 
+    monkeypatch.setattr(evaluation_task, "hide_unreserved_gpus", lambda: None)  # asks Ray, and would start one
     monkeypatch.setattr(evaluation_task, "use_threads", noted)
     config = Config(resources=ResourcesConfig(trainings_per_machine=3))
     with pytest.raises(InterruptedError):
