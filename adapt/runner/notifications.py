@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +30,27 @@ WORDS: Mapping[Event, str] = {"finish": "finished", "failure": "failed"}
 _sending: list[threading.Thread] = []
 
 
-def check_notify(settings: NotifyConfig) -> None:
-    """Checks that the webhook's address is known, before a job starts.
+def check_webhook(settings: NotifyConfig) -> None:
+    """Refuses an address in place of the name of an environment variable.
+
+    Raises:
+        ConfigError: `notify.webhook` holds an address.
+    """
+    if settings.webhook and "://" in settings.webhook:
+        raise ConfigError(
+            "notify.webhook holds an address, which would be written into records",
+            "put the address into an environment variable, and give its name: notify.webhook MY_WEBHOOK",
+        )
+
+
+def check_address(settings: NotifyConfig) -> None:
+    """Checks that the webhook's address is known in this process, which runs the stages. A plan needs no address.
 
     Raises:
         ConfigError: the environment variable of `notify.webhook` is not set, or holds no address of the web.
     """
     if settings.webhook is None:
         return
-    if "://" in settings.webhook:
-        raise ConfigError(
-            "notify.webhook holds an address, which would be written into records",
-            "put the address into an environment variable, and give its name: notify.webhook MY_WEBHOOK",
-        )
     address = os.environ.get(settings.webhook)
     if not address:
         raise ConfigError(
@@ -113,14 +122,14 @@ def _send(address: str, content: Mapping[str, Any]) -> None:
             fault = f"the webhook answered {error.code} {error.reason}"
             if error.code < 500 and error.code != 429:  # the same message would be refused again
                 break
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             fault = f"the webhook cannot be reached ({type(error).__name__})"
     log(f"notify: {fault}, so a message was not sent. The job does not depend on it.")
 
 
 @contextmanager
 def notifying(settings: NotifyConfig, about: str) -> Iterator[Callable[[str, Path], None]]:
-    """Sends a message when the block ends, or when an error ends it.
+    """Checks the webhook's address, and sends a message when the block ends, or when an error ends it.
 
     Args:
         settings: the section `notify`.
@@ -129,7 +138,11 @@ def notifying(settings: NotifyConfig, about: str) -> Iterator[Callable[[str, Pat
     Yields:
         A function to call with a sentence on the result and its path, if something ran. Without a call, no message
             is sent at the end.
+
+    Raises:
+        ConfigError: see `check_address`.
     """
+    check_address(settings)
     began, results = time.monotonic(), list[tuple[str, Path]]()
     try:
         yield lambda text, path: results.append((text, path))

@@ -29,7 +29,7 @@ from adapt.runner import Done, Stage, Store
 from adapt.runner.digest import Digests
 from adapt.runner.files import share_with_group, write_atomically
 from adapt.runner.key import deciding
-from adapt.runner.notifications import check_notify
+from adapt.runner.notifications import check_webhook
 from adapt.stage.add_head import AddHead, RedrawTop, TurnDecoder
 from adapt.stage.preflight import check_compile, check_shared, check_training, check_writable
 from adapt.support.errors import ConfigError
@@ -50,7 +50,7 @@ CHECKS: tuple[Callable[[Config], object], ...] = (
     check_training,
     lambda config: micro_batch(config.training, config.resources.workers),
     lambda config: check_trackers(config.tracking),
-    lambda config: check_notify(config.notify),
+    lambda config: check_webhook(config.notify),
     lambda config: check_writable(root_of(config)),
 )
 """Checks of a configuration that need no cluster. Each raises ConfigError or StorageError."""

@@ -261,7 +261,6 @@ def test_a_field_about_how_work_is_done_changes_no_key(
     config: Config, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # pretends that both trackers are installed
-    monkeypatch.setenv("MY_WEBHOOK", "https://example.org")
     other = changed(config, name, HOW[name])
     if name == "resources.offload":
         other = changed(other, "resources.zero_stage", 2)

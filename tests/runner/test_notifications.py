@@ -11,7 +11,7 @@ import pytest
 
 from adapt.config import NotifyConfig
 from adapt.runner import notifications
-from adapt.runner.notifications import check_notify, notifying, wait_until_sent
+from adapt.runner.notifications import check_webhook, notifying, wait_until_sent
 from adapt.support.errors import ConfigError, DataError
 
 VARIABLE = "TEST_WEBHOOK"
@@ -141,17 +141,21 @@ def test_a_webhook_that_hangs_does_not_hold_up_the_job(webhook: Receiver, capsys
 
 
 @pytest.mark.parametrize(
-    ("webhook_field", "value", "fault"),
+    ("value", "fault"),
     [
-        (VARIABLE, "", f"variable {VARIABLE}, which is not set"),
-        (VARIABLE, "file:///etc/passwd", "no address that begins with https://"),
-        ("https://hooks.example/T0/B0", "", "notify.webhook holds an address"),
+        ("", f"variable {VARIABLE}, which is not set"),
+        ("file:///etc/passwd", "no address that begins with https://"),
     ],
 )
-def test_a_webhook_without_an_address_is_refused(
-    monkeypatch: pytest.MonkeyPatch, webhook_field: str, value: str, fault: str
+def test_a_run_without_an_address_is_refused_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch, value: str, fault: str
 ) -> None:
     monkeypatch.setenv(VARIABLE, value)
-    with pytest.raises(ConfigError, match=fault):
-        check_notify(NotifyConfig(webhook_field))
-    check_notify(NotifyConfig())
+    with pytest.raises(ConfigError, match=fault), notifying(JSON, "dapt papers"):
+        pytest.fail("the run has begun")
+
+
+def test_an_address_in_the_configuration_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"notify\.webhook holds an address"):
+        check_webhook(NotifyConfig("https://hooks.example/T0/B0"))
+    check_webhook(JSON)
