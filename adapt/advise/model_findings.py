@@ -60,7 +60,7 @@ def phases_are_published(case: Case) -> Finding | None:
         return None
     return Finding(
         "ModernBERT goes on from a checkpoint of its stable phase in two phases without a warm-up (training.phases):"
-        " 30% masking at a constant rate, then 15% while the rate falls (schedule one_minus_sqrt)"
+        " 30% masking at a constant rate, then 15% while the rate falls (dontstop recipes modernbert_dapt)"
     )
 
 
@@ -127,5 +127,5 @@ def decoder_is_rewarmed(case: Case) -> Finding | None:
         return None
     return Finding(
         "a decoder is trained further with a new warm-up to a smaller peak, a new decay, and 5% to 25% of general text"
-        " (training.warmup_steps, mixture.replay_paths)"
+        " (dontstop recipes decoder_cpt)"
     )
