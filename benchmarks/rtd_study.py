@@ -7,7 +7,7 @@ python -m benchmarks.rtd_study benchmarks/rtd_study.yaml [options of dontstop ch
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -88,7 +88,14 @@ def at_best(found: Scores, best: Mapping[str, str]) -> Found:
     return chosen
 
 
-def main() -> None:
+def show_study(title: str, trained: Callable[[Study], Table], baselines: Sequence[str] = ()) -> None:
+    """Prints the tables of the study that the command line names: trainings, dev scores by rate, and gains.
+
+    Args:
+        title: title of the section.
+        trained: makes the table of the trainings.
+        baselines: recipes that the others are compared to. Empty compares to the baseline of the chain file.
+    """
     command = read_command(["report", *sys.argv[1:]])
     recipe = read_chain(command.file, command.let, command.common)
     finished = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
@@ -96,11 +103,10 @@ def main() -> None:
     if not found:
         raise SystemExit(f"nothing of {command.file} has been fine-tuned: {len(finished.missing)} stages have not run")
     chosen = at_best(found, best_rates(found))
-    compared = [gains(chosen, baseline) for baseline in (NONE, MLM) if baseline in chosen.scores]
+    compared = [gains(chosen, name) for name in baselines or [recipe.baseline] if name in chosen.scores]
     about = f"{len(finished.entries)} stages, {len(finished.missing)} not run"
-    tables = [trainings(finished), by_rate(found), *compared]
-    print(render_markdown(recipe.name, about, [Section("Replaced-token detection", tables)]))
+    print(render_markdown(recipe.name, about, [Section(title, [trained(finished), by_rate(found), *compared])]))
 
 
 if __name__ == "__main__":
-    main()
+    show_study("Replaced-token detection", trainings, (NONE, MLM))
