@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from adapt.config import CorpusConfig
 from adapt.corpus.files.formats import TABLES, format_of
@@ -43,8 +44,6 @@ def text_bytes(chunk: pa.Table) -> int:
 
 def text_sizes(chunk: pa.Table) -> np.ndarray:
     """Returns the size of each text of a chunk in UTF-8 [bytes], int64 [documents]."""
-    import pyarrow.compute as pc  # takes about as long as pyarrow itself, and a plan does not need it
-
     sizes: np.ndarray = pc.binary_length(chunk.column("texts")[0].values).to_numpy(zero_copy_only=False)
     return sizes
 
