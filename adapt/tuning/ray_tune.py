@@ -36,6 +36,8 @@ TURN = "turn"
 GOES_ON = "free memory on the machines, then run the same command: the search continues where it stopped"
 DEATHS = 3
 """Largest number of times that the waiting process of a trial is restarted after it died."""
+TO_END_S = 30.0
+"""Longest time, in seconds, that a search which failed waits until Tune has ended its processes."""
 
 
 @dataclass
@@ -133,7 +135,8 @@ def dispatch(
     mailbox: Any = ray.remote(num_cpus=0)(_Mailbox).remote()
     errors: list[BaseException] = []
     with tempfile.TemporaryDirectory(prefix="dontstop-tune-", ignore_cleanup_errors=True) as scratch:
-        thread = threading.Thread(target=_tune, args=(board, at_once, scheduler, mailbox, scratch, errors), daemon=True)
+        given = (board, at_once, scheduler, mailbox, scratch, errors)
+        thread = threading.Thread(target=_tune, args=given, name="tune", daemon=True)
         thread.start()  # not in the main thread, where Tune would replace the signal handlers
         try:
             while thread.is_alive():
@@ -148,6 +151,7 @@ def dispatch(
         except BaseException:
             board.is_over = True
             mailbox.close.remote()
+            thread.join(TO_END_S)  # A thread that uses Ray crashes when this process shuts Ray down.
             raise
     if errors:
         with user_errors(GOES_ON):
@@ -171,6 +175,7 @@ def _tune(board: Board, at_once: int, scheduler: Any, mailbox: Any, scratch: str
     """Runs Ray Tune in a thread. Its own files are temporary, because all results are in the store."""
     hush()
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # because the new output prints a message even with verbose=0
+    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # nobody reads the logs that Tune writes into its own files
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # Tune must accept failed trials, which report no metrics
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     asked = tune.with_parameters(_asks, mailbox=mailbox)
