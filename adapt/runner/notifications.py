@@ -43,7 +43,7 @@ def check_webhook(settings: NotifyConfig) -> None:
         )
 
 
-def check_address(settings: NotifyConfig) -> None:
+def check_webhook_address(settings: NotifyConfig) -> None:
     """Checks that the webhook's address is known in this process, which runs the stages. A plan needs no address.
 
     Raises:
@@ -140,9 +140,9 @@ def notifying(settings: NotifyConfig, about: str) -> Iterator[Callable[[str, Pat
             is sent at the end.
 
     Raises:
-        ConfigError: see `check_address`.
+        ConfigError: see `check_webhook_address`.
     """
-    check_address(settings)
+    check_webhook_address(settings)
     began, results = time.monotonic(), list[tuple[str, Path]]()
     try:
         yield lambda text, path: results.append((text, path))
