@@ -2,19 +2,19 @@
 
 - `corpora`: lists the corpora of a configuration, identifies them for stage keys, and checks their files.
 - `files/`: reads texts from local files, remote stores and datasets.
-- `entities`: entities of a text, read from the corpus or found by a tagger.
+- `entities`: reads the entities of a text from the corpus, or finds them with a tagger.
 - `cleaning/`: the blocks that drop or change documents.
-- `shingles`: hashes the runs of words of texts, by which texts are compared.
+- `shingles`: hashes the runs of words of texts, to compare texts by their hashes.
 - `word_hashes`: hashes the words of many texts at once.
 - `decontamination`: drops documents that contain texts of evaluation sets.
 - `heldout`: decides which documents are held out and measured.
 - `screening`: decides which documents enter a corpus, and gives them ids.
-- `minhash`: signatures, bands and candidate pairs of duplicates.
-- `deduplication`: stage `dedup`, over all files and sources.
+- `minhash`: finds pairs of documents that may be duplicates, from MinHash signatures.
+- `deduplication`: stage `dedup`, which finds duplicates over all files and sources.
 - `legibility`: measures how well a tokenizer covers the words of a corpus.
-- `token_shards`: shards of tokens, read as one stream that is cut into rows, and batches from a stream without end.
+- `token_shards`: stores tokens in shards, reads them as one stream of rows, and cuts streams into batches.
 - `encode_chunks`: tokenizes a chunk of texts and writes its shards.
-- `prepare_corpus`: stage `prepare`, over all parts of a manifest.
+- `prepare_corpus`: stage `prepare`, which tokenizes all files of a corpus.
 - `sample_order`: maps sample j of a run to a row of a source.
 - `shard_batches`: reads the training batches of each rank from shards.
 - `streaming`: reads and tokenizes a corpus during training, without shards.

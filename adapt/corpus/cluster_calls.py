@@ -13,13 +13,14 @@ from adapt.ray.runtime import connect, gpus_per_worker, user_errors
 A = TypeVar("A")
 T = TypeVar("T")
 AHEAD = 2
-"""Number of running and waiting calls per process, so that no process is idle and results do not accumulate."""
+"""Number of calls per process that are running or waiting. With one waiting call, no process is idle; with few, unread
+results do not accumulate."""
 TRIES = 3
-"""Number of times that a call is repeated if its process or machine is lost."""
+"""Largest number of times that a call is repeated because its process or machine was lost."""
 
 
 class Cluster:
-    """Calls functions in tasks or GPU actors of the cluster. Nothing is started before the first call.
+    """Calls functions in tasks or GPU actors of the cluster. The connection and the actors start at the first call.
 
     Args:
         resources: settings of the cluster.
@@ -28,7 +29,7 @@ class Cluster:
     def __init__(self, resources: ResourcesConfig) -> None:
         self._resources = resources
         self._devices: deque[Any] = deque()
-        """Actors with one device each, which live as long as this object."""
+        """Actors with one device each. They run as long as this object exists."""
 
     def spread(
         self, function: Callable[[A], Iterator[T]], arguments: Iterable[A], on_device: bool = False
@@ -40,8 +41,9 @@ class Cluster:
         Args:
             function: generator function, which is sent to other processes.
             arguments: arguments of the calls, drawn one at a time shortly before each call.
-            on_device: whether to call the function in actors with one GPU each (or one actor per machine if the cluster
-                has no GPU), which keep what the function has loaded. Otherwise tasks with one core each are used.
+            on_device: whether to call the function in actors with one GPU each, or in one actor per machine if the
+                cluster has no GPU. Actors keep the models that the function has loaded. If False, each call is a task
+                with one core.
 
         Raises:
             AdaptError: the function raised it.
@@ -58,7 +60,7 @@ class Cluster:
             while waiting:
                 yield _yielded(waiting.popleft())
         finally:
-            for unread in waiting:  # unfinished calls remain after an error, or if the caller stopped early
+            for unread in waiting:  # calls that are still running after an error, or if the caller stopped early
                 ray.cancel(unread)
 
     def _on_devices(self, shared: Any) -> tuple[Callable[[Any], Any], int]:
@@ -106,7 +108,7 @@ class _Device:
         self._function: Any = None
 
     def call(self, shared: list[Any], argument: Any) -> Iterator[Any]:
-        """Calls a function by its reference. The reference is in a list, so that Ray does not fetch it at each call."""
+        """Calls the function of a reference. The reference is in a list, or else Ray would fetch it at each call."""
         if shared[0] != self._reference:
             self._reference, self._function = shared[0], ray.get(shared[0])
         yield from self._function(argument)

@@ -2,8 +2,8 @@
 
 The corpora are the domain's corpus, general text, replayed text, the pool of TAPT, and the pool and target of a
 selection.
-Stage keys contain `reading_identity`, `dedup_identity` and `Form.identity`. `check_readable` reads the first record of
-every file. `shared_with` finds general text that is also trained on.
+The results of `reading_identity`, `dedup_identity` and `Form.identity` enter stage keys. `check_readable` reads the
+first record of every file. `shared_with` finds general text that is also trained on.
 """
 
 import os
@@ -34,17 +34,17 @@ from adapt.support.schema import marks_of
 from adapt.terminal.console import log
 
 FILES: dict[str, Any] = {"source": "files", "sources": [], "dataset": None, "streaming": False}
-"""Fields of `corpus` that other corpora (such as general text) do not inherit, with their values in those corpora,
-which are always read from paths."""
+"""Fields of `corpus` that other corpora, such as general text, do not take from `corpus`. The values are those of the
+other corpora, which are always read from paths."""
 MIXED_IN: dict[str, Any] = {**FILES, "deduplicate": "none"}
-"""Fields of `corpus` that replayed text, pools and targets of selections do not inherit, with their values in those
-corpora. No duplicates are removed within these corpora."""
+"""Fields of `corpus` that replayed text, pools and the targets of selections do not take from `corpus`, with the values
+of these fields there. Duplicates within these corpora are kept."""
 
 
 def general_corpus(config: Config) -> CorpusConfig:
-    """Returns the corpus of general text. All its documents are held out, because they are used to measure forgetting.
+    """Returns the corpus of general text. All its documents are held out, because forgetting is measured on them.
 
-    `Corpora.general` reduces the held-out share if some of the text is also trained on.
+    If some of the text is also trained on, the caller (`Corpora.general`) lowers the held-out share.
     """
     evaluation = config.evaluation
     return replace(
@@ -67,7 +67,7 @@ def replayed_corpus(config: Config) -> CorpusConfig:
 
 
 def pooled_corpus(config: Config) -> CorpusConfig:
-    """Returns the corpus that is the pool of TAPT. Texts similar to those of the task are chosen from it.
+    """Returns the corpus that is the pool of TAPT, from which texts similar to those of the task are chosen.
 
     The pool is read like replayed text.
     """
@@ -78,14 +78,14 @@ def pooled_corpus(config: Config) -> CorpusConfig:
 def selection_pool(config: Config) -> CorpusConfig:
     """Returns the corpus of the pool from which documents are selected.
 
-    Texts of the evaluation sets of `corpus` are dropped from the pool.
+    Documents that contain texts of the evaluation sets of `corpus` are dropped from the pool.
     """
     select = config.select
     return replace(config.corpus, **MIXED_IN, paths=select.pool_paths, text_field=select.pool_text_field)
 
 
 def selection_target(config: Config) -> CorpusConfig:
-    """Returns the target corpus, which selected documents should resemble. Selections and embedders are trained on it.
+    """Returns the target corpus: the texts that selected documents should resemble, on which selections are trained.
 
     The target is read and cleaned like the pool.
     """
@@ -97,8 +97,8 @@ def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]
     """Returns the corpora that a configuration trains on, except the texts of tasks.
 
     Returns:
-        The sources of each corpus, keyed by the field that names the corpus. A source has a name, which is used for
-        folders, and its own configuration.
+        The sources of each corpus, keyed by the field that names the corpus, such as `corpus.paths`. A source is a
+        name, which is used for folders, and the configuration of the source.
     """
     corpus, name = config.corpus, config.name
     corpora: dict[str, list[tuple[str, CorpusConfig]]] = {}
@@ -116,7 +116,7 @@ def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]
 
 @dataclass(frozen=True)
 class Form:
-    """The columns and entities that an objective needs besides tokens. The defaults are those of token masking."""
+    """What an objective needs besides tokens: mark columns, entities, text ends, sentences. Defaults: token masking."""
 
     marks: tuple[str, ...] = ()
     """Names of the boolean columns that the objective needs, which have one value per token."""
@@ -131,7 +131,7 @@ class Form:
 
     @classmethod
     def of(cls, *objectives: ObjectiveConfig, sentences: bool = False) -> "Form":
-        """Returns the requirements of the objectives of a training, one per phase.
+        """Returns what the objectives of a training need together. A training has one objective per phase.
 
         Args:
             objectives: the objectives.
@@ -151,7 +151,10 @@ class Form:
         return cls(marks, *entities.pop(), ends, sentences)
 
     def identity(self) -> dict[str, Any]:
-        """Returns the fields that differ from the default, so that objectives with the same needs share a corpus."""
+        """Returns the fields that differ from their defaults, for stage keys.
+
+        Objectives with equal fields share a prepared corpus.
+        """
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
 
@@ -166,14 +169,14 @@ _EVALUATION = ("decontaminate_ngram", "decontaminate_overlap")
 def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
     """Returns the settings for reading and cleaning a corpus, which enter stage keys.
 
-    An evaluation set is represented by the digest of its files and by its fields.
+    For each evaluation set, they contain the digest of its files and the names of its fields.
 
     Raises:
         ConfigError: `corpus.cleaning` or `corpus.decontaminate` is wrong.
         DataError: a file of an evaluation set is missing.
     """
     settings = {name: value for name, value in what(corpus).items() if name not in (*_LATER, *_EVALUATION, "cleaning")}
-    settings["id_field"] = None  # keeps the keys of corpora from earlier versions, which had this field
+    settings["id_field"] = None  # earlier versions had this field; without it all keys would change
     settings["cleaning"] = cleaning_blocks.identity(corpus.cleaning)
     if corpus.decontaminate:
         fields = {
@@ -199,21 +202,22 @@ def dedup_identity(corpus: CorpusConfig) -> dict[str, Any]:
 
 GENERAL = "evaluation.general_paths"
 FEWEST_DOCUMENTS = 2
-"""Smallest number of documents of a measured text for which its loss is reported."""
+"""Smallest number of documents that a measured text must have for its loss to be reported."""
 
 
 def shared_with(general: Manifest, trained: Mapping[str, Sequence[Manifest]], heldout_fraction: float) -> str | None:
-    """Returns the first field whose training text contains a file of the general text; None if there is no such field.
+    """Returns the first field that names training text with a file of the general text; None if there is none.
 
-    Files are compared by content.
+    Two files are the same if their contents are equal.
 
     Args:
         general: the files of the general text.
         trained: the files of each source, keyed by the field that names the text to train on.
-        heldout_fraction: share of the documents that is held out of texts that are trained on.
+        heldout_fraction: share of the documents of training text that is held out.
 
     Raises:
-        ConfigError: the general text is the text of the domain, or its shared files are trained on completely.
+        ConfigError: the general text is the text of the domain, or the files that it shares with training text are
+            trained on completely.
     """
     measured = _contents([general])
     field = next((field for field, sources in trained.items() if measured & _contents(sources)), None)
@@ -239,7 +243,7 @@ def check_heldout(heldout: int, trained: int | None, field: str, folder: Path) -
     Args:
         heldout: number of held-out documents.
         trained: number of documents to train on.
-        field: name of the field whose training text is the same.
+        field: name of the field that names the same text as training text.
         folder: folder of the prepared text.
 
     Raises:
@@ -256,7 +260,7 @@ def check_heldout(heldout: int, trained: int | None, field: str, folder: Path) -
 
 
 def warn_of_little(documents: int, text: str, fields: str) -> None:
-    """Logs a warning if a text that is only measured has too few documents for its loss to be reported.
+    """Logs a warning if a text has too few documents for its loss to be reported. The text is measured, not trained on.
 
     Args:
         documents: number of documents of the text.
@@ -284,16 +288,16 @@ def _contents(manifests: Sequence[Manifest]) -> set[str]:
 
 
 SMALL_BYTES = 16 * MIB
-"""Largest size of a csv or tsv file that the check before a job reads completely [bytes]. The check looks for rows that
-would be lost inside a quoted cell."""
+"""Largest size of a csv or tsv file that `check_readable` reads completely [bytes], to find rows that would be lost
+inside a quoted cell."""
 
 
 def check_readable(manifest: Manifest, corpus: CorpusConfig, entity_field: str | None = None) -> None:
     """Checks the first record of every file of a corpus and of its evaluation sets, before a job starts.
 
     Raises:
-        DataError: all files are empty, or a file is broken at its beginning, or lacks the text field or the entity
-            field, or a file of an evaluation set lacks one of the set's fields.
+        DataError: all files are empty; a file is broken at its beginning, or has no text field or no entity field; or
+            a file of an evaluation set lacks one of the set's fields.
         StorageError: a store does not answer.
     """
     check_sets(corpus)

@@ -4,12 +4,12 @@ A text of n words or more (`corpus.decontaminate_ngram`, 13 as in GPT-3, Brown e
 by its runs of n words. A document is dropped if it contains at least the share `corpus.decontaminate_overlap` of the
 runs of one text, so a document with the whole text is always dropped. One changed word breaks up to n runs: at a share
 of 0.5, a copy of 100 words with three changes is still found, and a shared quotation does not count as a copy. A
-document is also dropped if that share of its own runs is in one text, because a corpus of single sentences may contain
-an abstract piece by piece. For texts of fewer than n words, a document is dropped if it contains all their words in a
-row. For texts of fewer than 8 words, it is dropped if it consists of exactly these words.
+document is also dropped if at least the same share of the document's runs is in one text, because a corpus of single
+sentences may contain an abstract piece by piece. If a text has fewer than n words, a document is dropped if it contains
+all words of the text in a row. If a text has fewer than 8 words, only documents of exactly these words are dropped.
 
-Evaluation sets are read like the files of tasks: texts, second texts and lists of words. A text that cannot be read
-would stay in the corpus, so `corpus.max_bad_fraction` applies to every file separately.
+Evaluation sets are read like the files of tasks: texts, second texts and lists of words. Copies of an evaluation text
+that cannot be read would stay in the corpus, so `corpus.max_bad_fraction` limits the unreadable records of every file.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,14 +32,14 @@ from adapt.runner.digest import Digests
 from adapt.support.errors import ConfigError, DataError
 
 SHORTEST_RUN = 8
-"""Smallest number of words of an evaluation text that is searched inside documents. GPT-3 uses the same number."""
+"""Smallest number of words that an evaluation text must have to be searched inside longer documents, as in GPT-3."""
 MOST_BITS = 24
-"""Base-2 logarithm of the largest size of the table `last_bits`, which has one byte per entry."""
+"""Largest number of hash bits that index the table `EvaluationIndex.last_bits`: at most 2^24 entries of one byte."""
 
 
 @dataclass(frozen=True)
 class EvaluationIndex:
-    """The runs of words of all evaluation texts, in flat arrays that processes of a machine share."""
+    """The runs of words of all evaluation texts, in flat arrays, which the processes of a machine can share."""
 
     names: list[str]
     """Names of the evaluation sets."""
@@ -60,24 +60,24 @@ class EvaluationIndex:
     sets: np.ndarray
     """Index of the evaluation set of each text: int64 [texts]."""
     last_bits: np.ndarray
-    """Table indexed by the last bits of a hash, True if a run's hash has these bits: bool [2^k].
+    """Table indexed by the last k bits of a hash: True if some run's hash ends in these bits, bool [2^k].
 
-    Most runs of documents are excluded by this table, so they need no binary search in `runs`."""
+    The table excludes most runs of documents, so that these runs need no binary search in `runs`."""
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Number of texts, keyed by evaluation set and file; empty if the texts do not come from files."""
 
     def __call__(self, text: str) -> Drop | None:
         """Returns the reason to drop a document if it contains an evaluation text; otherwise None.
 
-        The reason names the evaluation set of the text with the largest share.
+        The reason names one evaluation set: that of the evaluation text with the largest share of common runs.
 
         Args:
-            text: need not be normalised.
+            text: text of the document, normalised or not.
         """
         return self.many([text])[0]
 
     def many(self, texts: Sequence[str]) -> list[Drop | None]:
-        """Returns the results of calling the index for each document, in much less time than separate calls."""
+        """Returns, for each document, what `__call__` returns. One call takes much less time than separate calls."""
         hashes, owners = word_hashes(texts)
         bounds = np.searchsorted(owners, np.arange(len(texts) + 1))
         reasons: list[Drop | None] = [None] * len(texts)
@@ -89,14 +89,14 @@ class EvaluationIndex:
         return reasons
 
     def _known_runs(self, hashes: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the runs of documents that are also in evaluation texts.
+        """Finds the runs of words that documents have in common with evaluation texts.
 
         Args:
             hashes: hashes of the words of all documents, one after another: uint64 [words].
             bounds: offset in `hashes` at which each document starts, and the end of the last: int64 [documents + 1].
 
         Returns:
-            For each run that is also in an evaluation text, the index of its document and its index in `runs`.
+            Two arrays with an entry per common run: the index of the document, and the index of the run in `runs`.
         """
         counts = np.diff(bounds)
         short = min(SHORTEST_RUN, self.n)
@@ -119,7 +119,7 @@ class EvaluationIndex:
 
         Args:
             hashes: hashes of the document's words: uint64 [words].
-            places: indices in `runs` of the shared runs, without repeats.
+            places: indices in `runs` of the runs that the document shares, without repeats.
         """
         texts = np.concatenate([self.texts[self.starts[run] : self.starts[run + 1]] for run in places])
         numbers, held = np.unique(texts, return_counts=True)
@@ -137,7 +137,7 @@ def build_index(sets: Sequence[tuple[str, Iterable[str]]], n: int, overlap: floa
     Args:
         sets: name and texts of each set.
         n: length of the runs [words].
-        overlap: smallest share of a text's runs, or of a document's own runs, at which the document is dropped.
+        overlap: value of `EvaluationIndex.overlap`.
     """
     known: list[np.ndarray] = []
     of_set: list[int] = []
@@ -221,7 +221,7 @@ def check_sets(corpus: CorpusConfig) -> None:
     """Checks the first record of every file of `corpus.decontaminate`.
 
     Raises:
-        DataError: a file is broken at its beginning, or lacks a field.
+        DataError: a file is broken at its beginning, or lacks one of the fields of its set.
     """
     for evaluation in corpus.decontaminate:
         for file in expand_paths(evaluation.paths):
@@ -297,7 +297,7 @@ def _records(file: str, evaluation: EvaluationSet, unit: str) -> Iterator[tuple[
 
 
 def _texts_of(record: Record, evaluation: EvaluationSet) -> list[str] | Bad:
-    """Returns the text and the second text of a record. A second text that the first text contains is left out."""
+    """Returns the texts of a record: its text, and its second text unless the first one contains it."""
     if isinstance(record, Bad):
         return _reason(record)
     text = _text(record, evaluation.text_field)
@@ -317,5 +317,5 @@ def _text(record: Mapping[str, Any], field: str) -> str:
 
 
 def _reason(fault: Bad) -> Bad:
-    """Returns the fault of a record. "Too long" is reworded, because evaluation sets have a fixed limit of 32 MiB."""
+    """Returns the reason why a record is bad. For too long records it names 32 MiB, the limit of evaluation sets."""
     return Bad("longer than 32 MiB") if fault == TOO_LONG else fault

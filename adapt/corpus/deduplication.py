@@ -1,12 +1,13 @@
 """Stage `dedup`: finds documents that are duplicates of an earlier document, over all files and sources.
 
-Tasks read and clean like stage `prepare`, and write a digest, a signature and the sorted buckets of each document. Each
-partition of the buckets (a range of hashes) yields pairs of duplicates. The connected components of the pairs are the
-clusters, and the first document of each cluster in stream order is kept. The result does not depend on the numbers of
-workers and partitions, nor on the order in which tasks end.
+Tasks read and clean documents like stage `prepare`. For each document they write a digest, a signature, and hashes
+called buckets; two documents with a common bucket may be duplicates. The range of buckets is divided into partitions,
+and a task per partition finds pairs of duplicates. The connected components of the pairs are the clusters, and the
+first document of each cluster in stream order is kept. The result does not depend on the numbers of workers and
+partitions, nor on the order in which tasks end.
 
-No document may be trained on if a copy of it is measured. Earlier sources (the argument `before`) lose no documents, so
-they decide which documents of the other sources are left out (`documents_left_out`).
+No document may be trained on if a copy of it is measured. The sources in the argument `before` lose no documents.
+Instead, documents of the other sources with such a copy in `before` are left out (`documents_left_out`).
 """
 
 import json
@@ -47,9 +48,9 @@ from adapt.runner.files import write_atomically
 from adapt.support.schema import duplicates_file
 
 ENTRIES_PER_PARTITION = 8_000_000
-"""Number of bucket entries that a task sorts at once, which takes about 400 MB of memory."""
+"""Number of (bucket, document) entries in a partition. Sorting this many takes about 400 MB of memory."""
 PAIRS_HELD = 4_000_000
-"""Largest number of pairs of documents in memory. More pairs are reduced to one pair per duplicate."""
+"""Number of pairs of documents in memory above which the pairs are reduced to one pair per duplicate."""
 EXCERPT_CHARACTERS = 200
 Source = tuple[str, Manifest, CorpusConfig]
 """The name, the files and the settings of a source."""
@@ -95,7 +96,7 @@ def sign_chunk(
 
 @dataclass(frozen=True)
 class Match:
-    """The Ray Data task that finds the duplicates in a partition of the buckets."""
+    """The Ray Data task that finds the duplicates among the documents with buckets in a partition."""
 
     parts: ChunkParts
     partitions: int
@@ -105,7 +106,8 @@ class Match:
         """Finds the duplicates of the partitions in a batch.
 
         Returns:
-            Columns `document` (a duplicate) and `first` (the first document it is linked to in these partitions).
+            A row per duplicate, with columns `document` (the duplicate) and `first`: the first document of the cluster
+            that contains the duplicate if only these partitions are considered.
         """
         pairs = [
             reduced(some)
@@ -130,18 +132,18 @@ def deduplicate(
     """Writes `duplicates-SOURCE.arrow` (item, ordinal, reason) for each source, and the report, into `folder`.
 
     Args:
-        sources: names, files and settings of the sources, in stream order. A source with `deduplicate: none` loses only
-            documents with a copy on the other side in `before`.
+        sources: names, files and settings of the sources, in stream order. A source with `deduplicate: none` loses no
+            duplicates, only the documents that it loses because of `before`.
         alike: settings that decide which documents are duplicates.
         folder: folder of the stage. Its content is deleted first.
         entity_field: field of the records that holds entities, as in stage `prepare`. It is needed here
             because records with malformed entities have no ordinal.
-        before: earlier sources, which lose no documents. The two sides are training and measured text: a training
-            document is left out if `before` measures a copy of it, and a measured one if `before` trains on a copy.
+        before: sources that come before `sources` and lose no documents. A training document of `sources` is left out
+            if `before` measures a copy of it, and a measured document if `before` trains on a copy of it.
 
     Returns:
         Metrics: numbers of documents and duplicates, in total and by source, and the number of documents that were left
-            out because `before` has a copy on the other side.
+            out because of `before`.
 
     Raises:
         DataError: a file is broken.
@@ -196,16 +198,16 @@ def _piece(chunk: dict[str, Any]) -> Piece:
 
 
 def parts_of(folder: Path, chunks: Iterable[dict[str, int]]) -> ChunkParts:
-    """Returns the chunks in stream order, with the numbers of their documents."""
+    """Returns the chunks in stream order, with the position of each chunk's first document among all documents."""
     columns = ("source", "item", "chunk", "documents")
     rows = np.array(sorted(tuple(int(c[name]) for name in columns) for c in chunks), np.int64).reshape(-1, 4)
     return ChunkParts(folder, rows[:, :3], np.concatenate([[0], np.cumsum(rows[:, 3])]).astype(np.int64))
 
 
 def merged(batches: Iterable[np.ndarray]) -> np.ndarray:
-    """Joins batches of pairs, and reduces them whenever there are more than PAIRS_HELD.
+    """Joins batches of pairs, and reduces the pairs (`reduced`) at the end and whenever there are more than PAIRS_HELD.
 
-    Because of this, memory grows with the number of duplicates and not with the number of pairs.
+    So memory grows with the number of duplicates and not with the number of pairs.
     """
     held = [np.zeros((0, 2), np.int64)]
     for pairs in batches:
@@ -216,7 +218,7 @@ def merged(batches: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def write_duplicates(file: Path, parts: ChunkParts, dropped: np.ndarray, reasons: np.ndarray, source: int) -> None:
-    """Writes the item, the ordinal in the item and the reason of each document that a source loses, as an Arrow file.
+    """Writes an Arrow file with a row per document that a source loses: its item, its ordinal there, and the reason.
 
     Args:
         file: file to write.
@@ -236,7 +238,7 @@ def write_duplicates(file: Path, parts: ChunkParts, dropped: np.ndarray, reasons
 
 
 def _items(keys: np.ndarray) -> np.ndarray:
-    """Returns one number for the source and item of each chunk, ascending in stream order."""
+    """Returns one number per chunk that identifies its source and item. The numbers ascend in stream order."""
     numbers: np.ndarray = keys[:, 0] * 2**40 + keys[:, 1]
     return numbers
 
@@ -251,8 +253,8 @@ def clusters(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         pairs: numbers of documents, int64 [pairs, 2].
 
     Returns:
-        The documents that are in a pair, ascending, and for each of them the first document of its cluster: int64
-            [documents] each.
+        Two arrays, int64 [documents]: the documents that are in a pair, ascending, and the first document of the
+            cluster of each.
     """
     from scipy.sparse import coo_array, csgraph
 
@@ -270,9 +272,10 @@ def documents_left_out(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Decides which documents of clusters are left out.
 
-    All documents of the first `before` sources stay. A document of a later source is a duplicate if its cluster has an
-    earlier document of a later source. A training document of a later source is also left out if its cluster contains
-    a held-out document of the first sources, and a held-out document if its cluster contains a training document.
+    All documents of the first `before` sources stay. A document of a later source is left out in two cases. First, as a
+    duplicate: its cluster has an earlier document that is also of a later source. Second, because a copy in the first
+    `before` sources is on the other side: it is a training document and its cluster has a held-out document of these
+    sources, or it is held out and its cluster has a training document of these sources.
 
     Args:
         firsts: first document of each document's cluster, for documents in stream order, int64 [documents].
@@ -281,8 +284,7 @@ def documents_left_out(
         before: number of first sources, which lose no documents.
 
     Returns:
-        For each document, whether it is a duplicate, and whether it has a copy on the other side: bool [documents]
-            each. Only documents of later sources are True.
+        Two arrays, bool [documents]: whether each document is left out in the first case, and whether in the second.
     """
     _, clusters = np.unique(firsts, return_inverse=True)
     mine, size = sources >= before, int(clusters.max(initial=-1)) + 1
@@ -295,7 +297,7 @@ def documents_left_out(
 
 
 def reduced(pairs: np.ndarray) -> np.ndarray:
-    """Reduces pairs to the smallest set of pairs that gives the same clusters.
+    """Returns a smallest set of pairs that has the same clusters (`clusters`) as the given pairs.
 
     Returns:
         A pair (first document of the cluster, document) for each document that is not the first: int64 [pairs, 2].
@@ -310,7 +312,8 @@ LARGEST = 20
 EXAMPLES = 3
 """Number of documents that the report quotes per cluster."""
 SIMILARITIES = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-"""Jaccard similarities for which the report gives the probability that two such documents are compared."""
+"""Jaccard similarities for which the report gives the probability that two documents of this similarity are
+compared."""
 
 
 def write_dedup_report(
@@ -330,7 +333,7 @@ def write_dedup_report(
         parts: the chunks of all sources.
         documents: ascending numbers of the documents in clusters, int64 [documents].
         firsts: first document of each document's cluster, int64 [documents].
-        leaves: which of the documents are left out, bool [documents].
+        leaves: whether each of these documents is left out, bool [documents].
         bands: numbers of bands and of rows per band; (0, 0) if only equal texts are duplicates.
 
     Returns:

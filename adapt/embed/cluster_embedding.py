@@ -1,9 +1,9 @@
 """Trains an embedder on a sample of texts, and embeds texts, on the cluster.
 
-Tasks read chunks of texts, and actors embed them and write the vectors. Only the texts determine the chunks and the
-batches within them, so neither the number of actors nor their order of completion changes a vector. Chunks that are
-already written are not embedded again. Before a large source is embedded, a sample of its texts shows whether the
-embedder knows their words (`look_first`).
+Tasks read chunks of texts. Actors embed the chunks and write the vectors. Chunks and the batches within a chunk depend
+only on the texts, so neither the number of actors nor the order in which they finish changes a vector. A chunk whose
+vectors are already written is not embedded again. Before a large source is embedded, `look_first` checks on a sample
+of its texts that the embedder knows their words.
 
 An embedder is trained in one task, on a bounded sample of the texts that will be compared. The sample of a source
 consists of the texts with the smallest hashes, so it depends neither on the number of workers nor on the order in which
@@ -57,7 +57,7 @@ class EmbedChunks:
 
     def __init__(self, embedder: Embedder, learnt: Path | None, folder: Path, stored: StoredType, threads: int) -> None:
         hide_unreserved_gpus()
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # for libraries that are loaded later
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # read by the libraries that `embedder.load` imports
         self._embedder, self._learnt = embedder, learnt
         self._folder, self._stored = folder, stored
         self._is_loaded = False
@@ -73,7 +73,7 @@ class EmbedChunks:
     def _embed(self, row: dict[str, Any], file: Path) -> dict[str, int]:
         if not row["texts"]:
             return {"documents": 0, "dimension": 0, "seen": 0, "unknown": 0}
-        if not self._is_loaded:  # loaded only here, so that no model is loaded if all chunks are written already
+        if not self._is_loaded:  # loads no model if all chunks are written already
             self._embedder.load(self._learnt)
             self._is_loaded = True
         embedded = self._embedder.embed(row["texts"])
@@ -166,18 +166,19 @@ def _piece(chunk: dict[str, Any]) -> Piece:
 
 
 LARGE_BYTES = 64_000_000
-"""Size from which a sample of a source is checked first [bytes]. Embedding a smaller source takes about as long as the
-check."""
+"""Smallest size of a source for which `look_first` checks a sample [bytes]. Embedding a smaller source takes about as
+long as the check."""
 PLACES, TEXTS_A_PLACE = 16, 16
 CLEARLY = 2.0
-"""Factor by which the unknown share of a sample must exceed the limit for all texts, so that the embedder is
-rejected."""
+"""A sample rejects the embedder if its unknown share is above CLEARLY times the limit that holds for all texts."""
 
 
 def look_first(
     source: TextSource, embedder: Embedder, learnt: Path | None, folder: Path, resources: ResourcesConfig
 ) -> None:
-    """Checks on a sample, in one task of the cluster, that the embedder knows enough of a large source.
+    """Checks on a sample, in one task of the cluster, that the embedder knows enough of a large source's text.
+
+    Sources smaller than LARGE_BYTES are not checked.
 
     Args:
         source: the texts.
@@ -199,13 +200,13 @@ def look_first(
 
 
 def some_of(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns up to PLACES items, evenly spread over the list."""
+    """Returns at most PLACES items, evenly spread over the given list."""
     places = min(PLACES, len(items))
     return [items[place * len(items) // places] for place in range(places)]
 
 
 def check_known(share: float, most: float = MAX_UNKNOWN_FRACTION) -> None:
-    """Checks that the unknown share of the text does not exceed a limit.
+    """Checks that the share of text that the embedder does not know is not above the limit `most`.
 
     Raises:
         DataError: the share exceeds the limit.
@@ -218,7 +219,7 @@ def check_known(share: float, most: float = MAX_UNKNOWN_FRACTION) -> None:
 
 
 def _unknown_share(read: ReadChunks, items: list[dict[str, Any]], embedder: Embedder, learnt: Path | None) -> float:
-    """Returns the share of the first texts of some items that the embedder does not know."""
+    """Reads the first texts of the given items. Returns the share of their tokens that the embedder does not know."""
     hide_unreserved_gpus()
     texts: list[str] = []
     for item in items:
@@ -233,8 +234,8 @@ def _unknown_share(read: ReadChunks, items: list[dict[str, Any]], embedder: Embe
 
 
 BYTES_A_TEXT = 16_000
-"""Assumed upper limit of the mean length of a text [bytes]. If texts are longer, the sample of a large source has fewer
-texts than requested."""
+"""Assumed upper limit of the mean length of a text [bytes]. If the texts of a large source are longer on average, its
+sample has fewer texts than requested."""
 
 
 @dataclass(frozen=True)
@@ -244,12 +245,13 @@ class TakeSome:
     share: float
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Returns the kept texts as a table of one row, because Ray makes a block of each row.
+        """Returns the kept texts in one row of a table, because Ray makes a block of each row.
 
-        The row has keys, ids and texts, and the item's counts if it is the item's last chunk.
+        The row has the keys, ids and texts of the kept texts, the number of the item, and the counts of the item if
+        the chunk is the item's last one.
         """
         (row,) = table.to_pylist()
-        keys = mix(keys_of(row["texts"]))  # mixed again, because held-out texts are chosen by the same keys
+        keys = mix(keys_of(row["texts"]))  # hashed again: the keys themselves decide what is held out
         taken = in_share(keys, self.share)
         texts = list(compress(row["texts"], taken))
         return pa.table(
@@ -297,7 +299,7 @@ def learn_embedder(
     """Trains an embedder on a sample of each source, in one task of the cluster.
 
     Raises:
-        DataError: there is no text or too little, or too many records cannot be read.
+        DataError: there is no text, or too many records cannot be read.
         AdaptError: for the reasons given at `Embedder.learn`.
     """
     texts = [text for source in sources for text in sampled_texts(source, embedder.options.sample_documents, folder)]
@@ -310,7 +312,7 @@ def learn_embedder(
 
 
 def learn_in_task(embedder: Embedder, texts: list[str], folder: Path) -> dict[str, float]:
-    """Trains the embedder in a task of the cluster, with all cores of its machine."""
+    """Trains the embedder, with all CPU cores of the machine. This function runs in a task of the cluster."""
     hide_unreserved_gpus()
     os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # Ray limits a task with one CPU to one thread
     if "torch" in sys.modules:  # an earlier task has loaded torch in this process

@@ -17,33 +17,34 @@ if TYPE_CHECKING:
 
 
 class EmbeddedTexts(NamedTuple):
-    """Vectors of texts, and counts of known and unknown text."""
+    """Vectors of texts, and counts that show how much of the texts the embedder knows."""
 
     vectors: "np.ndarray"
     """Vectors, float32 [n, d]."""
     seen: int
-    """Number of counted tokens. Embedders that count words report the number of texts."""
+    """Number of tokens of the texts; for embedders that count words, the number of texts."""
     unknown: int
-    """Number of counted tokens that the embedder does not know, or number of texts without a known word."""
+    """Number of tokens that the embedder does not know; for embedders that count words, the number of texts without a
+    known word."""
 
 
 class Embedder(ABC):
-    """Base class of embedders. The constructor loads nothing; `load` does so, in the process that embeds.
+    """Base class of embedders. The constructor loads no model or files; `load` does, in the process that embeds.
 
     Args:
         options: an instance of the class's `Options`.
         seed: seed of the job.
-        pretrained: the model, if `reads_model`.
+        pretrained: the model that the embedder needs if `reads_model` is True; otherwise None.
     """
 
     Options: ClassVar[type[Any]]
-    """Frozen dataclass of the embedder's options. Fields declared with `how` do not change the vectors."""
+    """Frozen dataclass of the embedder's options. Fields declared by the function `how` do not change the vectors."""
     reads_model: ClassVar[bool] = False
     """Whether the embedder needs a model. Its options then have a field `path` (null: the job's model)."""
     learns: ClassVar[bool] = False
     """Whether the embedder learns from texts before it can embed. Its options then have a field `sample_documents`."""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Packages whose versions affect the vectors; see `adapt.runner.key`."""
+    """Names of the packages whose versions affect the vectors; see `adapt.runner.key`."""
 
     def __init__(self, options: Any, seed: int, pretrained: Pretrained | None = None) -> None:
         self.options, self.seed, self.pretrained = options, seed, pretrained
@@ -87,7 +88,7 @@ class Embedder(ABC):
 
     @abstractmethod
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
-        """Returns the vector of each text, which depends only on that text, up to rounding."""
+        """Returns one vector per text. Apart from rounding, a vector depends only on its text."""
 
 
 EMBEDDERS: Kinds[type[Embedder]] = Kinds(
@@ -100,7 +101,7 @@ EMBEDDERS: Kinds[type[Embedder]] = Kinds(
     },
     base="adapt.embed.embedder:Embedder",
 )
-"""The built-in embedders, by their names in `select.embedder`."""
+"""The classes of the built-in embedders, keyed by their names in `select.embedder`."""
 
 
 def embedder_of(kind: str, options: dict[str, Any], seed: int, pretrained: Pretrained | None = None) -> Embedder:

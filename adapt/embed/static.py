@@ -2,11 +2,12 @@
 
 The vectors are smooth inverse frequency embeddings (SIF; Arora et al. 2017, "A Simple but Tough-to-Beat Baseline for
 Sentence Embeddings"): a token that makes up a share p of all tokens has the weight a / (a + p), and the first principal
-component of all vectors is removed from each. Unlike in the paper, a long text is cut into windows, and its vector is
-the mean of their vectors. Without windows, the vector of a long text would be close to the mean of all texts, so that
-only short texts would be near short texts.
+component of all vectors is removed from each vector. Unlike in the paper, a long text is cut into windows, and the
+vector of the text is the mean of the vectors of its windows. Without windows, the vector of a long text would be close
+to the mean of all texts, so that only short texts would be near short texts.
 
-The model may be a transformers model, or embeddings of model2vec (`distilled`), which have their own weights.
+The model may be a transformers model, or a table of model2vec embeddings, which have their own token weights. The
+names `is_distilled` and `DistilledMeans` mean such a table.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ COMMON_FILE = "static.safetensors"
 WINDOW = 32
 """Largest number of tokens of a window, as in the embedder `transformer`."""
 LEAST_SECOND = 1e-6
-"""The first component is removed only if the second component has at least this share of the first one's variance.
-Otherwise, nothing would remain of the vectors."""
+"""The first component is removed only if the variance of the second component is more than this share of the variance
+of the first one. Otherwise, almost nothing would remain of the vectors."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,11 @@ class StaticOptions:
     """Parameter a of SIF. A token that makes up this share of all tokens has half the weight of a rare token.
     Embeddings of model2vec keep their own weights."""
     sample_documents: PositiveInt = 2000
-    """Number of texts per source from which token shares and the removed component are learned. A small number
-    suffices, because only the shares of frequent tokens matter. It also lets a small target count as much as a large
-    pool."""
+    """Number of texts per source from which token shares and the removed component are learned. A small number is
+    enough, because only the shares of frequent tokens matter. With a small number, the sample has as many texts of a
+    small target as of a large pool."""
     texts_at_once: PositiveInt = how(1000)
-    """Number of 32-token windows that are summed at once. With model2vec, it is the number of texts. Lower it if memory
-    is short."""
+    """Number of 32-token windows per batch; with model2vec, number of texts per batch. Lower it if memory is short."""
 
 
 class StaticMean(Embedder):
@@ -63,12 +63,12 @@ class StaticMean(Embedder):
     packages = ("tokenizers",)
 
     def check(self) -> None:
-        """Checks that model2vec is installed if the embeddings need it."""
+        """Checks that model2vec is installed if the model is a table of model2vec embeddings."""
         if self._is_distilled:
             check_package(self._model.model)
 
     def learn(self, texts: Sequence[str], folder: Path) -> dict[str, float]:
-        """Learns token weights and the first component from a sample. For embeddings of model2vec, nothing is learned.
+        """Learns token weights and the first component from a sample. Learns nothing for embeddings of model2vec.
 
         Raises:
           DataError: the sample has no token.
@@ -88,7 +88,7 @@ class StaticMean(Embedder):
             self._means = TokenMeans(self._model, Common(**load_file(folder / COMMON_FILE)))
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
-        """Returns the vectors. A text that has only special tokens has the vector 0."""
+        """Returns the vectors of the texts. A text with no tokens but special ones has the vector 0."""
         return self._means(texts, self.options.texts_at_once)
 
     @property
@@ -102,7 +102,7 @@ class StaticMean(Embedder):
 
 
 class Common(NamedTuple):
-    """What all texts have in common: token weights, and the direction that is removed before texts are compared."""
+    """Values learned from all texts: the token weights, and the direction that is removed from vectors."""
 
     weights: np.ndarray
     """Weight of each token, float32 [tokens]."""
@@ -131,9 +131,9 @@ class TokenMeans:
         self._common = common
 
     def common(self, texts: Sequence[str], smoothing: float, at_once: int) -> tuple[Common, dict[str, float]]:
-        """Returns what the texts have in common, and metrics.
+        """Learns token weights and the first component from texts. Returns them with metrics.
 
-        The metrics are the number of tokens and the component's share of the variance.
+        The metrics are the number of tokens and the share of the variance that the first component has.
 
         Raises:
           DataError: the texts have no token.
@@ -170,10 +170,10 @@ class TokenMeans:
     def _windows(
         self, tokens: Sequence[np.ndarray], weights: np.ndarray, at_once: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields the windows of all texts, a limited number at a time.
+        """Yields the vectors of the windows of all texts, in batches of `at_once` windows.
 
         Yields:
-          The index of each window's text in rising order, and the windows' vectors of length 1, float64 [n, d].
+          For each window, the index of its text (in rising order) and its vector of length 1, float64 [n, d].
         """
         from scipy.sparse import csr_array
 
@@ -202,7 +202,7 @@ def _windows_of(tokens: Sequence[np.ndarray]) -> np.ndarray:
 
 PACKAGE = "model2vec"
 EMBEDDINGS = "embeddings"
-"""Name of the tensor of model2vec embeddings; no transformers model has it."""
+"""Name of the tensor that holds model2vec embeddings. No transformers model has a tensor of this name."""
 
 
 def is_distilled(folder: Path) -> bool:
@@ -212,7 +212,7 @@ def is_distilled(folder: Path) -> bool:
     try:
         with safe_open(folder / WEIGHTS, "np") as tensors:
             return EMBEDDINGS in set(tensors.keys())
-    except SafetensorError:  # this error is reported when the model is loaded
+    except SafetensorError:  # loading the model reports the damaged file
         return False
 
 
@@ -230,7 +230,7 @@ def check_package(folder: Path) -> None:
 
 
 class DistilledMeans:
-    """Computes means of model2vec embeddings over all tokens of a text, with the embeddings' own weights.
+    """Computes the mean of the model2vec embeddings of a text's tokens. The table contains the weights of tokens.
 
     Args:
         folder: folder of the model2vec embeddings.
@@ -250,7 +250,7 @@ class DistilledMeans:
             raise ModelError(f"{folder} cannot be read by model2vec: {error}", "copy or distil it again") from error
 
     def __call__(self, texts: Sequence[str], at_once: int) -> EmbeddedTexts:
-        """Returns the vectors. A text without a known token has the vector 0."""
+        """Returns the vectors of the texts. A text without a known token has the vector 0."""
         vectors = self._model.encode(list(texts), batch_size=at_once, use_multiprocessing=False)
         encodings = self._model.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         tokens = [encoding.ids for encoding in encodings]

@@ -1,6 +1,6 @@
 """Reads texts with their ids, in chunks, in parallel tasks of the cluster.
 
-Documents of a pool have the ids of `adapt.corpus.screening`, which selections use too.
+The documents of a pool have the ids that `adapt.corpus.screening` gives them. Selections use the same ids.
 """
 
 import json
@@ -25,7 +25,7 @@ EMBEDDED_CHARACTERS = 1_000_000
 
 
 class ReadChunks(Protocol):
-    """Reads an item in a task and yields its chunks, which are tables of one row (`chunk_table`)."""
+    """A function that reads an item in a task and yields the item's chunks, as tables of one row (`chunk_table`)."""
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
         """Yields the chunks of an item."""
@@ -53,26 +53,26 @@ class TextSource(Protocol):
 
 @dataclass(frozen=True)
 class PoolSource:
-    """A cleaned corpus without its held-out documents."""
+    """A corpus as a source of texts: its cleaned documents, without the held-out ones."""
 
     manifest: Manifest
     corpus: CorpusConfig
     measured: tuple[Path, ...] = ()
-    """Prepared corpora whose measured (held-out) text is excluded."""
+    """Folders of prepared corpora whose measured (held-out) documents are excluded."""
 
     def items(self) -> list[dict[str, Any]]:
-        """Returns the items of the pool, which are ranges of files of bounded size."""
+        """Returns the items of the pool. An item is a range of a file, and has a limited size."""
         return numbered_items(self.manifest, self.corpus)
 
     def reader(self, folder: Path) -> ReadChunks:
-        """Returns a reader that cleans like stage `prepare`."""
+        """Returns the function that reads an item and cleans its texts as stage `prepare` does."""
         from adapt.corpus.prepare_corpus import screen_of  # loads Ray
 
         screen = screen_of(self.corpus, folder, measured=self.measured)
         return ReadPool(self.corpus, screen)
 
     def pace(self) -> Pace:
-        """Returns the sizes of the items, from the bytes of the files."""
+        """Returns the sizes of the items, to show reading progress. They are computed from the sizes of the files."""
         return Pace.of(self.items(), self.manifest, self.corpus)
 
     def check(self, tally: Tally) -> None:
@@ -104,7 +104,7 @@ class LinesSource:
         return Pace([self.file.stat().st_size], 1.0)
 
     def check(self, tally: Tally) -> None:
-        """Does nothing, because reading already fails at an unreadable line."""
+        """Checks nothing, because `read_lines` already raises an error at an unreadable line."""
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ class ReadPool:
 
 
 def total_of(tallies: Iterable[tuple[int, str]]) -> Tally:
-    """Adds up the counts of all items. Examples of dropped records come from the first items.
+    """Adds up the counts of all items. If items have too many examples of dropped records, the first items' are kept.
 
     Args:
-      tallies: number of each item, and its counts as in `chunk_table`.
+      tallies: for each item, its number and its counts as JSON (argument `tally` of `chunk_table`).
     """
     total = Tally()
     for _, counts in sorted(tallies):
@@ -160,7 +160,7 @@ def _lines(file: str) -> Iterator[tuple[int, str]]:
 
 
 def _chunks(texts: Iterable[tuple[int, str]]) -> Iterator[tuple[list[tuple[int, str]], bool]]:
-    """Yields the ids and texts of each chunk, and whether it is the last one. The last one may be empty."""
+    """Yields the ids and texts of each chunk, and whether the chunk is the last one. The last chunk may be empty."""
     some: list[tuple[int, str]] = []
     characters = 0
     for number, text in texts:
@@ -179,7 +179,7 @@ def chunk_table(item: int, chunk: int, texts: Sequence[tuple[int, str]], tally: 
         item: number of the item.
         chunk: number of the chunk within the item.
         texts: ids and texts of the chunk.
-        tally: counts of the item (`adapt.corpus.screening.Tally`) as JSON if it is the item's last chunk; else empty.
+        tally: counts of the item (`adapt.corpus.screening.Tally`) as JSON if the chunk is the item's last one; else "".
     """
     return pa.table(
         {

@@ -1,6 +1,6 @@
 """Embedder `tfidf`: weights word counts by rarity, and reduces them to fewer dimensions (latent semantic analysis).
 
-`Bags` counts words of a vocabulary in texts; `vampire` uses it too.
+Class `Bags` counts the words of a vocabulary in texts. The embedder `vampire` also uses `Bags`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class TfidfOptions:
     """Options of the embedder `tfidf`."""
 
     dimension: PositiveInt = 256
-    """Length of each vector. It is smaller if there are fewer words or texts."""
+    """Length of each vector. Vectors are shorter if the sample has too few words or texts for this length."""
     words: PositiveInt = 50_000
-    """Size of the vocabulary, which has the most frequent words of the sample. Other words are ignored."""
+    """Largest size of the vocabulary: the most frequent words of the sample. Other words are ignored."""
     least_documents: PositiveInt = 2
     """Smallest number of texts in which a word must occur to be in the vocabulary."""
     sample_documents: PositiveInt = 100_000
@@ -39,8 +39,8 @@ class TfidfOptions:
 class Tfidf(Embedder):
     """Embeds a text by its words, weighted by rarity, in few dimensions (latent semantic analysis).
 
-    It projects the values (1 + log count) x (1 + log(texts / texts with the word)), scaled to length 1, on the first
-    singular vectors.
+    A word has the value (1 + log count) x (1 + log(texts / texts with the word)). The values of a text's words, scaled
+    to length 1, are projected on the first singular vectors of the sample.
     """
 
     Options = TfidfOptions
@@ -48,7 +48,11 @@ class Tfidf(Embedder):
     packages = ("scikit-learn",)
 
     def learn(self, texts: Sequence[str], folder: Path) -> dict[str, float]:
-        """Learns words, weights and singular vectors (Halko et al. 2011) from a sample, and writes them."""
+        """Learns words, weights and singular vectors from a sample, and writes them (SVD of Halko et al. 2011).
+
+        Raises:
+            DataError: the sample has too few words.
+        """
         from sklearn.decomposition import TruncatedSVD
 
         bags, counts = Bags.learnt(texts, self.options.words, min(self.options.least_documents, len(texts)))
@@ -68,14 +72,14 @@ class Tfidf(Embedder):
         self._weights, self._directions = stored["weights"], stored["directions"]
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
-        """Returns the vectors. A text without a known word has the vector 0."""
+        """Returns the vectors of the texts. A text without a known word has the vector 0."""
         counts, unknown = self._bags.counts(texts)
         vectors = _weighed(counts, self._weights) @ self._directions.T
         return EmbeddedTexts(np.asarray(vectors, np.float32), len(texts), unknown)
 
 
 def _weighed(counts: Any, weights: np.ndarray) -> Any:
-    """Returns the counts as weighted sparse rows of length 1."""
+    """Returns one sparse row per text: (1 + log count) x weight of each word, scaled to length 1."""
     table = counts.copy()
     table.data = (np.log(table.data) + 1) * weights[table.indices]
     lengths = np.sqrt(np.asarray(table.multiply(table).sum(1)).ravel())
@@ -91,14 +95,14 @@ LEAST_WORDS = 10
 
 @dataclass(frozen=True)
 class Bags:
-    """A vocabulary, and word counts of texts."""
+    """A vocabulary, which counts its words in texts."""
 
     words: tuple[str, ...]
     """The vocabulary, sorted."""
 
     @classmethod
     def learnt(cls, texts: Sequence[str], most: int, least_documents: int) -> tuple[Bags, Any]:
-        """Returns the most frequent words, without English stop words, and the word counts of these texts.
+        """Returns a vocabulary of the texts' most frequent words, without English stop words, and the word counts.
 
         Args:
             texts: texts to learn from.

@@ -1,6 +1,6 @@
 """Embedder `transformer`: averages a model's hidden states over the tokens of a text.
 
-`TextTokens` tokenizes for all embedders that read a model.
+Class `TextTokens` tokenizes texts for this embedder and for `static`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ class TransformerOptions:
     pooling: Literal["mean", "first"] = "mean"
     """`mean` averages the states of all tokens of the text; `first` takes the state of the first token."""
     sequence_length: PositiveInt | None = None
-    """Number of tokens per piece into which longer texts are split, at most the model's longest input. null is 32 for
-    `mean`, because hidden states depend on the length of the input: only short pieces make a long document similar to a
-    sentence on the same subject. null is 512 for `first`, which uses only the first piece."""
+    """Largest number of tokens of a piece; longer texts are split into pieces. At most the model's longest input. null
+    is 32 for `mean`, because hidden states depend on the length of the input: only short pieces make a long document
+    similar to a sentence on the same subject. null is 512 for `first`, which uses only the first piece."""
     texts_at_once: PositiveInt = how(32)
-    """Number of texts or pieces per forward pass, sorted by length and packed without padding. Lower it if memory is
-    short.
-    """
+    """Number of texts or pieces per forward pass. They are sorted by length and packed without padding. Lower this
+    number if memory is short."""
 
 
 class TransformerMean(Embedder):
@@ -52,7 +51,7 @@ class TransformerMean(Embedder):
     packages = ("tokenizers",)
 
     def load(self, folder: Path | None) -> None:
-        """Loads the model on the device.
+        """Loads the model and its tokenizer, on the GPU that this process may use, or else on the CPU.
 
         Raises:
             ModelError: the model cannot be read, or its attention cannot be restricted to single documents.
@@ -87,7 +86,7 @@ class TransformerMean(Embedder):
 class TextTokens:
     """Tokenizes texts in the same way as the corpus.
 
-    The object should be kept for the life of a process, because it caches the tokens of words.
+    Keep one object as long as the process runs, because the object caches the tokens of words.
 
     Args:
       pretrained: model with its tokenizer.
@@ -105,12 +104,12 @@ class TextTokens:
         self._special = np.array(tokenizer.backend.encode("").ids, np.int64)
 
     def whole(self, texts: Sequence[str]) -> tuple[list[np.ndarray], int, int]:
-        """Returns the token ids of each text with special tokens, and the numbers of all and of unknown tokens."""
+        """Returns each text's token ids with special tokens, the number of all tokens, and that of unknown tokens."""
         found = self._quick(texts)
         return found.lists(IDS), *self._counted(found.columns[IDS])
 
     def without_special(self, texts: Sequence[str]) -> tuple[list[np.ndarray], int, int]:
-        """Returns the token ids of each text without special tokens, and the numbers of all and of unknown tokens."""
+        """Returns each text's token ids without special tokens, the number of these, and that of unknown tokens."""
         found = self._quick(texts)
         ids = found.columns[IDS]
         kept = ~np.isin(ids, self._special)

@@ -1,17 +1,18 @@
 """Defines and trains VAMPIRE's topic model (Gururangan et al., ACL 2019), a variational autoencoder of bags of words.
 
 The encoder maps a bag of words x through two layers, h0 = relu(A0 x) and h1 = relu(A1 h0), to the mean and log variance
-of a normal distribution. The softmax of a draw z from it gives the share of each topic, theta. The logits of the words
-are N(B theta) + b. N scales the topics' contributions to each word's logit to mean 0 and variance 1 over the documents
-of a batch, so that topics do not consist of the most frequent words only. b is the logarithm of the words' frequencies,
-so topics describe how a document differs from the average. The loss of a document is -sum_w x_w log softmax(logits)_w +
+of a normal distribution. A number z is drawn from this distribution for each topic, and theta = softmax(z) is the share
+of each topic in the document. The logits of the words are N(B theta) + b. For each word, N scales the topics'
+contributions to the logit to mean 0 and variance 1 over the documents of a batch, so that topics do not consist of the
+most frequent words only. b is the logarithm of the words' frequencies, so topics describe how a document differs from
+the average document. The loss of a document is -sum_w x_w log softmax(logits)_w +
 weight KL(N(mean, variance) || N(0, 1)).
 
 The published code normalizes B theta + b, which removes b again. Here b is added after the normalization.
 
-Training ends when the topics' coherence (NPMI) no longer rises, and the best epoch is kept. This module does not use
-Ray. Noise and dropout of a batch depend only on the seed, the epoch and the number of the batch, so a resumed run
-restores only weights and optimizer.
+Training ends when the topics' coherence (NPMI) no longer rises, and keeps the weights of the best epoch. This module
+does not use Ray. Noise and dropout of a batch depend only on the seed, the epoch and the number of the batch, so a
+checkpoint needs no state of random generators.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ from adapt.train.metric_trackers import File
 from adapt.train.training_run import METRICS_FILE
 
 MIXES = {"mixed": 0.0, "published": -20.0}
-"""Weight of h1 in a document's vector; h0 and theta have the weight 1.
+"""Weight of h1 in a document's vector, keyed by the option `mix`. h0 and theta have the weight 1.
 
-VAMPIRE's code mixes its layers by the softmax of (1, -20, 1): half h0, half theta, and almost no h1. The script of
-kNN-TAPT uses the three numbers themselves as weights, so that -20 h1 dominates.
+VAMPIRE's code adds the layers with the softmax of (1, -20, 1) as weights: half h0, half theta, and almost no h1
+(`mixed`). The script of kNN-TAPT uses the numbers 1, -20 and 1 as weights, so that -20 h1 dominates (`published`).
 """
 NOISE = 1e-3
 """Number that is added to variances when logits are normalized, as in the published code."""
 MOST_LOG_VARIANCE = 10.0
-"""Largest log variance. A document of thousands of unusual words would otherwise overflow the divergence, or spoil
-Adam's moments for the rest of the training."""
+"""Largest log variance of the encoder's output. Without this limit, the divergence of a document with thousands of
+unusual words would overflow, or would spoil Adam's moments for the rest of the training."""
 
 
 class SparseBags(NamedTuple):
-    """Bags of words of n documents, in one list."""
+    """Bags of words of n documents, concatenated in flat tensors."""
 
     words: Tensor
     """Word ids of the first document, then of the second, and so on, int64 [m]."""
@@ -61,19 +62,19 @@ class SparseBags(NamedTuple):
 
     @classmethod
     def of(cls, table: Any, device: torch.device | str = "cpu") -> SparseBags:
-        """Converts the rows of a sparse CSR table."""
+        """Converts a sparse CSR table of word counts, in which each row is a document."""
         words, starts = (torch.from_numpy(part.astype("int64")) for part in (table.indices, table.indptr[:-1]))
         return cls(words.to(device), torch.from_numpy(table.data).to(device), starts.to(device))
 
     @property
     def documents(self) -> Tensor:
-        """Number of the document of each word [m]."""
+        """For each entry of `words`, the index of its document [m]."""
         lengths = torch.diff(self.starts, append=self.starts.new_tensor([len(self.words)]))
         return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
 
 
 class Draw(NamedTuple):
-    """Random numbers for a batch of n documents."""
+    """Random numbers for one training step on a batch of n documents."""
 
     noise: Tensor
     """Draws from a standard normal distribution [n, topics]."""
@@ -82,7 +83,7 @@ class Draw(NamedTuple):
 
     @classmethod
     def by_seed(cls, seed: int, documents: int, topics: int, dropout: float) -> Draw:
-        """Draws the numbers from a seed, with the same result on all machines."""
+        """Draws the numbers from a seed on the CPU, so that the result is the same on all machines."""
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(documents, topics, generator=generator)
         kept = torch.rand(documents, topics, generator=generator) >= dropout
@@ -90,7 +91,7 @@ class Draw(NamedTuple):
 
 
 class Posterior(NamedTuple):
-    """Output of the encoder: its layers, and the normal distribution of z."""
+    """Output of the encoder: its hidden layers, and the mean and log variance of z."""
 
     layers: tuple[Tensor, Tensor]
     """h0 and h1 [n, topics]."""
@@ -114,7 +115,7 @@ class TopicVae(nn.Module):
         self.first = nn.EmbeddingBag(words, topics, mode="sum")  # a linear layer for sparse counts
         self.first_bias = nn.Parameter(torch.empty(topics))
         for parameter in self.first.weight, self.first_bias:
-            nn.init.uniform_(parameter, -(words**-0.5), words**-0.5)  # as torch initializes linear layers
+            nn.init.uniform_(parameter, -(words**-0.5), words**-0.5)  # torch's default for linear layers
         self.second = nn.Linear(topics, topics)
         self.mean, self.log_variance = nn.Linear(topics, topics), nn.Linear(topics, topics)
         self.decoder = nn.Linear(topics, words, bias=False)
@@ -149,7 +150,7 @@ class TopicVae(nn.Module):
     def vectors(self, bags: SparseBags, mix: str) -> Tensor:
         """Returns the documents' vectors [n, topics].
 
-        They are h0 + theta + MIXES[mix] h1, with the theta of the mean, without noise.
+        A vector is h0 + MIXES[mix] h1 + theta, where theta is the softmax of the mean of z: no noise is drawn.
         """
         posterior = self.posterior(bags)
         one, two = posterior.layers
@@ -167,7 +168,7 @@ def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
 
 
 def log_likelihood(logits: Tensor, bags: SparseBags) -> Tensor:
-    """Returns the log probability of all words of all documents, whose logits are [n, words]."""
+    """Returns the summed log probability of all words of all documents. `logits` is [n, words]."""
     documents = bags.documents
     words = logits[documents, bags.words] * bags.counts
     lengths = bags.counts.new_zeros(len(logits)).index_add(0, documents, bags.counts)
@@ -210,7 +211,7 @@ class TopicTraining:
 
     @property
     def steps_an_epoch(self) -> int:
-        """Number of batches per epoch. Each has at least two documents, which the normalization needs."""
+        """Number of batches per epoch. Each batch has at least two documents, because N needs their variance."""
         texts = int(self.counts.shape[0])
         return max(1, min(-(-texts // self.options.batch_size), texts // 2))
 
@@ -223,8 +224,8 @@ class TopicTraining:
         """Trains until the coherence has not risen for `patience` epochs, or until the last epoch.
 
         Args:
-            report: receives metrics about every second, and after each epoch.
-            file: file for the state after each epoch.
+            report: function that is called with metrics about every second and after each epoch.
+            file: file to which the training state is written after each epoch.
 
         Raises:
             TrainingError: the loss is not finite.
@@ -236,7 +237,7 @@ class TopicTraining:
             self.save(file)
 
     def _train(self, epoch: int, report: Callable[[dict[str, Any]], None]) -> float:
-        """Trains on all documents in the order of this epoch. Returns their mean loss."""
+        """Trains on all documents, in an order that depends on the epoch. Returns the mean loss of the documents."""
         total, documents, began, before = 0.0, 0, time.monotonic(), self.seconds
         reported = began
         for number, chosen in enumerate(self._batches(epoch)):
@@ -250,7 +251,7 @@ class TopicTraining:
         return total / documents
 
     def _step(self, chosen: np.ndarray, seed: int) -> float:
-        """Makes an optimizer step on a batch. Returns its mean loss."""
+        """Makes an optimizer step on a batch. Returns the mean loss of the batch's documents."""
         options = self.options
         drawn = Draw.by_seed(seed, len(chosen), options.topics, options.dropout)
         bags = SparseBags.of(self.counts[chosen], self.device)
@@ -265,12 +266,12 @@ class TopicTraining:
         return value
 
     def _batches(self, epoch: int) -> Iterator[np.ndarray]:
-        """Yields the numbers of the documents of each batch; all batches have about the same size."""
+        """Yields the indices of the documents of each batch. The sizes of batches differ by at most one document."""
         order = np.random.default_rng((self.seed % 2**63, epoch)).permutation(self.counts.shape[0])
         yield from np.array_split(order, self.steps_an_epoch)
 
     def _look(self) -> float:
-        """Measures the topics' coherence after an epoch, and keeps the weights of the best epoch."""
+        """Measures the topics' coherence after an epoch. Keeps the weights if it is the best epoch so far."""
         npmi = mean_npmi(self.model.topics.cpu().numpy(), self._by_word)
         if npmi > self.best.npmi:
             weights = {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
@@ -309,7 +310,8 @@ def mean_npmi(topics: np.ndarray, counts: Any, most: int = TOP_WORDS_OF_TOPIC) -
     """Returns the mean normalized pointwise mutual information (Bouma 2009) of the pairs of each topic's top words.
 
     NPMI(v, w) = log(p(v, w) / (p(v) p(w))) / -log p(v, w), where p is a share of documents. Pairs that never occur
-    together count as 0, as in VAMPIRE's code (the limit is -1), and so do pairs that occur in every document.
+    together count as 0, as in VAMPIRE's code, although the limit of the formula is -1. Pairs that occur together in
+    every document count as 0 too.
 
     Args:
         topics: weights of words in topics [topics, words].
@@ -332,12 +334,12 @@ def mean_npmi(topics: np.ndarray, counts: Any, most: int = TOP_WORDS_OF_TOPIC) -
 
 WEIGHTS_FILE = "vampire.safetensors"
 STATE_FILE = "training.pt"
-"""File with the training state after each epoch; removed when the training has finished."""
+"""Name of the file with the training state. It is written after each epoch and removed when the training has ended."""
 EMBEDDED_AT_ONCE = 512
 
 
 def train_topics(counts: Any, options: VampireOptions, seed: int, folder: Path) -> dict[str, float]:
-    """Trains a topic model, resuming an interrupted run, and writes the weights of the best epoch.
+    """Trains a topic model and writes the weights of the best epoch. An interrupted training is resumed.
 
     Args:
         counts: word counts, as in `TopicTraining`.
@@ -382,7 +384,7 @@ class TopicVectors:
         self._model.to(self._device).eval()
 
     def __call__(self, counts: Any) -> np.ndarray:
-        """Returns the vectors, float32 [n, topics], of documents with these word counts, sparse [n, words]."""
+        """Returns the vectors of documents, float32 [n, topics], from their word counts, sparse [n, words]."""
         parts = [np.zeros((0, self._options.topics), np.float32)]
         with torch.inference_mode():
             for start in range(0, counts.shape[0], EMBEDDED_AT_ONCE):

@@ -21,7 +21,7 @@ class VampireOptions:
     topics: PositiveInt = 81
     """Number of topics, which is also the length of each vector."""
     words: PositiveInt = 30_000
-    """Size of the vocabulary, which has the most frequent words of the sample. Other words are ignored."""
+    """Largest size of the vocabulary: the most frequent words of the sample. Other words are ignored."""
     least_documents: PositiveInt = 3
     """Smallest number of texts in which a word must occur to be in the vocabulary."""
     dropout: ProperFraction = 0.49
@@ -33,12 +33,13 @@ class VampireOptions:
     epochs: PositiveInt = 50
     """Largest number of passes over the sample."""
     patience: PositiveInt = 5
-    """Training ends after this many epochs without more coherent topics (NPMI). The best epoch is kept."""
+    """Training ends when the coherence of the topics (NPMI) has not risen for this many epochs. The weights of the best
+    epoch are kept."""
     annealing_steps: PositiveInt = 1000
     """Number of steps over which the weight of the divergence (KL term) rises from 0 to 1."""
     mix: Literal["mixed", "published"] = "mixed"
-    """Combination of the layers into a vector: `mixed` is h0 + theta, `published` is h0 - 20 h1 + theta
-    (`adapt.embed.vae`)."""
+    """How a text's vector is computed: `mixed` is h0 + theta, `published` is h0 - 20 h1 + theta, where h0 and h1 are
+    the hidden layers of the encoder and theta is the shares of topics (`adapt.embed.vae`)."""
     sample_documents: PositiveInt = 100_000
     """Number of texts per source that the model is trained on."""
 
@@ -51,7 +52,7 @@ class Vampire(Embedder):
     packages = ("scikit-learn",)
 
     def learn(self, texts: Sequence[str], folder: Path) -> dict[str, float]:
-        """Trains until the topics' coherence no longer rises, and resumes interrupted runs; see `adapt.embed.vae`.
+        """Trains a topic model until the topics' coherence no longer rises. An interrupted training is resumed.
 
         Raises:
             DataError: the sample has too few words.
@@ -72,6 +73,6 @@ class Vampire(Embedder):
         self._bags, self._vectors = Bags.load(folder), TopicVectors(folder, self.options)
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
-        """Returns the vectors of texts, from the mean of each text's distribution over topics, without noise."""
+        """Returns the vectors of the texts. They are computed without noise, so they do not vary between calls."""
         counts, unknown = self._bags.counts(texts)
         return EmbeddedTexts(self._vectors(counts), len(texts), unknown)

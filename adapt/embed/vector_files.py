@@ -1,7 +1,8 @@
-"""Stores vectors as Parquet files, one per chunk of texts, with columns `id` (int64) and `vector`, and builds an index.
+"""Stores the vectors of texts in Parquet files, and builds an index of them on the cluster.
 
-Vectors have length 1, because they are compared by cosine. They are stored as float16 or float32. The index is built on
-the cluster, in one task per part, so that no process holds all vectors.
+There is one file per chunk of texts, with columns `id` (int64) and `vector`. Vectors have length 1, because they are
+compared by cosine, and are stored as float16 or float32. Each part of the index is built by its own task, so that no
+process holds all vectors.
 """
 
 import zlib
@@ -23,11 +24,11 @@ from adapt.support.errors import StorageError
 
 ID, VECTOR = "id", "vector"
 _CHECKSUM = "crc32"
-"""Key of the checksum of ids and vectors in a file's metadata. A resumed run checks finished files by it."""
+"""Key, in a file's metadata, of the checksum of its ids and vectors. A resumed run checks finished files with it."""
 
 
 def chunk_file(item: int, chunk: int) -> str:
-    """Returns the name of a chunk's file; names sort in the order of the texts."""
+    """Returns the name of a chunk's file. Sorted by name, files are in the order of the texts."""
     return f"vectors-{item:07d}-{chunk:06d}.parquet"
 
 
@@ -51,7 +52,7 @@ def write_vectors(file: Path, ids: np.ndarray, vectors: np.ndarray, counts: Mapp
 def known_counts(file: Path) -> dict[str, int] | None:
     """Returns the counts that `write_vectors` stored with a chunk.
 
-    Returns None if the file of the chunk does not exist yet or has changed.
+    Returns None if the file of the chunk does not exist yet, or if its ids and vectors do not fit its checksum.
     """
     if not file.exists():
         return None
@@ -105,7 +106,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WritePart:
-    """Writes a part of the vectors for an index."""
+    """A function that writes one part of an index: a range of all vectors, minus their mean."""
 
     files: Sequence[Path]
     """All files of vectors, in order."""
@@ -115,7 +116,7 @@ class WritePart:
     dimension: int
     part_vectors: int
     centre: np.ndarray
-    """Vector that is subtracted from all vectors."""
+    """Vector that is subtracted from each vector: the mean of all vectors."""
 
     def __call__(self, number: int) -> int:
         """Writes part `number` and returns its number of vectors."""
@@ -134,12 +135,12 @@ class WritePart:
 
 @dataclass(frozen=True)
 class SumUp:
-    """Adds up the vectors of a file."""
+    """A function that adds up the vectors of one of the files."""
 
     files: Sequence[Path]
 
     def __call__(self, number: int) -> tuple[np.ndarray, int]:
-        """Returns the sum of the vectors scaled to length 1, float64 [d], and the number of vectors that are not 0."""
+        """Scales the vectors of file `number` to length 1. Returns their sum, float64 [d], and how many are not 0."""
         vectors = read_vectors(self.files[number])[1]
         return scaled(vectors).sum(0), int(vectors.any(1).sum())
 
@@ -169,14 +170,14 @@ def build_on_cluster(
 ) -> IndexFacts:
     """Builds an index on the cluster to which this process is connected.
 
-    The mean of all vectors is subtracted from each. It carries no information, and if it dominates, as in many models,
-    all documents are near each other: the nearest documents are then those of similar length, and transport plans
-    spread over the whole pool.
+    The mean of all vectors is subtracted from each vector, because the mean says nothing about a single document. In
+    many models the mean dominates the vectors, so that without this step all documents would be near each other: the
+    nearest documents would be those of similar length, and transport plans would spread over the whole pool.
 
     Args:
-        embedded: folder of the vectors; see `adapt.embed.vector_files`.
+        embedded: folder with the files that `write_vectors` wrote.
         folder: folder for the index, in a file system that all nodes see.
-        embedder: name of the embedder that computed the vectors.
+        embedder: identity of the embedder that computed the vectors.
         dimension: length of the vectors.
         memory_bytes: memory that a machine may use for the index.
         queries: expected number of queries.

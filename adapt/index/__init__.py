@@ -1,10 +1,11 @@
-"""Searches many vectors for nearest neighbours by cosine, exactly or approximately. Vectors lie in parts of fixed size.
+"""Searches many vectors for nearest neighbours by cosine, exactly or approximately.
 
-The index only proposes candidates, by a scan of all vectors, inverted lists or a graph. The distances of candidates are
-then computed exactly from the vectors themselves. If two vectors have the same distance, the smaller id comes first.
+Vectors are stored in parts of at most 2^20 vectors. An index proposes candidates: it scans all vectors, or uses
+inverted lists or a graph, which faiss builds. The distances of the candidates are then computed exactly from the
+vectors themselves. If two vectors have the same distance, the vector with the smaller id comes first.
 
-- `exact_search`: memory-mapped parts of vectors, exact search in a part, and merging the results of several parts.
-- `index_kinds`: chooses the kind of index; inverted lists and graphs by faiss.
+- `exact_search`: stores parts of vectors, searches one part exactly, and merges the results of several parts.
+- `index_kinds`: chooses the kind of index, and calls faiss for inverted lists and graphs.
 - `index_files`: builds the files of an index from a stream of vectors.
 - `vector_index`: searches an index, in one process or in several.
 """

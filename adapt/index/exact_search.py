@@ -1,15 +1,15 @@
-"""Stores vectors in parts, and finds the exact nearest neighbours in a part.
+"""Stores vectors in parts, and finds the exact nearest neighbours of queries in a part.
 
-Each part has two memory-mapped npy files (vectors and ids).
+A part consists of two memory-mapped npy files: one holds the vectors, the other their ids.
 Vectors have length 1 and are stored in float16. All their values are multiples of 2^-24, so products of two values are
 multiples of 2^-48, and no partial sum of a dot product is above 2 (Cauchy and Schwarz). Such numbers fit into the 53
 bits of a float64, so no sum is ever rounded. Hence distances do not depend on the order of summation, which varies with
 threads, devices and the number of vectors compared at once.
 
-Neighbours from several parts are merged. Equally near vectors are ordered by id. A scan in float32 first finds more
-candidates than needed, and their distances are then computed exactly. The error of float32 is bounded, so these
-distances show whether a vector outside the candidates could still be nearer. If so, the scan is repeated with more
-candidates.
+A search of a part first scans all its vectors in float32, and takes more candidates than needed. Then the distances of
+the candidates are computed exactly. The rounding error of the scan is bounded, so the exact distances show whether a
+vector that is no candidate could still be nearer. If so, the scan is repeated with more candidates. The results of
+several parts are merged. Equally near vectors are ordered by id.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,8 @@ VectorBatch = tuple[np.ndarray, np.ndarray]
 class VectorPart:
     """The vectors of one part, with their ids.
 
-    The files are memory-mapped as long as the object exists. Pages that were read count as memory of the process.
+    The files are memory-mapped as long as this object exists. Pages of the files that were read count as memory of the
+    process.
     """
 
     number: int
@@ -47,7 +48,7 @@ class VectorPart:
         """Memory-maps the files of a part.
 
         Raises:
-            StorageError: a file is missing, damaged, or does not fit the other.
+            StorageError: a file is missing or damaged, or the two files do not fit each other.
         """
         ids, rows = _mapped(folder / ids_file(number)), _mapped(folder / rows_file(number))
         if len(ids) != len(rows) or ids.dtype != np.int64 or rows.dtype != np.float16:
@@ -55,9 +56,9 @@ class VectorPart:
         return cls(number, ids, rows)
 
     def positions_of(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the positions in the part of the vectors with these sorted ids, in rising order, int64.
+        """Returns where the part stores the vectors with the given ids: positions in rising order, int64.
 
-        Ids of other parts are ignored.
+        `ids` must be sorted. Ids that are not in this part are ignored.
         """
         if not len(ids):
             return np.zeros(0, np.int64)
@@ -121,7 +122,7 @@ def _mapped(file: Path) -> np.ndarray:
 
 
 def unit_rows(vectors: np.ndarray, dimension: int | None = None) -> np.ndarray:
-    """Scales vectors to length 1, float16 [n, d]. Vectors of length 0 stay 0.
+    """Returns vectors scaled to length 1, float16 [n, d]. Vectors of length 0 stay 0.
 
     Args:
       vectors: vectors of any floating type [n, d].
@@ -145,7 +146,7 @@ def unit_rows(vectors: np.ndarray, dimension: int | None = None) -> np.ndarray:
 
 
 def scaled(vectors: np.ndarray) -> np.ndarray:
-    """Scales finite vectors to length 1, float64 [n, d]; vectors of length 0 stay 0."""
+    """Returns finite vectors scaled to length 1, float64 [n, d]. Vectors of length 0 stay 0."""
     wide = vectors.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     unit: np.ndarray = wide / np.where(lengths > 0, lengths, 1.0)
@@ -153,7 +154,7 @@ def scaled(vectors: np.ndarray) -> np.ndarray:
 
 
 def centred(vectors: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """Scales finite vectors to length 1 and subtracts a centre, float64 [n, d]. Vectors of length 0 stay 0.
+    """Scales finite vectors to length 1, then subtracts a centre. Returns float64 [n, d]; vectors of length 0 stay 0.
 
     Args:
       vectors: finite vectors [n, d].
@@ -165,7 +166,7 @@ def centred(vectors: np.ndarray, centre: np.ndarray) -> np.ndarray:
 
 
 def distances_to(row: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Returns the exact distances 1 - cosine of a vector to others, from 0 to 2, float64 [m].
+    """Returns the exact distance, 1 - cosine, between one vector and each of the others: from 0 to 2, float64 [m].
 
     Args:
         row: a vector of length 1, float16 [d].
@@ -176,8 +177,8 @@ def distances_to(row: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 Nearest = tuple[np.ndarray, np.ndarray]
-"""Distances in rising order, float64 [queries, k], and ids, int64 [queries, k]. A missing result has distance inf and
-id -1."""
+"""Result of a search: for each query, the distances of its k nearest vectors in rising order, float64 [queries, k], and
+the ids of these vectors, int64 [queries, k]. A missing result has distance inf and id -1."""
 NOBODY = -1
 """Id or position of a missing result."""
 
@@ -195,9 +196,9 @@ def no_neighbours(queries: int, count: int) -> Nearest:
 
 
 def nearest_first(distances: np.ndarray, ids: np.ndarray, count: int) -> Nearest:
-    """Returns the `count` nearest results of each query, from results in any order [queries, any number].
+    """Returns the `count` nearest of the results of each query.
 
-    Missing results have distance inf and id -1.
+    The given results are [queries, any number] in any order. A missing result has distance inf and id -1.
     """
     order = np.lexsort((ids, distances), axis=-1)[:, :count]
     nearest = no_neighbours(len(distances), count)
@@ -207,22 +208,22 @@ def nearest_first(distances: np.ndarray, ids: np.ndarray, count: int) -> Nearest
 
 
 def merge_nearest(results: Sequence[Nearest], count: int) -> Nearest:
-    """Merges the results of parts, which have no id in common.
+    """Merges the results that a search found in several parts. No two parts have an id in common.
 
-    Each result must have the `count` nearest vectors of its part, or all vectors if the part has fewer.
+    For each query, a result must contain the `count` nearest vectors of its part, or all vectors if the part has fewer.
     """
     distances, ids = (np.concatenate([result[number] for result in results], axis=1) for number in (0, 1))
     return nearest_first(distances, ids, count)
 
 
 BLOCK_BYTES = 64 * 2**20
-"""Largest size of a block of vectors in float32 that is compared at once [bytes]."""
+"""Largest size of a block of vectors that one call compares with the queries, in float32 [bytes]."""
 MOST_ON_GPU = 2048
 """Largest number of neighbours that faiss can find on a GPU."""
 
 
 def nearest_of(part: VectorPart, queries: np.ndarray, count: int, among: np.ndarray | None = None) -> Nearest:
-    """Finds the nearest vectors of a part by comparing all of them.
+    """Finds the vectors of a part that are nearest to each query, by comparing all vectors with the query.
 
     Args:
       part: part with n vectors.
@@ -247,7 +248,7 @@ def nearest_of(part: VectorPart, queries: np.ndarray, count: int, among: np.ndar
 
 
 def ranked(part: VectorPart, queries: np.ndarray, positions: np.ndarray, count: int) -> Nearest:
-    """Finds the nearest vectors among candidates, by exact distances.
+    """Returns the candidates that are nearest to each query, by their exact distances.
 
     Args:
       part: part with the candidates.
@@ -257,21 +258,21 @@ def ranked(part: VectorPart, queries: np.ndarray, positions: np.ndarray, count: 
     """
     distances, ids = no_neighbours(*positions.shape)
     for number, (query, candidates) in enumerate(zip(queries, positions, strict=True)):
-        known = np.sort(candidates[candidates != NOBODY])  # sorted, so that files are read forwards
+        known = np.sort(candidates[candidates != NOBODY])  # sorted, to read the file from front to back
         distances[number, : len(known)] = distances_to(query, part.rows[known])
         ids[number, : len(known)] = part.ids[known]
     return nearest_first(distances, ids, count)
 
 
 def _error(dimension: int) -> float:
-    """Returns the largest error of a dot product of unit vectors in float32. It holds for any order of summation."""
+    """Returns a bound on the rounding error of a float32 dot product of unit vectors, for any order of summation."""
     return 2.0 * dimension * 2.0**-24
 
 
 def _scanned(
     rows: np.ndarray, queries: np.ndarray, depth: int, among: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the `depth` largest dot products per query, float32 [q, depth], and the positions of their rows."""
+    """Returns the `depth` largest dot products of each query, float32 [q, depth], and the positions of their rows."""
     step, size = max(1, BLOCK_BYTES // (4 * rows.shape[1])), len(rows) if among is None else len(among)
     buffer = np.empty((min(step, size), rows.shape[1]), np.float32)
     scores = np.full((len(queries), depth), -np.inf, np.float32)

@@ -1,4 +1,4 @@
-"""Builds the files of an index: `index.json`, which describes it, and structures that find candidates in its parts."""
+"""Builds the files of an index: `index.json`, which describes the index, and a file per part that finds candidates."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -23,14 +23,14 @@ from adapt.support.errors import DataError
 
 INDEX_FILE = "index.json"
 CENTRE_FILE = "centre.npy"
-"""Name of the file with the mean of all vectors of length 1. The mean was subtracted from the vectors before
-indexing."""
+"""Name of the file with the mean of all vectors, each scaled to length 1. The vectors were indexed after this mean was
+subtracted from them."""
 MEMORY_BYTES = 8 * 2**30
-"""Default memory for an index, on a machine that holds the whole index [bytes]."""
+"""Default size of the memory for an index, if one machine holds the whole index [bytes]."""
 T = TypeVar("T")
 Spread = Callable[[Callable[[int], T], Sequence[int]], list[T]]
-"""Function that calls another function with each of some numbers, here or on workers, and returns the results in
-order."""
+"""Type of a function that calls another function with each number of a list, and returns the results in the order of
+the list. The calls run in this process or in tasks of the cluster."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ def index_parts(
       sizes: number of vectors in each part.
       embedder: identity of the embedder.
       dimension: dimension of the vectors.
-      memory_bytes: memory for the index, on a machine that holds all of it.
+      memory_bytes: memory for the index, on a machine that holds the whole index.
       queries: expected number of queries.
       kind: kind of index. `auto` chooses the kind (`adapt.index.index_kinds`).
-      spread: function that runs the indexing of the parts, here or on workers.
+      spread: function that calls the indexing for each part, in this process or in tasks of the cluster.
 
     Raises:
-      DataError: there is no vector, or an id is in two parts.
+      DataError: there is no vector, there are too few for `kind`, or an id is in two parts.
       ConfigError: there is no such kind.
     """
     if not sum(sizes):
@@ -118,27 +118,27 @@ def index_parts(
 
 @dataclass(frozen=True)
 class AddCandidates:
-    """A function that indexes one part of a folder."""
+    """A function that indexes the part with a given number, in a folder of parts."""
 
     folder: Path
 
     def __call__(self, number: int) -> None:
-        """Writes the file of candidates of a part."""
+        """Writes the file that finds candidates in part `number`."""
         add_candidates(VectorPart.open(self.folder, number), self.folder)
 
 
 def centre_in(folder: Path) -> np.ndarray | None:
-    """Returns the mean that must be subtracted from queries of an index, float64 [d]. None if the index has no mean."""
+    """Returns the mean to subtract from the queries of the index in `folder`, float64 [d]. None if there is no mean."""
     file = folder / CENTRE_FILE
     return np.load(file, allow_pickle=False) if file.exists() else None
 
 
 def rows_at(folder: Path, positions: np.ndarray) -> np.ndarray:
-    """Returns vectors of an index, of length 1, float16 [n, d].
+    """Returns the vectors of an index at the given positions, scaled to length 1, float16 [n, d].
 
     Args:
       folder: folder of the index.
-      positions: positions of the vectors among the vectors of all parts, in rising order.
+      positions: positions in rising order. They count the vectors of all parts, one part after another.
     """
     return _rows(folder, IndexFacts.load(folder).parts, positions)
 
@@ -157,7 +157,7 @@ def _check_distinct(folder: Path, parts: int) -> None:
     """Checks that no id is in two parts."""
     ids = [VectorPart.open(folder, number).ids for number in range(parts)]
     ids = [ids_of_part for ids_of_part in ids if len(ids_of_part)]
-    # parts with separate ranges of ids share no id
+    # no id is in two parts if the ids of each part are larger than all ids of the part before
     if all(earlier.max() < later.min() for earlier, later in pairwise(ids)):
         return
     check_unique(np.concatenate(ids))

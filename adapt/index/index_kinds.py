@@ -1,16 +1,16 @@
-"""Chooses the kind of index by size and memory. faiss finds candidates, by inverted lists (IVF) or a graph (HNSW).
+"""Chooses the kind of index by size and memory, and finds candidates with faiss: inverted lists (IVF), graphs (HNSW).
 
-| vectors | what fits into memory | queries | kind | bytes of memory per vector of d dimensions | what it does |
+| vectors | what fits into memory | queries | kind | bytes of memory per vector of d dimensions | what a search does |
 |---|---|---|---|---|---|
-| up to 2^20 | | | flat | 0 | compares all; exact |
-| more | codes and graph | as many as vectors, or more | hnsw | 2 d + 280 | walks a graph of neighbours |
-| more | codes | fewer | ivf | d + 8 | compares those near the same centres, in 8 bits per dimension |
-| more | less | any | ivf_pq | d / 8 + 8 | the same, in 1 bit per dimension |
+| up to 2^20 | | | flat | 0 | compares all vectors; exact |
+| more | hnsw | as many as vectors, or more | hnsw | 2 d + 280 | walks a graph of neighbours |
+| more | ivf | fewer, or hnsw does not fit | ivf | d + 8 | compares the nearest lists, in 8 bits per dimension |
+| more | neither | any | ivf_pq | d / 8 + 8 | compares the nearest lists, in 1 bit per dimension |
 
-Building a graph takes some hundred comparisons per vector, and a query some thousand. Inverted lists compare a share of
-all vectors per query, so a graph pays off if there are as many queries as vectors. The vectors themselves (2 d bytes
-each) stay on disk with every kind, and candidates are read from there. All parts share the centres of the lists, so the
-result of a search does not depend on how vectors are distributed over parts.
+Adding a vector to a graph takes some hundred comparisons, and a query some thousand. Inverted lists compare each query
+with a share of all vectors, so a graph pays off if there are as many queries as vectors. Every kind leaves the vectors
+themselves (2 d bytes each) on disk, and reads those of the candidates from there. All parts share the centres of the
+lists, so the result of a search does not depend on how vectors are distributed over parts.
 """
 
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ from adapt.support.errors import ConfigError, DataError, nearest
 
 IndexKind = Literal["flat", "ivf", "ivf_pq", "hnsw"]
 FLAT_VECTORS = 2**20
-"""Number of vectors up to which all of them are compared with each query."""
+"""Largest number of vectors for which each query is compared with all of them."""
 LINKS = 32
-"""Number of neighbours of a vector in the graph. In the lowest layer of the graph, a vector has twice as many."""
+"""Number of neighbours of a vector in the graph of kind hnsw. In the lowest layer, a vector has twice as many."""
 LEAST: dict[IndexKind, int] = {"ivf": 100, "ivf_pq": 1000}
-"""Smallest number of vectors from which centres can be learnt, keyed by kind."""
+"""Smallest number of vectors from which the centres of the inverted lists can be learnt, keyed by kind."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class IndexPlan:
 
     kind: IndexKind
     lists: int = 0
-    """Number of inverted lists, each around a centre: twice the square root of the number of vectors."""
+    """Number of inverted lists: twice the square root of the number of vectors. Each list contains the vectors nearest
+    to its centre. 0 for the kinds without lists."""
 
 
 def plan_index(
@@ -50,7 +51,7 @@ def plan_index(
     Args:
       vectors: number of vectors.
       dimension: dimension of the vectors.
-      memory_bytes: memory for the index, on a machine that holds all of it.
+      memory_bytes: memory for the index, on a machine that holds the whole index.
       queries: expected number of queries.
       kind: kind of index, or `auto`.
 
@@ -90,13 +91,13 @@ def code_bytes(dimension: int) -> int:
 
 TRAINED_FILE = "centres.faiss"
 TRAINED_ON = 64
-"""Number of vectors per list from which the centres are learnt."""
+"""Size of the sample from which the centres of the lists are learnt [vectors per list]."""
 MORE = {"ivf": 1.25, "ivf_pq": 8.0, "hnsw": 1.0}
-"""Number of candidates per requested neighbour, keyed by kind. Codes of fewer bits rank less accurately and need
-more."""
+"""Number of candidates per requested neighbour, keyed by kind. Kinds that store fewer bits per vector rank less
+accurately, so they need more candidates."""
 FIRST_WIDTH = {"ivf": 8, "ivf_pq": 8, "hnsw": 64}
-"""Default width of a search, keyed by kind. The width is the number of lists searched, or of candidates in the
-graph."""
+"""Default width of a search, keyed by kind. The width is the number of inverted lists that are searched, or the number
+of candidates that a walk through the graph keeps."""
 _BLOCK = 2**15
 
 
@@ -106,19 +107,19 @@ def candidates_file(number: int) -> str:
 
 
 def widest(plan: IndexPlan) -> int:
-    """Returns the largest width of a search that is useful."""
+    """Returns the largest useful width of a search: all lists, or 2^14 candidates in a graph."""
     return plan.lists or 2**14
 
 
 def train_candidates(plan: IndexPlan, sample: np.ndarray, folder: Path) -> None:
-    """Learns centres and codes from a sample of unit vectors [s, d], and writes them as an index without vectors."""
+    """Learns centres and codes from a sample of unit vectors [s, d]. Writes them as a faiss index without vectors."""
     index = _untrained(plan, sample.shape[1])
     index.train(padded(sample.astype(np.float32), index.d))
     _write(index, folder / TRAINED_FILE)
 
 
 def add_candidates(part: VectorPart, folder: Path) -> None:
-    """Writes the index of a part's vectors. The index finds positions in the part and not ids."""
+    """Writes the faiss index of a part. Searches of this index return positions in the part instead of ids."""
     faiss = faiss_library()
     index = faiss.read_index(str(folder / TRAINED_FILE))
     for start in range(0, len(part.rows), _BLOCK):
@@ -128,23 +129,23 @@ def add_candidates(part: VectorPart, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Proposer:
-    """An opened index that proposes candidates in one part."""
+    """The opened faiss index of one part, which proposes candidates."""
 
     plan: IndexPlan
     index: Any
     """The faiss index."""
     gpu: Any = None
-    """Faiss's resources of the GPU that holds the index. None if the index is in main memory."""
+    """The faiss object that manages memory of the GPU that holds the index. None if the index is in main memory."""
 
     @classmethod
     def open(cls, plan: IndexPlan, folder: Path, number: int, is_narrowed: bool = False) -> "Proposer":
-        """Memory-maps the file of a part, or loads it to a GPU if faiss has one and can search this kind on it.
+        """Opens the faiss index of a part. Kind ivf is loaded to a GPU if faiss can use one; else the file is mapped.
 
         Args:
           plan: plan of the index.
           folder: folder of the index.
           number: number of the part.
-          is_narrowed: whether searches are limited to some of the vectors, which faiss supports only on the CPU.
+          is_narrowed: whether searches are limited to some of the vectors. faiss supports this limit only on the CPU.
         """
         faiss = faiss_library()
         file = str(folder / candidates_file(number))
@@ -155,12 +156,12 @@ class Proposer:
         return cls(plan, faiss.read_index(file, flags))
 
     def candidates(self, queries: np.ndarray, count: int, width: int, among: np.ndarray | None = None) -> np.ndarray:
-        """Returns the positions of candidates in the part, int64 [q, m]. -1 marks a missing candidate.
+        """Returns the positions of each query's candidates in the part, int64 [q, m]. -1 marks a missing candidate.
 
         Args:
           queries: vectors of length 1, float16 [q, d].
           count: number of neighbours per query.
-          width: number of lists, or of candidates in the graph, that are searched.
+          width: width of the search (see FIRST_WIDTH).
           among: positions of the vectors to search, in rising order. None searches all vectors.
         """
         faiss = faiss_library()
@@ -183,7 +184,7 @@ class Proposer:
 
 
 def padded(rows: np.ndarray, dimension: int) -> np.ndarray:
-    """Pads vectors with zeros to a dimension, which changes no dot product."""
+    """Appends zeros to vectors until they have `dimension` numbers. This changes no dot product."""
     missing = dimension - rows.shape[1]
     return np.pad(rows, ((0, 0), (0, missing))) if missing else rows
 
@@ -202,7 +203,7 @@ def _untrained(plan: IndexPlan, dimension: int) -> Any:
         index = faiss.IndexIVFPQ(centres, dimension, plan.lists, code_bytes(dimension), 8, product)
         index.pq.cp.min_points_per_centroid = 1
     index.own_fields = True
-    centres.this.disown()  # owned by the index only, because otherwise both Python objects would free it
+    centres.this.disown()  # only `index` frees the centres; otherwise both Python objects would
     index.cp.min_points_per_centroid = 1  # otherwise faiss warns on stderr
     index.cp.max_points_per_centroid = TRAINED_ON
     index.cp.spherical = True
@@ -210,7 +211,7 @@ def _untrained(plan: IndexPlan, dimension: int) -> Any:
 
 
 def training_positions(vectors: int, plan: IndexPlan) -> np.ndarray:
-    """Returns the positions of the vectors to learn centres from, evenly spread over all vectors, in rising order."""
+    """Returns the positions, in rising order and evenly spread, of the vectors from which centres are learnt."""
     size = min(vectors, max(TRAINED_ON * plan.lists, 20_000))
     return np.arange(size, dtype=np.int64) * vectors // max(size, 1)
 

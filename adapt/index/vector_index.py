@@ -1,7 +1,8 @@
-"""Searches an index, in one process or in several, and finds the width of search that a given recall needs.
+"""Searches an index in one process or in several, and finds the width of search that reaches a required recall.
 
-The width is the number of inverted lists, or of candidates in the graph, that a search looks at. A larger width finds
-more of the true neighbours and takes longer. The results do not depend on the number of processes.
+The width is the number of inverted lists that a search compares, or the number of candidates that it keeps while it
+walks through the graph. A larger width finds more of the true neighbours and takes longer. The results do not depend on
+the number of processes.
 """
 
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ class VectorIndex:
     numbers: tuple[int, ...]
     """Numbers of the parts that are searched."""
     proposers: tuple[Proposer, ...]
-    """Proposers of candidates, one per part. Empty if all vectors are compared."""
+    """Objects that propose candidates, one per searched part. Empty if a search compares all vectors."""
     only: np.ndarray | None = None
     """Sorted ids of the vectors to search. None searches all vectors."""
 
@@ -78,11 +79,11 @@ class VectorIndex:
         Args:
           queries: vectors of any length and floating type [q, d].
           k: number of neighbours per query.
-          width: width of the search (see this module). It is ignored if all vectors are compared.
+          width: width of the search (see this module); None for the default. Exact searches ignore it.
 
         Returns:
           Distances (1 - cosine, float64, from 0 to 2) in rising order, and ids (int64), both [q, k]. Equal distances
-          are ordered by id. If the searched lists hold fewer than k vectors, the results end with inf and -1.
+          are ordered by id. A query for which the search finds fewer than k vectors has inf and -1 at the end.
 
         Raises:
           DataError: the queries have another dimension or are not finite, or there are fewer than k vectors.
@@ -113,7 +114,7 @@ class VectorIndex:
 
 
 def rows_by_id(folder: Path, ids: np.ndarray) -> np.ndarray:
-    """Returns the vectors with the given ids. They have length 1, float16 [n, d].
+    """Returns the vectors with the given ids, scaled to length 1, float16 [n, d].
 
     Args:
       folder: folder of the index.
@@ -137,7 +138,7 @@ def compares_all(facts: IndexFacts, only: np.ndarray | None) -> bool:
 
 
 def check_neighbours(k: int, vectors: int) -> None:
-    """Checks that a search requests no more neighbours than there are vectors.
+    """Checks that a search requests at least one neighbour, and no more neighbours than there are vectors.
 
     Raises:
       DataError: the search requests no neighbour, or more than there are vectors.
@@ -160,7 +161,7 @@ class Shard:
         self._index = VectorIndex.open(folder, embedder, numbers, only)
 
     def search(self, queries: np.ndarray, k: int, width: int | None, exactly: bool) -> Nearest:
-        """Finds the k nearest vectors in the actor's parts."""
+        """Finds the k nearest vectors of each query in the actor's parts, by comparing all vectors if `exactly`."""
         return self._index.search_exactly(queries, k) if exactly else self._index.search(queries, k, width)
 
 
@@ -170,7 +171,7 @@ class ShardedIndex:
 
     facts: IndexFacts
     found: int
-    """Number of vectors that are searched."""
+    """Number of vectors among which neighbours are searched."""
     is_exact: bool
     """Whether searches compare all vectors, so that results are exact."""
     actors: tuple[Any, ...]
@@ -185,11 +186,11 @@ class ShardedIndex:
         cpus: float = 1.0,
         threads: int = 1,
     ) -> "ShardedIndex":
-        """Starts the actors, on the cluster that this process is connected to.
+        """Starts the actors on the cluster to which this process is connected.
 
         Args:
           folder: folder of the index, in a file system that all nodes see.
-          shards: largest number of actors. Each actor gets some of the parts.
+          shards: largest number of actors, among which the parts are divided.
           embedder: identity of the queries' embedder (`VectorIndex.open`).
           only: ids of the vectors to search (`VectorIndex.open`).
           cpus: number of CPUs that each actor reserves.
@@ -253,25 +254,25 @@ class Width:
     """A width of search and its measured recall."""
 
     width: int | None
-    """Number of lists, or of candidates in the graph, that are searched. None if all vectors are compared."""
+    """Number of lists, or of candidates in the graph, as defined in this module. None if all vectors are compared."""
     recall: float
-    """Share of the true neighbours that the search finds, on a sample of the queries."""
+    """Share of the true neighbours that searches of this width found, for a sample of the queries."""
 
 
 def recall_of(found: Nearest, truth: Nearest) -> float:
     """Returns the share of the true neighbours that a search found.
 
-    A vector that is as near as the farthest true neighbour counts as a true neighbour.
+    A found vector counts as a true neighbour if it is at most as far from the query as the query's k-th true neighbour.
     """
     return float((found[0] <= truth[0][:, -1:]).mean()) if truth[0].size else 1.0
 
 
 def width_for(index: Searchable, queries: np.ndarray, k: int, min_recall: float) -> Width:
-    """Doubles the width of search until an index finds enough of the true neighbours.
+    """Doubles the width of search until an index finds enough of the true neighbours, and returns this width.
 
     Args:
       index: the index to search.
-      queries: vectors [q, d], of which an evenly spread sample is searched.
+      queries: vectors [q, d]. The recall is measured on an evenly spread sample of them.
       k: number of neighbours per query.
       min_recall: smallest acceptable share of true neighbours.
 

@@ -1,6 +1,6 @@
 """The blocks of `corpus.cleaning`. A block drops documents for a named reason, or changes documents.
 
-- `cleaning_blocks`: the base class and the table of blocks, and edits that move entities along with their text.
+- `cleaning_blocks`: the base class of blocks, the table of all blocks, and edits of texts that have entities.
 - `filters`: blocks that drop documents.
 - `formatters`: blocks that change documents.
 """

@@ -1,6 +1,7 @@
-"""Cleaning blocks: their base class, and the table of blocks, which creates them from `corpus.cleaning`.
+"""Defines the base class of cleaning blocks, and creates the blocks that `corpus.cleaning` lists.
 
-Errors about unknown names and options suggest the nearest known one. Edits of texts move entities along.
+An error about an unknown name or option suggests the nearest known one. Function `edited` changes a text and moves the
+positions of its entities accordingly.
 """
 
 import json
@@ -32,7 +33,7 @@ class Block:
     packages: ClassVar[tuple[str, ...]] = ()
     """Names of packages that influence the block's result. Their versions enter stage keys (see `adapt.runner.key`)."""
     keeps_entities: ClassVar[bool] = True
-    """Whether the block moves the entities of a text along with its changes."""
+    """Whether the block corrects the positions of a text's entities when it changes the text."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the text, changed or not, or the reason to drop it."""
@@ -109,9 +110,10 @@ def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
 
 
 def identity(cleaning: Sequence[Any]) -> list[dict[str, Any]]:
-    """Returns the blocks with all their options and packages, for stage keys.
+    """Returns the name, all options and the package versions of each block, for stage keys.
 
-    The result includes default values, so it does not depend on which options the configuration writes.
+    The result includes options that have their default value, so it is the same whether the configuration sets an
+    option to its default or leaves the option out.
     """
     names = [_name_and_options(entry)[0] for entry in cleaning]
     return [
@@ -121,10 +123,10 @@ def identity(cleaning: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def check_entities(cleaning: Sequence[Any], entity_field: str | None) -> None:
-    """Checks that all blocks can move the entities of texts if the corpus has an entity field.
+    """Checks, if the corpus has an entity field, that all blocks correct the positions of entities.
 
     Raises:
-        ConfigError: a block cannot move entities. The message names the block.
+        ConfigError: a block does not correct the positions. The message names the block.
     """
     for block in blocks_of(cleaning):
         if entity_field and not block.keeps_entities:

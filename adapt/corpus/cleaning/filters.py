@@ -1,6 +1,6 @@
 """Cleaning blocks that drop documents: `length`, `letters`, `symbols`, `language` and `repetition`.
 
-The catalogue reads the types and ranges of a block's options from the annotations of its fields.
+The list of options that is shown to users takes the type and range of an option from the annotation of its field.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Length(Block):
 
 
 _ASCII_LETTERS = bytes(code < 128 and chr(code).isalpha() for code in range(256))
-"""Translation table of bytes: 1 for ASCII letters, 0 for all others."""
+"""Translation table of bytes: an ASCII letter becomes 1, every other byte becomes 0."""
 
 
 @dataclass(frozen=True)
 class Letters(Block):
-    """Drops documents with a small share of letters, of any script, among the characters that are not white space."""
+    """Drops documents with few letters: a small share of the characters that are not white space. Any script counts."""
 
     name: ClassVar[str] = "letters"
     min_fraction: Fraction = 0.5
@@ -62,7 +62,7 @@ class Letters(Block):
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the text if its share of letters is large enough."""
-        if letters_in_ascii(text) >= self.min_fraction * len(text):  # ASCII letters alone are enough
+        if letters_in_ascii(text) >= self.min_fraction * len(text):  # skips a slow count
             return text
 
         letters, visible = count_letters(text)
@@ -73,7 +73,7 @@ class Letters(Block):
 
 
 def letters_in_ascii(text: str) -> int:
-    """Counts the ASCII letters of a text. The count is a lower bound of its number of letters, and fast to compute."""
+    """Counts the ASCII letters of a text. This is fast, and is a lower bound of the text's number of letters."""
     return text.encode("utf-8", "replace").translate(_ASCII_LETTERS).count(1)
 
 
@@ -123,8 +123,8 @@ class Symbols(Block):
     min_alphabetic: Fraction = 0.8
     """Smallest share of words that contain a letter."""
     min_stop_words: NonNegativeInt = 0
-    """Smallest number of these words in a document: the, be, to, of, and, that, have, with. Gopher uses 2. Use it for
-    English only."""
+    """Smallest number of these words in a document: the, be, to, of, and, that, have, with. Gopher uses 2. Set this
+    option for English text only."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the text if it violates no rule."""
@@ -151,9 +151,10 @@ class Symbols(Block):
 
 @dataclass(frozen=True)
 class Language(Block):
-    """Keeps documents in some languages, recognised by a byte n-gram classifier (Lui and Baldwin 2012).
+    """Keeps documents in the listed languages and drops all others.
 
-    The classifier, py3langid, contains its model of 140 languages and draws no random numbers.
+    Languages are recognised by the package py3langid, a byte n-gram classifier (Lui and Baldwin 2012). The package
+    contains its model of 140 languages, and its results are not random.
     """
 
     name: ClassVar[str] = "language"
@@ -161,8 +162,8 @@ class Language(Block):
     keep: list[str] = field(default_factory=lambda: ["en"])
     """ISO 639 codes of the languages to keep."""
     min_score: Fraction = 0.65
-    """Smallest probability of the recognised language. Documents with a lower probability are dropped, which is
-    frequent for texts of fewer than 30 characters."""
+    """Smallest probability of the recognised language. Documents with a lower probability are dropped. Many texts of
+    fewer than 30 characters have a lower probability."""
     max_characters: PositiveInt = 4000
     """Length of a document's beginning that the classifier reads [characters]."""
 
@@ -192,8 +193,8 @@ def _classifier() -> Any:
 class Repetition(Block):
     """Drops repetitive documents by Gopher's rules and thresholds (Rae et al. 2021, arXiv 2112.11446, table A1).
 
-    A line, paragraph or run of words is a duplicate from its second occurrence on. For runs, only characters of words
-    are counted, and a character in several runs is counted once. A run that occurs once is never a duplicate.
+    The second and every further occurrence of a line, paragraph or run of words is a duplicate. For runs, only the
+    characters of words are counted, and a character that is in several runs is counted once.
     """
 
     name: ClassVar[str] = "repetition"
@@ -233,9 +234,11 @@ def duplicate_shares(parts: Sequence[str]) -> tuple[float, float]:
 
 
 TOP_NGRAMS = {2: 0.20, 3: 0.18, 4: 0.16}
-"""Largest allowed share of a text's characters in all occurrences of one run, keyed by the run's length [words]."""
+"""Limits on the most repeated run: the largest allowed share of a text's characters in all its occurrences, keyed by
+the run's length [words]."""
 DUPLICATE_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-"""Largest allowed share of a text's characters in repeated runs, keyed by the length of the runs [words]."""
+"""Limits on all duplicate runs together: the largest allowed share of a text's characters in them, keyed by the length
+of the runs [words]."""
 
 
 def repeats_words(words: Sequence[str]) -> bool:
@@ -248,7 +251,7 @@ def repeats_words(words: Sequence[str]) -> bool:
 
 
 def top_share(hashes: np.ndarray, lengths: np.ndarray, n: int) -> float:
-    """Returns the largest share of a text's characters that all occurrences of a single run contain.
+    """Returns the share of a text's characters that the occurrences of one run contain, for the run with most.
 
     Args:
         hashes: hashes of the words, uint64 [words].
@@ -281,5 +284,5 @@ def duplicate_share(hashes: np.ndarray, lengths: np.ndarray, n: int) -> float:
     _, first = np.unique(runs, return_index=True)
     again = np.ones(len(runs), bool)
     again[first] = False
-    covered = np.convolve(again, np.ones(n, np.int64)) > 0  # word i is in the runs that start at i - n + 1 to i
+    covered = np.convolve(again, np.ones(n, np.int64)) > 0  # a run that starts at i - n + 1 to i contains word i
     return float(lengths[covered].sum() / lengths.sum())

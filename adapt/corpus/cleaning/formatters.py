@@ -1,6 +1,6 @@
 """Cleaning blocks that change documents: `fix_unicode`, `boilerplate` and `pii`.
 
-The catalogue reads the types and ranges of a block's options from the annotations of its fields.
+The list of options that is shown to users takes the type and range of an option from the annotation of its field.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Boilerplate(Block):
     max_words: PositiveInt = 20
     """Length of the longest line that can be removed [words]."""
     max_repeats: PositiveInt = 2
-    """Largest number of equal short lines that are kept in a document. Further equal lines are removed."""
+    """Number of times that the same short line is kept in a document. Further occurrences are removed."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """Returns the text without notices and without short lines that were repeated too often."""
+        """Returns the text without notices and without the occurrences of a short line beyond `max_repeats`."""
         seen: dict[str, int] = {}
         edits = []
         for start, line in _lines(text):
@@ -86,7 +86,7 @@ class Boilerplate(Block):
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the position of each line in the text, and the line with its line end."""
+    """Yields, for each line, its position in the text [characters] and the line with its line end."""
     start = 0
     for line in text.splitlines(keepends=True):
         yield start, line
@@ -140,7 +140,7 @@ def is_iban(value: str) -> bool:
 
 
 def is_card(value: str) -> bool:
-    """Returns whether a number has 13 to 19 digits and the check digit of payment cards (Luhn, ISO/IEC 7812-1)."""
+    """Returns whether a number can be a payment card: 13 to 19 digits, not all equal, and a right Luhn check digit."""
     digits = [int(c) for c in value if c.isdigit()]
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
     return 13 <= len(digits) <= 19 and len(set(digits)) > 1 and (sum(digits[::-2]) + sum(doubled)) % 10 == 0
@@ -160,9 +160,10 @@ def _always(_: str) -> bool:
 
 @cache  # compiled at the first use, so that jobs without this block do not spend time on it
 def _kinds() -> list[tuple[str, str, re.Pattern[str], Callable[[str], bool]]]:
-    """Returns the kinds of data to mask, beginning with the most reliably recognised one.
+    """Returns the kinds of data that can be masked. The kind that is recognised most reliably comes first.
 
-    Each kind has a name, the option that enables it, its pattern, and a further condition on matches.
+    Each kind is a tuple: its name, the name of the option that enables it, the pattern, and a function that decides
+    whether a match of the pattern is masked.
     """
     return [
         (
