@@ -1,16 +1,16 @@
-"""Methods against forgetting, each of which changes plain training through hooks.
+"""Methods against forgetting. Each method changes plain training through hooks.
 
 - `base`: the class `Method` with its hooks, and the types that hooks take and return.
 - `table`: the table of all methods.
-- `l2sp`, `ewc`: penalties that keep weights near earlier values. `quadratic_penalty` computes both.
+- `l2sp`, `ewc`: penalties that keep weights near earlier values. `quadratic_penalty` computes both penalties.
 - `das/`: smaller updates for units that are important to past domains.
 - `hat/`, `cpt`: masks of units for each domain.
-- `adapters`, `prompt_tuning`, `demix`: a set of parameters for each domain. `domain_parameters` and `domain_sets`
-  have the code that these methods share.
+- `adapters`, `prompt_tuning`, `demix`: a set of added parameters for each domain. `domain_parameters` and
+  `domain_sets` have the code that these methods share.
 - `lora/`, `freeze`, `block_expansion`, `elle/`: training of a part of the model, or growth of the model.
 - `replay`, `derpp/`, `distill` with `teacher`: training on past text, or towards the outputs of an earlier model.
 - `interpolate`, `average`: the next domain starts from a mean of models.
 - `sequence_modes`: one model per domain, one model for all domains, and merged models.
-- `measurement`, `row_sums`: stages that sum measurements over rows of a text, and their computation on devices.
-- `collectives`: sums and gathered rows over all ranks, for losses that compare documents of several ranks.
+- `measurement`, `row_sums`: sum measurements over rows of a text, as stages and on the cluster's devices.
+- `collectives`: computes sums and gathers rows over all ranks, for losses that compare documents of several ranks.
 """

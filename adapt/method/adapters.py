@@ -1,8 +1,8 @@
 """Adapters (arXiv 1902.00751, 2110.04366): only small bottlenecks in every layer train; the model is frozen.
 
-With a set per domain nothing is forgotten, but the domain of a text must be known or predicted
-(`adapt.model.additions`). A single set that all domains train does not need the domain, but can forget. With
-`sequence.mode: separate` each domain gets its own model with one set (Adapter-ONE of arXiv 2302.03241).
+If each domain has its own set of adapters, nothing is forgotten, but the domain of a text must be known or predicted
+(`adapt.model.additions`). If all domains train the same set, a text's domain need not be known, but the set can forget.
+With `sequence.mode: separate` each domain gets its own model with one set (Adapter-ONE of arXiv 2302.03241).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Adapters(TrainsSets):
         return size.with_matrices(self._elements(size))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of a domain's adapters, the only parameters with gradients and optimizer state."""
+        """Returns the memory of one domain's adapters. Only these parameters have gradients and optimizer state."""
         added = self._elements(size)
         return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
 

@@ -1,8 +1,8 @@
 """Averages the model over the last steps of a training, instead of taking the last weights.
 
-Averaging with suitable weights replaces a decay of the learning rate (WSM, arXiv 2507.17634; see `adapt.merge.merger`).
-Merge kind `average` averages saved checkpoints. This method adds up the weights during the training, so that no
-checkpoints need to be saved, and the next domain starts from the mean.
+A weighted mean over these steps can replace a decay of the learning rate (WSM, arXiv 2507.17634; see
+`adapt.merge.merger`). Merge kind `average` averages saved checkpoints. This method adds up the weights during the
+training, so that no checkpoints need to be saved. The next domain starts from the mean.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class WindowAverage(Method):
         self._total = 0.0
 
     def check(self, config: Config, model: Path) -> None:
-        """Warns if the learning rate falls, because averaging would then imitate a second decay."""
+        """Warns if the learning rate falls during the training, because averaging would imitate a second decay."""
         if config.training.schedule != "constant" and config.training.floor_fraction < 1:
             _warn_of_decay(config.training.schedule)
 
@@ -74,7 +74,7 @@ class WindowAverage(Method):
         return {"total": self._total, "sums": self._sums} if self._total else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restores from a checkpoint: the total weight on all ranks, and the sum on the first rank."""
+        """Restores the total weight on all ranks, and the sum of the model's weights on the first rank."""
         import torch.distributed as dist
 
         is_first = not dist.is_initialized() or dist.get_rank() == 0
@@ -98,9 +98,9 @@ class WindowAverage(Method):
         )
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Returns the mean of the model after all chosen steps that the training reached.
+        """Returns the weighted mean of the model's weights after the chosen steps that the training reached.
 
-        Integer buffers come from the last state. If no step of the window was reached, returns the last state.
+        Integer buffers are those after the last step. If no chosen step was reached, returns `state` unchanged.
         """
         if not self._total:
             return state
@@ -118,7 +118,7 @@ def _warn_of_decay(schedule: str) -> None:
 
 
 def window_weights(steps: int, options: AverageOptions) -> dict[int, float]:
-    """Returns the steps after which the model is averaged, with the weight of each. The weights sum to 1.
+    """Returns the steps after which the model enters the mean, and the weight of each step. The weights sum to 1.
 
     If the window has fewer steps than `points`, it has fewer points.
 

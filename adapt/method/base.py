@@ -2,7 +2,7 @@
 
 A method is a subclass of `Method` that overrides the hooks it needs. Plain training is `Method` itself, with no hook
 overridden. docs/develop/design.md shows which hooks the known methods use, docs/develop/extending.md how to add a
-method. Hooks of the driver run where torch may not be loaded yet, so neither this module nor any module that
+method. The driver calls some hooks before torch may be loaded. So neither this module nor any module that
 `adapt.method.table` names imports torch at its top.
 """
 
@@ -34,7 +34,7 @@ class Domain:
     config: Config
     """The configuration of this domain's training."""
     start: Start
-    """The model before the domain's training in `Method.before`, and after it in `Method.after_domain`."""
+    """The model. `Method.before` gets the model before the domain's training, `Method.after_domain` the trained one."""
     texts: tuple[Stage[Any], ...]
     """The prepared text of the domain, one stage for each source."""
     past: Mapping[str, Stage[Any]]
@@ -45,7 +45,7 @@ class Domain:
 
 @dataclass(frozen=True)
 class Added:
-    """Extra work of a method in a training pass. It counts the layers only, not the language-model head."""
+    """Extra work of a method in the layers of the model, per training pass. The language-model head is not counted."""
 
     trained: float = 0.0
     """Number of extra tokens with a forward and backward pass, divided by the number of tokens of the pass.
@@ -67,7 +67,7 @@ class AddedMemory:
     held: float = 0.0
     """Extra device memory that is used during the whole training [bytes]."""
     kept: float = 0.0
-    """Memory of the fp32 values that autograd stores when layers compute with changed copies of parameters [bytes]."""
+    """Memory of changed copies of parameters, which autograd stores in fp32 when layers compute with them [bytes]."""
     layer_values: float = 0.0
     """Number of extra values that autograd stores per token in each layer."""
     trained: float = 1.0
@@ -75,16 +75,16 @@ class AddedMemory:
 
 
 class Method:
-    """Base class of methods. By itself it is plain training: every hook does nothing.
+    """Base class of methods. Its hooks change nothing, so the class itself is plain training.
 
     Args:
         options: an instance of `Options`; None if the method has no options.
     """
 
     Options: ClassVar[type | None] = None
-    """A frozen dataclass whose fields have defaults and docstrings, as in `adapt.config`. It becomes the configuration
-    section with the method's name. Number types with ranges are in `adapt.config`. A field made with `how` does not
-    enter keys."""
+    """A frozen dataclass whose fields have defaults and docstrings, as in `adapt.config`, which also has number types
+    with ranges. The dataclass becomes the configuration section with the method's name. A field that is declared with
+    `how(default)` does not enter keys."""
     kind: ClassVar[str] = "plain"
     """The method's name in `method.kind`."""
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
@@ -98,11 +98,11 @@ class Method:
     by_domain: bool = False
     """Whether the model has parts for each domain (such as adapters), so that outputs depend on the text's domain."""
     depends_on_length: bool = False
-    """Whether a step of a longer training differs from the same step of a shorter one, as with masks that become
-    steeper towards the end, or a window of the last steps. Only such a method may read `Setting.steps`, and its
-    trainings never start from the state of a shorter one (`adapt.train.checkpoints.branch`)."""
+    """Whether a step of a longer training differs from the same step of a shorter training. Examples are masks that
+    become steeper towards the end, and a window of the last steps. Only such a method may read `Setting.steps`. Its
+    trainings never start from the state of a shorter training (`adapt.train.checkpoints.branch`)."""
     past_fraction: float = 0.0
-    """Share of the training rows that come from the text of earlier domains, in `dontstop sequence`."""
+    """In `dontstop sequence`, the share of the training rows that come from the text of earlier domains."""
     general_growth: float = 0.0
     """Amount added to the share of general text (`mixture.replay_fraction`) for each domain after the first."""
 
@@ -112,7 +112,7 @@ class Method:
     # The driver calls these hooks before anything runs.
 
     def what(self) -> dict[str, Any]:
-        """Returns what a training's key contains of the method: kind, options, and the source of a user's class."""
+        """Returns what the method adds to a training's key: kind, options, and the source code of a user's class."""
         own = type(self).__module__.split(".")[0] != "adapt"
         named = f"{type(self).__module__}:{type(self).__qualname__}" if own else self.kind
         source = {"source": source_digest(type(self))} if own else {}
@@ -146,7 +146,7 @@ class Method:
         return {}
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns the stages that run after a domain. A stage replaces the earlier one of the same name.
+        """Returns the stages that run after a domain. A stage replaces an earlier stage with the same name.
 
         Args:
             learnt: the domain, with the model that has learnt it.
@@ -178,8 +178,8 @@ class Method:
         """Returns the dimensions of the trained model, which differ from `size` if the method adds width or depth.
 
         Args:
-            size: dimensions of the model that the first of the trainings starts from.
-            trainings: consecutive numbers of trainings in a sequence of domains, from 1.
+            size: dimensions of the model from which the first training in `trainings` starts.
+            trainings: consecutive numbers of trainings in a sequence of domains. The first training has number 1.
         """
         return size
 
@@ -187,14 +187,14 @@ class Method:
         """Returns tables and warnings about the method's stages, for the report of a sequence of domains.
 
         Args:
-            measured: the method's finished stages by name, for each number of learnt domains.
+            measured: the method's finished stages by name, keyed by the number of domains that were learnt by then.
         """
         return Notes()
 
-    # Every rank of a training calls these hooks in this order, and all ranks call a hook at the same time.
+    # Every rank of a training calls the following hooks in this order, and all ranks call a hook at the same time.
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Changes the model before the engine wraps it: gates, masks, plugins, a frozen teacher.
+        """Changes the model before the engine wraps it, for example by gates, masks or plugins.
 
         Returns:
             The model to train: the same object or a new one.
@@ -207,7 +207,7 @@ class Method:
     def begin(self, engine: TrainingEngine) -> None:
         """Runs once when the engine (`adapt.train.engine.Engine`) has the first weights, before a checkpoint is loaded.
 
-        A method keeps a copy of the starting weights here, for example.
+        For example, a method can copy the starting weights here.
         """
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -216,19 +216,19 @@ class Method:
     def extra_loss(self, model: nn.Module, corrupted: Corrupted, step: int) -> Tensor | None:
         """Returns a term to add to the loss of one micro-batch, or None.
 
-        The loop averages the term over all micro-batches and ranks, weighted by their number of predictions. So a mean
-        over a micro-batch's predictions (distillation) becomes the mean over the global batch, however the batch is
-        split. Penalties on weights belong in `before_step`, because under ZeRO 3 no rank has whole weights here.
+        The term should be a mean over the micro-batch's predictions. `losses` weights the terms of all micro-batches
+        and ranks by their number of predictions, so that the mean over the global batch is added, no matter how the
+        batch is split. Penalties on weights belong in `before_step`: under ZeRO 3, no rank has whole weights here.
         """
         return None
 
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields the losses of a step's passes one by one. The caller runs each backward pass before the next one.
+        """Yields the losses of a step's passes. The caller runs the backward pass of each before it asks for the next.
 
-        A method that computes both losses in one pass, or looks beyond a micro-batch, overrides this instead of
-        `extra_loss`. In a trial of the memory use, one rank calls it without the others (see
+        A method overrides this hook instead of `extra_loss` if it computes both losses in one pass, or needs more than
+        one micro-batch. In a trial of the memory use, one rank calls this hook without the other ranks (see
         `adapt.method.collectives.without_others`).
 
         Args:
@@ -247,7 +247,7 @@ class Method:
             yield loss, None if extra is None else extra * (len(part.targets) / predictions)
 
     def before_step(self, engine: TrainingEngine, step: int) -> None:
-        """Runs after all passes of a step and before the optimizer, for example to change gradients of the engine."""
+        """Runs after all passes of a step and before the optimizer's step, for example to change gradients."""
 
     def after_step(self, engine: TrainingEngine, step: int) -> None:
         """Runs after the optimizer's step, for example to read the new weights (`TrainingEngine.parts`)."""
@@ -278,9 +278,9 @@ class Method:
         return state
 
     def cut_short(self, done: int) -> str:
-        """Says what the model lacks because the text ended before `Setting.steps`.
+        """Says what the model lacks because the text ended before the planned number of steps (`Setting.steps`).
 
-        This hook is only called for methods that declare `depends_on_length`.
+        This hook is only called for methods that set `depends_on_length`.
 
         Args:
             done: number of steps that the training reached.
@@ -291,17 +291,17 @@ class Method:
         return ""
 
     def carry(self, folder: Path) -> None:
-        """Writes files that the next domain needs from this training besides the weights.
+        """Writes what the next domain's training needs from this training in addition to the weights.
 
-        The next domain's training gets the folder as `Setting.carried`.
+        The next domain's training finds the folder in `Setting.carried`.
 
         Args:
-            folder: an empty folder on the first rank, which is the only rank that calls this hook.
+            folder: an empty folder. Only the first rank calls this hook.
         """
 
 
 class WeightPart(Protocol):
-    """A part of a trained parameter: the elements that this rank holds (`adapt.train.engine.ParameterPart`)."""
+    """The elements of a trained parameter that this rank holds (`adapt.train.engine.ParameterPart`)."""
 
     @property
     def name(self) -> str:
@@ -313,14 +313,14 @@ class WeightPart(Protocol):
 
     @property
     def value(self) -> Tensor:
-        """The part's weights that the optimizer changes: fp32, flattened."""
+        """The elements that the optimizer changes: fp32, flattened."""
 
     def of(self, whole: Tensor) -> Tensor:
-        """Returns the same part of another tensor that has the parameter's shape, flattened."""
+        """Returns the elements at the same indices of another tensor of the parameter's shape, flattened."""
 
 
 class TrainingEngine(Protocol):
-    """The engine as a method sees it (`adapt.train.engine.Engine`)."""
+    """The attributes of the training engine (`adapt.train.engine.Engine`) that methods may use."""
 
     @property
     def device(self) -> device:
@@ -331,7 +331,7 @@ class TrainingEngine(Protocol):
         """The module to call in forward passes."""
 
     def parts(self) -> Iterator[WeightPart]:
-        """Yields this rank's part of each trained parameter: the whole parameter at ZeRO stage 0."""
+        """Yields this rank's part of each trained parameter. At ZeRO stage 0, a part is the whole parameter."""
 
     def change_gradients(self, change: Callable[[Any, Tensor], Tensor]) -> None:
         """Replaces the gradients of a step before they are clipped. All ranks call it, in `Method.before_step`.
@@ -382,7 +382,7 @@ class Setting:
         """Number of steps of the training.
 
         Raises:
-            ConfigError: the method does not declare that its steps depend on the length.
+            ConfigError: the method does not set `depends_on_length`.
         """
         if self.length is None:
             raise ConfigError(

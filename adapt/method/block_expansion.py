@@ -1,9 +1,9 @@
 """Block expansion (LLaMA Pro, arXiv 2401.02415): new layers learn the domain, and all other layers are frozen.
 
-After every `every` layers, a copy of the last of these layers is inserted, with its output projections set to 0. In
-models with norms before attention and feed-forward (pre-LN), such a layer is the identity. In BERT and RoBERTa, which
-normalize the sum, the copy is not the identity, so these models are refused. Only the copies train. The resulting model
-is larger, and its config.json has the larger number of layers.
+After each group of `every` layers, a copy of the group's last layer is inserted, with its output projections set to 0.
+In models with norms before attention and feed-forward (pre-LN), such a copy is the identity. BERT and RoBERTa normalize
+the sum of a layer and its input, so the copy would not be the identity, and these models are refused. Only the copies
+train. The resulting model is larger, and its config.json has the larger number of layers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ExpandOptions:
     """Adds layers that start as the identity, and trains only these (arXiv 2401.02415)."""
 
     every: PositiveInt = 4
-    """One new layer is inserted after this many layers. A smaller group of layers at the end also gets one."""
+    """One new layer is inserted after each group of this many layers, and after a smaller group at the end."""
 
 
 class Expand(Method):
@@ -46,7 +46,7 @@ class Expand(Method):
         """Refuses models in which a layer with zero projections is not the identity.
 
         Raises:
-            ModelError: the model's layers are not known, normalize sums, or depend on their depth.
+            ModelError: the model's layers are not known, normalize the sum with their input, or depend on their depth.
         """
         check_units(model)
         check_deeper(model, "method.kind expand")
@@ -82,7 +82,7 @@ class Expand(Method):
             expanded.append(new.requires_grad_(True))
         for number, each in enumerate(expanded):
             for module in each.modules():
-                if "layer_idx" in vars(module):  # numbers layers again, as key-value caches need
+                if "layer_idx" in vars(module):  # renumbers the layers, because key-value caches use their numbers
                     vars(module)["layer_idx"] = number
         parent, _, name = layers[0].pattern.layers.rpartition(".")
         setattr(model.base_model.get_submodule(parent), name, torch.nn.ModuleList(expanded))
@@ -96,7 +96,7 @@ class Expand(Method):
         setattr(config, name, len(sources))
 
     def _sources(self, layers: int) -> list[tuple[int, bool]]:
-        """Returns, for each layer of the larger model, its source layer and whether it is an added copy."""
+        """Returns, for each layer of the larger model, the layer that it comes from and whether it is an added copy."""
         sources = []
         for number in range(1, layers + 1):
             sources.append((number - 1, False))
@@ -116,7 +116,7 @@ class Expand(Method):
         return Added(trained=1 / self.options.every)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the new layers' weights, the only parameters with gradients and optimizer state."""
+        """Returns the memory of the new layers' weights. Only these have gradients and optimizer state."""
         new = self._new(size.layers) / size.layers * size.layer_parameters
         return AddedMemory(held=4 * new, trained=min(1.0, new / size.parameters))
 
@@ -124,8 +124,8 @@ class Expand(Method):
 def _complete(layer: Any, config: Any, number: int) -> None:
     """Adds parts to a copied layer if the architecture has them at the copy's position but not at the original's.
 
-    ModernBERT's layer 0 has no norm before attention, and all other layers have one. The weights of this norm do not
-    matter, since the copy's output projections are 0.
+    This concerns copies of ModernBERT's layer 0, which has no norm before attention, unlike all other layers. The first
+    weights of the added norm do not matter, since the copy's output projections are 0.
 
     Args:
         layer: the copied layer.

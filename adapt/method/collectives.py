@@ -1,4 +1,4 @@
-"""Computes sums and gathers rows over all ranks, for methods whose loss depends on other ranks' documents."""
+"""Computes sums and gathers rows over all ranks of a training, for losses that depend on documents of other ranks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ def without_others() -> Iterator[None]:
 
 
 def is_alone() -> bool:
-    """Returns whether this rank computes without other ranks: inside `without_others`, or as the only rank."""
+    """Returns whether this rank computes without other ranks: it is the only rank, or inside `without_others`."""
     return _ALONE.get() or not dist.is_initialized() or dist.get_world_size() == 1
 
 
@@ -38,9 +38,9 @@ def summed(number: Tensor) -> Tensor:
 
 @cache
 def among_hosts() -> Any:
-    """Returns a gloo group of all ranks, which communicates between hosts without waiting for devices.
+    """Returns a group of all ranks for CPU tensors, which uses gloo and so does not wait for devices.
 
-    Returns None, torch's default group, if this group already uses gloo on CPUs. All ranks call this.
+    The result is None, which means torch's default group, if the default group uses gloo on CPUs. All ranks call this.
     """
     return None if "cpu:gloo" in dist.get_backend_config() else dist.new_group(backend="gloo")
 
@@ -58,8 +58,8 @@ def counted(own: int) -> tuple[list[int], int]:
 def gathered(rows: Tensor) -> tuple[Tensor, int]:
     """Gathers the rows of all ranks. All ranks call this and run the backward pass.
 
-    The gradient of a rank's rows is the sum of the gradients from all ranks. So if the ranks' losses add up to a loss
-    of all rows, the gradients are the same as if a single rank had all rows.
+    In the backward pass, a rank's rows get the sum of the gradients from all ranks. So if the sum of the ranks' losses
+    is the loss of all rows, the gradients are the same as if a single rank had all rows.
 
     Args:
         rows: this rank's rows, [D, H]. D may differ between ranks, and may be 0.

@@ -2,7 +2,7 @@
 
 Every layer has one plugin at its attention and one at its feed-forward block. Both linear layers of a plugin have masks
 that are learnt as in HAT (arXiv 1801.01423) and rounded after training. The rest of the model is frozen, except for the
-norms, which every domain trains further. So only the norms can forget.
+norms of the layers, which every domain trains further. So only these norms can forget.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class CptOptions:
     """`parallel`: a plugin reads the input of its block and adds to the block's output. `sequential`: a plugin reads
     the output of its block, as adapters do."""
     train_norms: bool = True
-    """Whether the norms of the layers train too, as published. All domains share them, so `false` prevents all
-    forgetting."""
+    """Whether the norms of the layers train too, as published. All domains share the norms, so only the norms can
+    forget; `false` prevents all forgetting."""
 
 
 class Cpt(LearnsMasks):
@@ -43,7 +43,7 @@ class Cpt(LearnsMasks):
     options: CptOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that enter the key. The constant steepness stays in it, since it was once an option."""
+        """Returns the options that enter the key, and the steepness, which is a constant but was once an option."""
         return {**super().settings(), "steepest": STEEPEST}
 
     @property
@@ -57,7 +57,7 @@ class Cpt(LearnsMasks):
         """Refuses models that cannot have plugins with masks.
 
         Raises:
-            ConfigError, ModelError: as `check_domain_sets`.
+            ConfigError, ModelError: see `check_domain_sets`.
         """
         check_domain_sets(config, model, self.kind, *self.addition)
 

@@ -1,8 +1,8 @@
 """DEMix (arXiv 2108.05036): each domain has a feed-forward expert in every layer, and trains only its own expert.
 
-The first model is pretrained, so a sequence is the paper's DEMix-DAPT from the first domain on: a new expert starts as
-a copy of the nearest domain's expert, and everything else is frozen. Nothing can be forgotten. For text of unknown
-domain, experts are mixed by how well each expert has predicted the text so far (`adapt.evaluate.losses`).
+The first model is pretrained, so all domains are learnt by the paper's DEMix-DAPT: a new expert starts as a copy of the
+nearest domain's expert, and everything else is frozen. Nothing can be forgotten. If the domain of a text is unknown,
+each expert is weighted by how well it has predicted the text so far (`adapt.evaluate.losses`).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Demix(TrainsSets):
     def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
         """Initializes the experts of a new domain as copies.
 
-        The experts are copies of the nearest domain's experts if `initial` is `nearest` and there is another domain, or
-        else of the model's own feed-forward blocks.
+        If `initial` is `nearest` and there is another domain, the nearest domain's experts are copied. Otherwise the
+        model's own feed-forward blocks are copied.
         """
         from adapt.model.additions import domain_modules, experts  # imported here, because they load torch
 
@@ -67,7 +67,7 @@ class Demix(TrainsSets):
         return replace(size, parameters=size.parameters + len(trainings) * _expert_parameters(size))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the share of one expert in the model's parameters, since only one expert is trained."""
+        """Returns the share of one domain's experts in the model's parameters, since only these are trained."""
         return AddedMemory(trained=min(1.0, _expert_parameters(size) / size.parameters))
 
 

@@ -1,8 +1,8 @@
 """Distils the model before a domain into the trained model (arXiv 1606.09282 and 1503.02531).
 
-A frozen copy of the model before the domain (the teacher) sees the same corrupted text as the trained model. The loss
-gets a term for the distance between the two models, averaged over the predictions of the global batch. The distance
-compares their predicted distributions, or their hidden states.
+A frozen copy of the model before the domain (the teacher) sees the same corrupted text as the trained model. The
+distance between the two models is added to the loss. It compares their predicted distributions or their hidden states,
+and is averaged over the predictions of the global batch.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Distill(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields the objective's loss and the weighted distance, from one pass of each model per micro-batch."""
+        """Yields the objective's loss and the weighted distance of each micro-batch, from one pass of each model."""
         if self.teacher is None:
             yield from super().losses(model, parts, objective, step, predictions)
             return

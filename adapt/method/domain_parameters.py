@@ -1,6 +1,7 @@
-"""Base class of methods that add a set of parameters for each domain, or one set for all: adapters, prompts, experts.
+"""Has the base class of methods that add a set of parameters (adapters, prompts, experts) for each domain or for all.
 
-Only the set of the current domain is trained, so earlier domains cannot change. `domain_sets` adds sets to models.
+Only the set of the current domain is trained, so sets of earlier domains cannot change. `domain_sets` adds sets to
+models.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ def check_trained_sets(
     Args:
         config: the job's configuration.
         model: folder of the first model.
-        method: its `method.kind`.
+        method: value of `method.kind`.
         kind: kind of the added parameters, such as `adapters`.
         options: options of the added parameters, without the number of sets.
         by_domain: whether each domain has its own set.
 
     Raises:
-        ConfigError: the corpus is streamed, so that no prototype can be made; or the model has sets of this kind with
-            other options.
+        ConfigError: the corpus is streamed, so that no prototype of a domain can be computed; or the model has sets of
+            this kind with other options.
         ModelError: the model already has added parameters of another kind.
     """
     if by_domain:
@@ -74,13 +75,13 @@ def check_domain_sets(config: Config, model: Path, method: str, kind: str, optio
     Args:
         config: the job's configuration.
         model: folder of the first model.
-        method: its `method.kind`.
+        method: value of `method.kind`.
         kind: kind of the added parameters, such as `adapters`.
         options: options of the added parameters, without the number of sets.
 
     Raises:
-        ConfigError: the corpus is streamed, so that no prototype of a domain can be made; or the model has sets of this
-            kind with other options.
+        ConfigError: the corpus is streamed, so that no prototype of a domain can be computed; or the model has sets of
+            this kind with other options.
         ModelError: the units of the model are not known, or it already has added parameters of another kind.
     """
     check_units(model)

@@ -1,4 +1,7 @@
-"""Adds a set of parameters for a domain to a model. The domain's text gives its prototype and initial tokens."""
+"""Adds a set of parameters for a domain to a model, and computes the domain's prototype from its text.
+
+The tokens from which the parameters are initialized also come from the text.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from adapt.model.additions.domain_modules import (
 from adapt.model.additions.table import ADDITIONS
 
 DOCUMENTS = 256
-"""Maximum number of documents from which a domain's prototype, their mean embedding, is computed."""
+"""Maximum number of documents that are drawn from a domain, for example to compute its prototype (mean embedding)."""
 
 
 def take_set(
@@ -37,7 +40,7 @@ def take_set(
     options: Mapping[str, Any],
     begin: Callable[[int, Words], None],
 ) -> list[str]:
-    """Creates or selects the set of the domain to be learnt, and freezes everything else.
+    """Creates or selects the set of parameters of the domain to be learnt, and freezes everything else.
 
     Args:
         model: the model to be trained, in evaluation mode.
@@ -82,7 +85,7 @@ def learn_prototype(model: Any, domain: str, sample: list[np.ndarray]) -> list[s
     Args:
         model: the model. A table of domains is added if the model has none.
         domain: name of the domain.
-        sample: documents of the domain.
+        sample: some documents of the domain, as token ids.
     """
     if domains_of(model) is None:
         attach_domains(model, [])

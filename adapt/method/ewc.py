@@ -1,8 +1,9 @@
 """EWC (Kirkpatrick et al. 2017, arXiv 1612.00796): weights that matter more for past text move less.
 
-The penalty strength / 2 sum F (w - w_start)^2 is added to the loss. F is the diagonal of the Fisher information,
-averaged over all earlier domains. Stage `fisher` measures F after each domain and merges it into the average (online
-EWC, arXiv 1805.06370), so memory does not grow with the number of domains.
+The penalty strength / 2 sum F (w - w_start)^2 is added to the loss. The sum is over all weights w, and w_start is a
+weight's value before the domain. F is the diagonal of the Fisher information, averaged over all earlier domains. Stage
+`fisher` measures F after each domain and merges it into the average (online EWC, arXiv 1805.06370), so memory does not
+grow with the number of domains.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ class EwcOptions:
     fisher_sequences: PositiveInt = 1_000
     """Number of randomly drawn rows of a domain on which the Fisher information is measured, one pass per row."""
     general: Literal["domain", "none"] = "domain"
-    """What protects the weights while the first domain is learnt: `domain` the Fisher information of the first model on
-    that domain's text; `none` nothing, as published."""
+    """What protects the weights while the first domain is learnt. `domain`: the Fisher information of the first model,
+    measured on the first domain's text. `none`: nothing, as published."""
 
 
 class Ewc(PullsWeights):
-    """Adds strength F (w - w_start) to the gradient of every step."""
+    """Adds the penalty's gradient, strength F (w - w_start), to the gradient of every step."""
 
     Options = EwcOptions
     kind: ClassVar[str] = "ewc"
@@ -87,7 +88,7 @@ class Ewc(PullsWeights):
         return {} if self.options.general == "none" else {FISHER: self._measured(first, None)}
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns the stage that measures the learnt domain's Fisher information and averages it over all domains."""
+        """Returns the stage that measures the Fisher information on the learnt domain, and averages over all domains."""
         return {FISHER: self._measured(learnt, learnt.past.get(FISHER))}
 
     def _measured(self, domain: Domain, previous: Stage[Any] | None) -> Stage[Any]:
@@ -128,7 +129,7 @@ class Ewc(PullsWeights):
 
 @dataclass(frozen=True, eq=False)
 class MeasureFisher(Stage[Summed]):
-    """Measures how much the loss on a text depends on each weight (arXiv 1612.00796, equation 3)."""
+    """Measures the Fisher information: how much the loss on a text depends on each weight (1612.00796, equation 3)."""
 
     kind = "fisher"
 

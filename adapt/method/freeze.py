@@ -1,7 +1,7 @@
-"""Freezing: the token embeddings, and optionally the lowest layers, do not change while a domain is learnt.
+"""Freezes the token embeddings, and optionally the lowest layers, while a domain is learnt.
 
 In small models, the embeddings have most of the parameters and forget most. Frozen parameters cannot forget, and they
-need no gradient and no optimizer state. `training.freeze` does the same by the names of parameters, next to any method.
+need no gradient and no optimizer state. The field `training.freeze` freezes parameters by their names, with any method.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Interpolates between an earlier model and the trained model after each domain.
 
-theta = (1 - share) theta_before + share theta_trained, over all floating-point weights (WiSE-FT, arXiv 2109.01903;
-LM-Cocktail, arXiv 2311.13534). Training itself is plain. `job: merge` with `merge.kind: interpolate` computes several
-interpolated models from one finished training. This method computes one, from which the next domain starts.
+Every floating-point weight becomes (1 - share) w_earlier + share w_trained (WiSE-FT, arXiv 2109.01903; LM-Cocktail,
+arXiv 2311.13534). Training itself is plain. `job: merge` with `merge.kind: interpolate` computes several interpolated
+models from one finished training. This method computes one interpolated model, from which the next domain starts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Interpolated(Method):
         return state if share == 1 or not state else between(self._other(state), state, share)
 
     def _other(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Returns the weights of the model that `towards` names. Checks their names and shapes."""
+        """Returns the weights of the model that option `towards` chooses. Checks their names and shapes."""
         setting = self._setting
         folder = setting.anchor if self.options.towards == "before" else setting.base
         other = weights_of_model(setting, folder)

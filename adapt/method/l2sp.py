@@ -45,26 +45,26 @@ class PullsWeights(Method):
         return model
 
     def before_step(self, engine: TrainingEngine, step: int) -> None:
-        """Adds the penalty's gradient to the step's gradients."""
+        """Adds the gradient of the penalty to the gradients of the step."""
         assert self._pulls
         self._pulls.add_to(engine)
 
     def report(self) -> dict[str, float]:
-        """Returns the penalty before the last step [nats per predicted token, like the loss]."""
+        """Returns the penalty at the weights before the last step [nats per predicted token, like the loss]."""
         if self._pulls is None:  # `begin` was not called, as in a trial of the memory use
             return {}
         return {"penalty": self._pulls.penalty(self._setting.device, self._setting.zero_stage > 0)}
 
 
 class L2sp(PullsWeights):
-    """Adds alpha (w - w_start) + beta (w - w_base) to the gradient of every step."""
+    """Adds the penalty's gradient, alpha (w - w_start) + beta (w - w_base), to the gradient of every step."""
 
     Options = L2spOptions
     kind: ClassVar[str] = "l2sp"
     options: L2spOptions
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Copies the current weights. If `beta` is above 0 and the base is another model, loads the base's weights."""
+        """Copies the starting weights, and loads the base's weights if `beta` is above 0 and they differ."""
         from adapt.method.quadratic_penalty import Pull, Pulls, own_parts, parts_now
 
         alpha, beta, setting = self.options.alpha, self.options.beta, self._setting

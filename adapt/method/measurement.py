@@ -1,7 +1,7 @@
-"""Code shared by stages that measure a model on rows of a text and sum over the rows.
+"""Has the code that stages share if they measure a model on rows of a text and sum the measurements over the rows.
 
 This module loads no torch, because a Ray task must hide the GPUs of other tasks before it loads torch. `row_sums` has
-the code that needs torch.
+the part of the code that needs torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from adapt.train.over_rows import Share
 
 EPOCH = 2**32
-"""Epoch number in the seeds of measurements, so that their rows and masks differ from those of training."""
+"""Epoch number in the seeds of measurements. No training has this epoch, so a measurement draws other masks."""
 
 
 def check_prepared(config: Config, measured: str, fix: str) -> None:
@@ -38,8 +38,8 @@ def check_prepared(config: Config, measured: str, fix: str) -> None:
 
     Args:
         config: configuration of the job.
-        measured: name of the measured quantity.
-        fix: another solution, for the message.
+        measured: name of what is measured, for the message.
+        fix: what the user can do instead of preparing the text, for the message.
 
     Raises:
         ConfigError: the corpus is streamed.
@@ -52,7 +52,7 @@ def check_prepared(config: Config, measured: str, fix: str) -> None:
 
 
 def text_of(corpora: Sequence[str | Path]) -> TokenStream:
-    """Returns all prepared text of some folders as one stream."""
+    """Returns the prepared text in all of the folders as one stream."""
     from adapt.corpus.token_shards import TokenStream
 
     streams = (TokenStream.open(Path(folder), SHARD_GLOB) for folder in corpora)
@@ -80,7 +80,7 @@ It takes a model in evaluation mode, the objective, numbered batches, and the pr
 
 @dataclass(frozen=True)
 class Summing:
-    """A request for sums over rows of a text."""
+    """What the devices need to know to sum over rows of a text."""
 
     config: Config
     pretrained: Pretrained
@@ -113,7 +113,7 @@ class Summed:
 
 
 def objective_of_sums(config: Config) -> dict[str, Any]:
-    """Returns what the objective adds to the key of a measurement.
+    """Returns what the objective adds to the key of a stage that measures with it.
 
     Raises:
         ConfigError: the objective needs the weights of words, which only trainings read.

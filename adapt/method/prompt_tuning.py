@@ -1,10 +1,11 @@
 """Prompt tuning (arXiv 2104.08691) and prefix tuning (2101.00190) train added vectors only. The model is frozen.
 
-`prompt` puts the vectors before the first token of a document, `prefix` among the keys and values of every layer. With
-vectors per domain nothing is forgotten, but the domain of a text must be known or predicted. A single set that all
-domains train does not need the domain, but can forget. With `sequence.mode: separate` each domain gets its own model
-with a prompt (Prompt-ONE of arXiv 2302.03241). The paper on prefix tuning trains a small network that produces the
-prefixes. This method trains prefixes directly, starting from the keys and values of real tokens.
+Method `prompt` puts the vectors before the first token of a document, `prefix` adds them to the keys and values of
+every layer. If each domain has its own vectors, nothing is forgotten, but the domain of a text must be known or
+predicted. If all domains train the same vectors, a text's domain need not be known, but the vectors can forget. With
+`sequence.mode: separate` each domain gets its own model with a prompt (Prompt-ONE of arXiv 2302.03241). The paper on
+prefix tuning trains a small network that produces the prefixes. Here the prefixes themselves are trained, starting from
+the keys and values of real tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class PromptOptions:
     """Options of prompt tuning: trained vectors before each document (arXiv 2104.08691)."""
 
     length: PositiveInt = 100
-    """Number of vectors in a prompt. They shorten the text that the model can take."""
+    """Number of vectors in a prompt. The model can take this many fewer tokens of text."""
     per_domain: bool = True
     """`true` gives each domain its own prompt, trained only on its text. `false` trains one prompt on all domains."""
 
@@ -54,7 +55,7 @@ class Prompted(TrainsSets):
         return PROMPTS, {"length": self.options.length}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models with added parameters of another kind, and sequence lengths that leave no tokens for prompts.
+        """Refuses models with added parameters of another kind, and sequence lengths that leave no room for prompts.
 
         Raises:
             ConfigError, ModelError: name the problem.
@@ -82,7 +83,7 @@ class Prompted(TrainsSets):
         return Added(per_document=self.options.length)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of one prompt, the only parameter with gradients and optimizer state."""
+        """Returns the memory of one prompt. No other parameter has gradients and optimizer state."""
         added = float(self.options.length * size.hidden)
         return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
 
@@ -96,7 +97,8 @@ class PrefixOptions:
     """Options of prefix tuning: trained keys and values in every layer (arXiv 2101.00190)."""
 
     length: PositiveInt = 200
-    """Number of trained keys that each token attends to, in addition to its document's (10 and 200 in the paper)."""
+    """Number of trained keys to which each token attends, in addition to the keys of its document (10 and 200 in the
+    paper)."""
     per_domain: bool = True
     """`true` gives each domain its own prefixes, trained only on its text. `false` trains one set on all domains."""
 
@@ -134,11 +136,11 @@ class Prefixed(TrainsSets):
         begin_prefixes(model, number, words(self.options.length))
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the extra attention of every token to the prefix."""
+        """Returns the extra work of attention, because every token also attends to the prefix."""
         return Added(attended=self.options.length)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of a domain's prefixes, the only parameters with gradients and optimizer state."""
+        """Returns the memory of one domain's prefixes. Only these parameters have gradients and optimizer state."""
         added = 2.0 * self.options.length * size.layers * size.attention
         return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
 
@@ -153,7 +155,7 @@ def check_room(config: Config, model: Path, field: str, length: int) -> None:
         length: length of a prompt [vectors].
 
     Raises:
-        ConfigError: a prompt or a sequence length is too long. The error names its field.
+        ConfigError: the prompt or a sequence length is too long. The error names the field to change.
     """
     longest = max_sequence_length(model)
     if longest is None:

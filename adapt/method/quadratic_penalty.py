@@ -1,12 +1,12 @@
-"""Computes penalties strength / 2 sum F (w - w*)^2 on weights, and F, the diagonal of the Fisher information.
+"""Computes penalties strength / 2 sum F (w - w*)^2 on weights w, and F, the diagonal of the Fisher information.
 
-Each rank adds the penalty's gradient to the part of a parameter that it holds, before gradients are clipped. So the
-result does not depend on how the batch or the model is divided among ranks, and the weights w* are divided like the
-optimizer's state.
+Each rank adds the penalty's gradient to the part of each parameter that it holds, before gradients are clipped. So the
+result does not depend on how the batch or the model is divided among ranks. The earlier weights w* are divided among
+ranks like the optimizer's state.
 
-F is the mean over examples of the squared gradient of their loss. An example is a row of the text, and its loss is the
-mean over the row's predictions (Kirkpatrick et al. 2017, arXiv 1612.00796, equation 3; with the text's own tokens as
-labels). Each row goes through the model separately, because gradients that are summed before squaring would cancel.
+F is the mean over examples of the squared gradient of an example's loss. An example is a row of the text, and its loss
+is the mean over the row's predictions (Kirkpatrick et al. 2017, arXiv 1612.00796, equation 3; the labels are the text's
+own tokens). Each row goes through the model separately, because gradients that are summed before squaring would cancel.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from adapt.method.measurement import AddedUp
 from adapt.objective.objective import Batch, Objective
 
 ON_CPU, ON_GPU = 2**18, 2**26
-"""Number of weights per piece when the penalty is computed.
+"""Number of weights in each piece for which the penalty is computed at a time.
 
-On CPUs, pieces are small enough for the intermediate values to stay in the cache.
+On CPUs, the pieces are small, so that intermediate values stay in the processor's cache.
 """
 
 
 @dataclass(frozen=True)
 class Pull:
-    """A quadratic pull on the weights. Its tensors are the flattened parts that this rank holds, keyed by parameter."""
+    """A quadratic penalty on weights. Its tensors are this rank's parts, flattened and keyed by parameter name."""
 
     strength: float
     to: Mapping[str, Tensor]
@@ -42,7 +42,7 @@ class Pull:
 
 
 class Pulls:
-    """Adds the gradients of several pulls to each step's gradients, and computes the penalty before the last step."""
+    """Adds the gradients of several penalties to a step's gradients, and computes the penalties' sum."""
 
     def __init__(self, pulls: Sequence[Pull]) -> None:
         self._pulls = pulls
@@ -67,7 +67,7 @@ class Pulls:
         return gradient
 
     def penalty(self, device: Any, is_divided: bool) -> float:
-        """Returns the penalty before the last step, summed over all pulls. All ranks call this.
+        """Returns the penalty at the weights before the last step, summed over all pulls. All ranks call this.
 
         Args:
             device: the model's device.
@@ -83,7 +83,7 @@ def parts_now(engine: TrainingEngine) -> dict[str, Tensor]:
 
 
 def own_parts(engine: TrainingEngine, whole: Callable[[str], Tensor]) -> dict[str, Tensor]:
-    """Returns this rank's parts of other tensors, keyed by parameter name.
+    """Returns this rank's parts of tensors that have the parameters' shapes, keyed by parameter name.
 
     Args:
         engine: the engine with the parameters.

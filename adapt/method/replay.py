@@ -1,8 +1,8 @@
-"""Replays text of earlier domains: a share of every training's rows is drawn uniformly from all of this text.
+"""Replays text of earlier domains: a share of every training's rows is drawn uniformly from the text of all of them.
 
-This is experience replay with a buffer that holds all past text. Every past row is equally likely, as in a bounded
+This is experience replay with a buffer that holds all past text. Every past row is equally likely, as with a bounded
 buffer that is filled by reservoir sampling. Any method can also replay general text (`mixture.replay_paths`). With this
-method, the share of general text can grow or shrink per domain.
+method, the share of general text can also grow or shrink from domain to domain.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Replay(Method):
 
 
 def check_share_left(field: str, share: float, mixture: MixtureConfig) -> float:
-    """Refuses shares of past and general text that leave no rows for the domain.
+    """Refuses shares of past and general text that leave no rows for the current domain.
 
     Args:
         field: name of the field with the share of past text.

@@ -59,7 +59,7 @@ def sampled_rows(corpora: Sequence[str | Path], length: int, wanted: int, seed: 
 
 
 def batches_at(stream: TokenStream, share: Share, length: int, marks: Sequence[str]) -> Iterator[tuple[int, Batch]]:
-    """Yields numbered batches of rows, with the columns `marks` that an objective needs besides the tokens."""
+    """Yields numbered batches of rows. `marks` names the columns that the objective needs in addition to the tokens."""
     for number, rows in share:
         columns: dict[str, Any] = stream.take(rows.tolist(), length, tuple(marks))
         yield number, Batch.of({**columns, "epochs": np.full(len(rows), EPOCH), "rows": rows})
@@ -84,7 +84,7 @@ def sum_up(summing: Summing, name: str, previous: Path | None) -> Summed:
     Args:
         summing: the request with configuration, model and texts.
         name: name of the file with the means.
-        previous: folder with the means of the earlier domains, which the new means are merged with.
+        previous: folder with the means of the earlier domains, with which the new means are averaged; None without.
 
     Raises:
         DataError: there is no text.
@@ -128,12 +128,12 @@ def save_sums(sums: Mapping[str, Tensor], file: Path) -> None:
 
 
 def join_sums(parts: Sequence[Path], count: int, previous: Path | None, file: Path) -> int:
-    """Divides the sums by their count, and averages the means of all domains so far with equal weights.
+    """Divides the sums by `count`, and averages the resulting means over all domains so far with equal weights.
 
     Args:
         parts: files written by `save_sums`.
         count: number of examples of all parts.
-        previous: file with the means of the earlier domains.
+        previous: file with the mean over the earlier domains; None if there is no earlier domain.
         file: file for the result, written under a temporary name and then renamed.
 
     Returns:

@@ -1,6 +1,6 @@
-"""Methods that train plainly and only choose which models are trained: one per domain, one for all, or merged ones.
+"""Defines methods of plain training that differ in what is trained: a model per domain, or one for all domains.
 
-Papers compare other methods with `one` and `joint` as bounds. `merge` trains a model per domain from the base model and
+Papers use `one` and `joint` as bounds for other methods. `merge` trains a model per domain from the base model and
 then merges all models with the options of section `merge` (task arithmetic, arXiv 2212.04089; TIES, 2306.01708; DARE,
 2311.03099; the mean). So knowledge of a domain can only be lost in the merge.
 """

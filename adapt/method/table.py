@@ -42,7 +42,7 @@ METHODS: Kinds[type[Method]] = Kinds(
 
 
 WITH_GENERATOR = ("plain", "average", "interpolate", "l2sp", "replay")
-"""Methods that also train a model with its generator (objective.kind rtd), because they need only weights or text."""
+"""Methods that work with objective.kind rtd, which trains a model and a generator. They only use weights and text."""
 
 
 def method_of(config: Config) -> Method:
@@ -60,14 +60,14 @@ def method_of(config: Config) -> Method:
 def past_fraction(config: Config) -> float:
     """Returns the share of a training's rows that come from earlier domains.
 
-    The share is `sequence.replay_fraction`, or the method's own share if this field is not set.
+    The share is `sequence.replay_fraction` if this field is set. Otherwise it is the method's own `past_fraction`.
     """
     configured = config.sequence.replay_fraction
     return method_of(config).past_fraction if configured is None else configured
 
 
 def check_method(config: Config, model: Path) -> None:
-    """Refuses a method that does not support its configuration or the model.
+    """Refuses a method that does not support the job's configuration or the model.
 
     Args:
         config: the job's configuration.

@@ -23,7 +23,7 @@ class Teacher:
     """Holds a frozen model, and measures the trained model's distance from it.
 
     Args:
-        setting: the training's setting. Its `anchor` is the frozen model, which every rank holds completely.
+        setting: the training's setting. Its `anchor` is the folder of the frozen model. Every rank holds a whole copy.
         options: the method's options, which say what is compared and how.
     """
 
@@ -36,7 +36,7 @@ class Teacher:
         self._predictions = 0  # number of predictions over which `_total` is summed
 
     def compared(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
-        """Returns the loss of a micro-batch and its distance from the teacher, both summed over predictions."""
+        """Returns a micro-batch's loss and the model's distance from the teacher, both summed over predictions."""
         loss, distance = (self._of_logits if self._options.of == "logits" else self._of_states)(model, part)
         self._total = distance.detach() if self._total is None else self._total + distance.detach()
         self._predictions += len(part.targets)
@@ -71,7 +71,7 @@ class Teacher:
     def _of_states(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
         """Runs one pass of each model. Returns the loss and the squared difference from the teacher's last states.
 
-        The difference is a mean over the features of a state and a sum over predictions.
+        The squared difference is averaged over the features of a state and summed over predictions.
         """
         packed, positions = part.packed(), part.asked()
         with self._as_trained(part.device):

@@ -2,8 +2,8 @@
 
 - `objective`: the interface, and causal language modelling.
 - `masking`: masking of tokens, words, entities and spans.
-- `word_weights`: weights of words for difference masking, without loading torch.
+- `word_weights`: computes the weights of words for difference masking, without loading torch.
 - `replaced_tokens`: replaced-token detection, with a generator next to the model.
-- `tsdae`: rebuilding of texts from one vector each, which trains sentence vectors.
-- `table`: checks the objective that a configuration names, without loading torch.
+- `tsdae`: trains sentence vectors by rebuilding each text from one vector.
+- `table`: lists the objectives and checks the configured objective, without loading torch.
 """

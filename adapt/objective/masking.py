@@ -1,16 +1,16 @@
 """Masking objectives: some tokens of a row are hidden and predicted, one by one or in units of several tokens.
 
 - `mlm`: single tokens (Devlin et al. 2019; Don't Stop Pretraining, section 3).
-- `whole_word`: all tokens of a word are predicted, or none (Devlin's update of BERT, May 2019).
-- `entity`: whole named entities are predicted, and whole other words (ERNIE, Sun et al., arXiv 1904.09223).
-- `mntp`: single tokens, predicted at the positions before them by a decoder that was turned into an encoder (LLM2Vec,
-  BehnamGhader et al., arXiv 2404.05961).
-- `span`: runs of words are predicted together (SpanBERT, Joshi et al., arXiv 1907.10529).
-- `difference`: single tokens, more often those of words that are frequent in the domain and rare in general text
+- `whole_word`: either all tokens of a word are predicted or none (Devlin's update of BERT, May 2019).
+- `entity`: whole named entities and whole words outside of entities (ERNIE, Sun et al., arXiv 1904.09223).
+- `mntp`: single tokens. A decoder that was turned into an encoder predicts each token at the position before it
+  (LLM2Vec, BehnamGhader et al., arXiv 2404.05961).
+- `span`: runs of several words (SpanBERT, Joshi et al., arXiv 1907.10529).
+- `difference`: single tokens. Words that are frequent in the domain and rare in general text are chosen more often
   (Difference-Masking, Wilf et al., arXiv 2305.14577).
 
-The position of a unit's first token is called the unit's head. Tensors with a value per unit, such as its size or its
-random number, have the shape of the rows and store the value at the head. Each random number depends only on (seed,
+The position of a unit's first token is called the unit's head. A tensor with one value per unit, such as the unit's
+size, has the shape of the rows and stores the value at the unit's head. Each random number depends only on (seed,
 stream, epoch, row, position). So masks do not depend on batch size, number of workers, device or resuming, and a row
 gets new masks in each epoch.
 
@@ -39,9 +39,9 @@ ORDER, REPLACEMENT, TOKEN, CROSSING, WORD_CROSSING, LENGTH, GENERATED = range(7)
 
 
 class Masking(Objective):
-    """Base class of masking objectives, which predict `mask_fraction` of each row's ordinary tokens.
+    """Base class of masking objectives, which predict a share `mask_fraction` of each row's ordinary tokens.
 
-    Whole units of tokens are chosen at random, at least one per row.
+    Units of one or more tokens are chosen at random, at least one unit per row.
 
     Of the predicted tokens, 80% are shown as the mask token, 10% as a random ordinary token and 10% unchanged
     (the shares are configurable; Devlin et al. 2019). All draws depend only on (seed, epoch, row, position).
@@ -53,7 +53,7 @@ class Masking(Objective):
     """
 
     replaces_units = False
-    """Whether the tokens of a unit are all masked, all random or all unchanged. If False, each token has a draw."""
+    """Whether all tokens of a unit are masked, random or unchanged together. If False, each token is drawn separately."""
 
     def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         self.config = config
@@ -66,7 +66,7 @@ class Masking(Objective):
         self._ordinary_ids = ordinary.nonzero().flatten()
 
     def columns(self) -> tuple[str, ...]:
-        """Returns the columns of unit starts that tokenization must write."""
+        """Returns the columns that tokenization must write, such as where words start."""
         return marks_of(self.config.kind)
 
     @abstractmethod
@@ -82,8 +82,8 @@ class Masking(Objective):
             heads: head of each token's unit, int64 [B, L].
 
         Returns:
-            The positions to predict, bool [B, L]. Their expected number is `mask_fraction` of a row's eligible tokens,
-            unless the first unit alone is larger.
+            The positions to predict, bool [B, L]. In each row, their expected number is `mask_fraction` of the eligible
+            tokens, unless the unit that is always taken has more tokens.
         """
         size = unit_lengths(heads, eligible)
         order = self.draw(ORDER, batch)
@@ -91,7 +91,7 @@ class Masking(Objective):
         return at_least_one(taken, order, size).gather(1, heads) & eligible
 
     def predictable(self, batch: Batch) -> Tensor:
-        """Returns which tokens may be predicted, bool [B, L]: ordinary ones, or all in a row without ordinary ones."""
+        """Returns which tokens may be predicted, bool [B, L]: ordinary tokens, or all tokens of a row without any."""
         eligible = self._is_ordinary[batch.tokens] & batch.real
         return eligible | (batch.real & ~eligible.any(1, keepdim=True))
 
@@ -118,7 +118,7 @@ class Masking(Objective):
         masked = positions & (action < self.config.mask_token_fraction)
         shares = self.config.mask_token_fraction + self.config.random_token_fraction
         randomised = positions & ~masked & (action < shares)
-        ordinary_ids = self._ordinary_ids  # a random token is never a special one
+        ordinary_ids = self._ordinary_ids  # so that a random token is never a special token
         random_tokens = ordinary_ids[(self.draw(TOKEN, batch) * len(ordinary_ids)).long()]
         return torch.where(masked, self.mask_id, torch.where(randomised, random_tokens, batch.tokens))
 
@@ -126,8 +126,8 @@ class Masking(Objective):
 class MaskedLanguageModelling(Masking):
     """Predicts single tokens.
 
-    The number of predictions in a row is exactly round(mask_fraction x ordinary tokens), and at least 1. A binomial
-    number would have the same mean and a higher variance, so that steps would need unequal work.
+    The number of predictions in a row is exactly round(mask_fraction x ordinary tokens), and at least 1. If each token
+    were drawn independently, the number would vary, and steps would differ in their work.
     """
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class MaskedNextToken(MaskedLanguageModelling):
         return super().predictable(batch) & ~batch.starts
 
     def corrupt(self, batch: Batch) -> Corrupted:
-        """Masks tokens as `mlm` does, and moves the predictions to the positions before."""
+        """Masks tokens as `mlm` does, and moves each prediction to the position before the masked token."""
         masked = super().corrupt(batch)
         return replace(masked, positions=masked.positions.roll(-1, dims=1))
 
@@ -161,7 +161,7 @@ class MaskedNextToken(MaskedLanguageModelling):
 class WholeWordMasking(Masking):
     """Predicts whole words. Each token of a word is masked, replaced or unchanged independently, as in BERT.
 
-    A word that the end of a row divides counts as two words, since rows are masked independently.
+    A word that is divided between two rows counts as two words, since rows are masked independently.
     """
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
@@ -172,12 +172,12 @@ class WholeWordMasking(Masking):
 class EntityMasking(Masking):
     """Predicts entities and words: `entity_fraction` of the predicted tokens come from entities, if there are enough.
 
-    If a row has too few entities, words replace them. If it has too few words, entities replace them. An entity that
-    the end of a row divides counts as two entities.
+    If a row has too few entities, more words are predicted. If it has too few words, more entities are predicted. An
+    entity that is divided between two rows counts as two entities.
     """
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
-        """Makes a unit of each entity, and of each word outside of entities."""
+        """Makes each entity a unit, and each word outside of entities."""
         return heads_of(batch.marks[UNIT_STARTS] | batch.starts)
 
     def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
@@ -194,12 +194,12 @@ class EntityMasking(Masking):
 
 
 class DifferenceMasking(MaskedLanguageModelling):
-    """Predicts as many single tokens per row as `mlm`, chosen without replacement with the weights of their words.
+    """Predicts as many single tokens per row as `mlm`. A token is drawn with the weight of its word.
 
     The chosen positions of a row have the largest u^(1/w), where u is a position's random number in (0, 1] and w the
     weight of its word. This is weighted sampling without replacement (Efraimidis and Spirakis 2006).
-    `adapt.objective.word_weights` defines the weights. The paper instead chooses words by the similarity of their
-    embeddings to those of the words with the largest weights.
+    `adapt.objective.word_weights` defines the weights. The paper does not draw by weights: it compares the embedding of
+    each word with the embeddings of the words with the largest weights.
     """
 
     weights: WordWeights
@@ -222,7 +222,7 @@ class DifferenceMasking(MaskedLanguageModelling):
 def length_distribution(stop: float, longest: int) -> Tensor:
     """Returns the probabilities of span lengths 1 to `longest`: a truncated, renormalized geometric distribution.
 
-    With SpanBERT's 0.2 and 10 the mean is 3.8.
+    With SpanBERT's values, `stop` 0.2 and `longest` 10, the mean length is 3.8.
 
     Returns:
         The probabilities, float64 [longest].
@@ -234,8 +234,8 @@ def length_distribution(stop: float, longest: int) -> Tensor:
 class SpanMasking(Masking):
     """Predicts spans of words, whose tokens are all masked, all random or all unchanged, as in SpanBERT.
 
-    A row's words are divided into consecutive spans of random lengths, new in each epoch, and some spans are chosen. So
-    spans cannot overlap. SpanBERT draws spans again until they do not overlap. No span crosses a document's start.
+    In each epoch, a row's words are divided anew into consecutive spans of random lengths, and some spans are chosen.
+    So chosen spans cannot overlap. (SpanBERT redraws spans that overlap.) No span crosses the start of a document.
     """
 
     replaces_units = True
@@ -279,10 +279,10 @@ def take_units(order: Tensor, size: Tensor, budget: Tensor, crossing: Tensor) ->
     of taken tokens equals the budget.
 
     Args:
-        order: float64 [B, L] in [0, 1), at heads the random numbers that order the units.
+        order: float64 [B, L] in [0, 1), at each unit's head the random number by which units are sorted.
         size: int64 [B, L], number of tokens of each unit at its head, and 0 elsewhere.
         budget: float64 [B], number of tokens to take, at most `size.sum(1)`.
-        crossing: float64 [B] in [0, 1), random numbers that decide on the units that cross the budget.
+        crossing: float64 [B] in [0, 1), for each row the random number that decides on the unit that crosses the budget.
 
     Returns:
         bool [B, L], True at the heads of taken units.
@@ -295,13 +295,13 @@ def take_units(order: Tensor, size: Tensor, budget: Tensor, crossing: Tensor) ->
 
 
 def at_least_one(taken: Tensor, order: Tensor, size: Tensor) -> Tensor:
-    """Takes the first unit in random order in rows without a taken unit. See `take_units` for arguments and result."""
+    """In rows without a taken unit, takes the first unit in random order. See `take_units` for arguments and result."""
     first = torch.zeros_like(taken).scatter_(1, _ranked(order, size).argmin(1, keepdim=True), True)
     return taken | (first & ~taken.any(1, keepdim=True))
 
 
 def _ranked(order: Tensor, size: Tensor) -> Tensor:
-    """Returns the units' random numbers. Positions without a unit that may be taken get the larger number 2."""
+    """Returns the units' random numbers. Positions without a unit to take get 2, so that they are sorted last."""
     return order.masked_fill(size == 0, 2.0)
 
 

@@ -1,7 +1,7 @@
 """The interface between training and objectives: an objective takes rows and returns corrupted rows and a summed loss.
 
-This module also has the objective of decoders, causal language modelling (Radford et al. 2018), which predicts each
-token from the tokens before it in its document, and the same objective for encoders.
+This module also has the objective of decoders, causal language modelling (Radford et al. 2018). It predicts each token
+from the earlier tokens of the same document. `CausalDetour` is the same objective for encoders.
 """
 
 from abc import ABC, abstractmethod
@@ -62,8 +62,8 @@ class Batch:
 class Corrupted:
     """Rows as the model sees them, and the tokens to predict.
 
-    The tensors stay on the host. There, masks are drawn and boundaries found while the device still computes the step
-    before. Only the model's inputs are sent to its device.
+    The tensors stay on the host, which draws masks and finds boundaries while the device still computes the previous
+    step. Only the model's inputs are sent to the device.
     """
 
     input_ids: torch.Tensor
@@ -86,7 +86,7 @@ class Corrupted:
     draws: torch.Tensor | None = None
     """A uniform random number in [0, 1) for each prediction, float64 [T]; None for objectives that draw no tokens."""
     share: float | None = None
-    """Share of the predicted tokens in the whole global batch. None to use the share in these rows."""
+    """Number of predictions divided by the number of tokens in the whole global batch. None to use these rows' share."""
 
     def bound_for(self, device: torch.device) -> "Corrupted":
         """Returns the same rows for a model on another device."""
@@ -128,17 +128,17 @@ class Objective(ABC):
     """Base class of objectives: chooses the predictions and computes their loss."""
 
     options: Any = None
-    """Options of the objective, from the section with its name; None if it has none."""
+    """Options of the objective, from the configuration section with its name; None if it has no options."""
     is_causal: ClassVar[bool] = False
     """Whether the model is a decoder."""
     predicts_words: ClassVar[bool] = True
-    """Whether the loss measures predictions of tokens. Only such losses have a value per byte and examples to show."""
+    """Whether the loss is that of predicting tokens. Only then can bits per byte be reported and examples be shown."""
 
     def read(self, folder: Path) -> None:  # noqa: B027 (most objectives read nothing)
         """Reads the result of the stage that the objective needs (`adapt.stage.weigh_words`), before training."""
 
     def prepare(self, model: torch.nn.Module) -> None:  # noqa: B027 (most objectives change nothing)
-        """Attaches modules that only the training needs, or changes the attention, before the engine wraps the model.
+        """Changes the model before the engine wraps it: attaches modules only for training, or changes its attention.
 
         Raises:
             ModelError: the model cannot be used with this objective.
@@ -149,7 +149,7 @@ class Objective(ABC):
         return state
 
     def columns(self) -> tuple[str, ...]:
-        """Returns the columns besides the tokens that tokenization must write (word starts, entities)."""
+        """Returns the names of further columns that tokenization must write, such as word starts or entities."""
         return ()
 
     @classmethod
@@ -166,7 +166,7 @@ class Objective(ABC):
             pretrained: the model.
             options: options of the objective.
             dropout: dropout of the attention weights; None keeps the model's value.
-            first: for a measurement, the first model of the chain. Some objectives measure with its generator.
+            first: for a measurement, the first model of the chain of stages. Some objectives use its generator.
         """
         return load_model(pretrained.model, cls.is_causal, pretrained.trust_remote_code, dropout)
 
@@ -191,7 +191,7 @@ class Objective(ABC):
 
     @abstractmethod
     def corrupt(self, batch: Batch) -> Corrupted:
-        """Chooses the predictions and corrupts the rows. Draws depend on (seed, epoch, row)."""
+        """Chooses the tokens to predict and corrupts the rows. Draws depend only on (seed, epoch, row)."""
 
     def predictable(self, batch: Batch) -> torch.Tensor:
         """Returns the positions at which a prediction is possible, bool [B, L].
@@ -217,7 +217,7 @@ class Objective(ABC):
         return {}
 
     def figures(self) -> dict[str, float]:
-        """Returns further figures of all rows that `losses` measured since the last call, keyed by name."""
+        """Returns figures other than the loss for all rows that `losses` measured since the last call, keyed by name."""
         return {}
 
 
@@ -242,9 +242,9 @@ class CausalLanguageModelling(Objective):
 class CausalDetour(CausalLanguageModelling):
     """Predicts each next token with an encoder, whose attention is causal during the training.
 
-    The masked-LM head predicts the next token at every position. This is the first phase of a causal detour, which a
-    phase of masked language modelling with the encoder's own attention must follow (Touchent and de la Clergerie, arXiv
-    2605.12438).
+    The masked-LM head predicts the next token at every position. This is the first of two phases of a causal detour. In
+    the second phase, the model must be trained by masked language modelling with the encoder's own attention (Touchent
+    and de la Clergerie, arXiv 2605.12438).
     """
 
     is_causal = False

@@ -1,4 +1,4 @@
-"""Replaced-token detection: a generator fills masks, and the model learns to find the tokens that it got wrong.
+"""Replaced-token detection: a generator fills masks, and the model learns to find the tokens that are not the original.
 
 L = L_MLM(generator) + lambda L_RTD(model) (ELECTRA, arXiv 2003.10555, section 2). L_MLM is the generator's mean cross
 entropy over the masked tokens. L_RTD is the model's mean binary cross entropy over all tokens of the text, including
@@ -26,11 +26,11 @@ from adapt.objective.table import RtdOptions
 
 
 class ReplacedTokenDetection(MaskedLanguageModelling):
-    """Masks single tokens for the generator, and lets the model find those that the generator replaced.
+    """Masks single tokens for the generator, and lets the model find the tokens that the generator replaced.
 
-    All chosen tokens are shown as the mask token, as published. The generator's token is drawn from its distribution
-    by one uniform number per masked token, a function of (seed, epoch, row, position). So a resumed run draws the same
-    tokens.
+    All chosen tokens are shown as the mask token, as published. One uniform random number per masked token selects the
+    token from the generator's distribution. It depends only on (seed, epoch, row, position). So a resumed run draws the
+    same tokens.
     """
 
     options: RtdOptions
@@ -43,7 +43,7 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
         self._counts = np.zeros(2)  # number of masked tokens and of all tokens in these losses
 
     def corrupt(self, batch: Batch) -> Corrupted:
-        """Masks tokens, and draws the numbers that choose the generator's tokens."""
+        """Masks tokens, and draws the random numbers that select tokens from the generator's distributions."""
         corrupted = super().corrupt(batch)
         return replace(corrupted, draws=self.draw(GENERATED, batch)[corrupted.positions])
 
@@ -73,10 +73,10 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
         save_detector(start, state, tokenizer, folder, self.options.generator_layers, resize)
 
     def loss(self, model: torch.nn.Module, corrupted: Corrupted) -> Tensor:
-        """Returns the loss, float32 scalar, to be divided by the number of masked tokens [nats].
+        """Returns the loss [nats], float32 scalar, which the caller divides by the number of masked tokens T.
 
-        The sum of the model's losses is multiplied by lambda T / N, where T of the N tokens of the global batch are
-        masked. Divided by T, it is lambda times the mean loss over all tokens.
+        The generator's summed loss is added to the model's summed loss times lambda T / N, where N is the number of all
+        tokens of the global batch. After the division by T, the second term is lambda times the mean loss over all tokens.
         """
         masked, logits, replaced = _scored(model, corrupted)
         share = corrupted.share
@@ -96,7 +96,7 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
         return {"generator_loss": sums[0] / counts[0], "discriminator_loss": sums[1] / counts[1]}
 
     def losses(self, model: torch.nn.Module, corrupted: Corrupted) -> Tensor:
-        """Returns the binary cross entropy of each token [nats], float32 [N], and keeps the scores for `figures`."""
+        """Returns the binary cross entropy of each token [nats], float32 [N], and stores the scores for `figures`."""
         with torch.no_grad():
             _, logits, replaced = _scored(model, corrupted)
         self._seen.append((logits.float().cpu().numpy(), replaced.cpu().numpy()))
@@ -107,13 +107,13 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
         return corrupted.real
 
     def figures(self) -> dict[str, float]:
-        """Returns how well the model told replaced from original tokens in all rows measured since the last call.
+        """Returns how well the model distinguished replaced from original tokens, in all rows since the last call.
 
         Returns:
-            `replaced`, the share of the tokens that were replaced; `recall`, the share of the replaced tokens to which
-            the model gave a probability above 1/2; `precision`, the share of such tokens that were replaced; and `auc`,
-            the probability that a replaced token has a higher score than an original one. A figure without any token
-            to count is left out.
+            `replaced`: share of replaced tokens among all tokens. `recall`: share of the replaced tokens that the model
+            marked, that is, gave a probability above 1/2. `precision`: share of replaced tokens among the marked tokens.
+            `auc`: probability that a replaced token has a higher score than an original token. A figure is left out if
+            there are no tokens to compute it from.
         """
         seen, self._seen = self._seen, []
         if not seen:
@@ -122,7 +122,7 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
 
 
 def _scored(model: Any, corrupted: Corrupted) -> tuple[Tensor, Tensor, Tensor]:
-    """Runs generator and model, and returns the result of `Detector.forward`."""
+    """Runs the generator and the model. Returns the generator's loss, the model's scores, and which are replaced."""
     assert corrupted.draws is not None
     draws = sent(corrupted.draws, corrupted.device)
     scored: tuple[Tensor, Tensor, Tensor] = model(corrupted.packed(), corrupted.asked(), corrupted.answers(), draws)

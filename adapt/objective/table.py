@@ -20,15 +20,15 @@ RTD = "rtd"
 
 @dataclass(frozen=True)
 class RtdOptions:
-    """Replaced-token detection (ELECTRA, arXiv 2003.10555): a generator fills masks, and the model finds its tokens."""
+    """Replaced-token detection (ELECTRA, arXiv 2003.10555): a generator fills masks, the model finds replaced tokens."""
 
     generator: str | None = how(None)
     """Id or folder of the generator, a masked language model with the vocabulary of model.path. null uses the folder
     `generator` in model.path, if an earlier rtd training wrote one, or else a copy of the model's first layers."""
     generator_layers: PositiveInt | None = None
-    """Number of the model's first layers that a generator copies if no trained one is used. It also copies the
+    """Number of the model's first layers that the generator copies if no trained generator is used. It also copies the
     embeddings, and its head gets random weights. null is a third of the layers, rounded up. ELECTRA's generator has 1/4
-    to 1/2 of the model's size, that of DeBERTa-v3 half of the model's layers (arXiv 2111.09543)."""
+    to 1/2 of the model's size. DeBERTa-v3's generator has half of the model's layers (arXiv 2111.09543)."""
     embeddings: Literal["shared", "disentangled", "separate"] = "disentangled"
     """Tables of token and position embeddings: `shared` by generator and model (ELECTRA); `disentangled`, where the
     model's table is the generator's table, without gradients, plus a trained difference (DeBERTa-v3, section 3.3); or
@@ -52,9 +52,9 @@ class TsdaeOptions:
     """Vector of a text: the last state of its first token (`cls`, as published), or the `mean` over all its tokens.
     Exported folders and the measurement of retrieval use the same pooling."""
     unit: Literal["sentence", "document"] = "sentence"
-    """Text that becomes one vector. `sentence` splits documents after `.`, `!` or `?`, where a blank and no small
-    letter follow, except after abbreviations such as `et al.`; lines that an empty line separates are split too.
-    `document` takes whole documents. A text that the end of a row divides becomes two texts."""
+    """Text that becomes one vector. `sentence` splits documents at empty lines, and after `.`, `!` or `?` if a blank
+    and no small letter follow, except after abbreviations such as `et al.`. `document` takes whole documents. A text
+    that is divided between two rows becomes two texts."""
 
 
 OBJECTIVES: "Kinds[type[Objective]]" = Kinds(
@@ -96,12 +96,12 @@ of cross-attention."""
 
 
 def reads_own_vectors(config: Config) -> bool:
-    """Whether the objective computes its loss from vectors of the model itself, which rules out most methods."""
+    """Whether the loss is computed from vectors that the model itself makes of texts, which rules out most methods."""
     return config.objective.kind == "tsdae"
 
 
 def check_decodes(config: Config, model: Path) -> None:
-    """Refuses a model whose layers cannot attend to a sentence vector, if the objective needs this.
+    """Refuses a model whose layers cannot attend to a sentence vector, if the objective (`tsdae`) needs this.
 
     Raises:
         ConfigError: the model is a decoder, or an encoder without cross-attention.
@@ -132,7 +132,7 @@ def check_objective(config: Config) -> None:
 
 
 def predicted_fraction(objective: ObjectiveConfig) -> float:
-    """Returns the share of the tokens that are predicted, at which the language-model head runs."""
+    """Returns the share of predicted tokens. The language-model head runs only at the predicted positions."""
     return 1.0 if objective.kind in ("causal", "causal_detour", "tsdae") else objective.mask_fraction
 
 
@@ -162,10 +162,10 @@ def weighs_words(objective: ObjectiveConfig) -> bool:
 
 
 def check_objective_fits(config: Config) -> None:
-    """Refuses settings that replaced-token detection does not use or support.
+    """Refuses settings that replaced-token detection does not use or support, if this objective is configured.
 
     Raises:
-        ConfigError: such a setting is not at its default.
+        ConfigError: a setting that it does not use or support is not at its default.
     """
     if config.objective.kind != RTD:
         return
@@ -192,12 +192,12 @@ def check_objective_fits(config: Config) -> None:
 
 
 def with_generator(config: Config, size: ModelSize, generator: Path | None) -> ModelSize:
-    """Returns the size of everything that an objective trains, including the generator of replaced-token detection.
+    """Returns the size of all that is trained: the model, and for replaced-token detection also the generator.
 
     Args:
         config: the job's configuration.
         size: size of the model.
-        generator: folder of the generator (`Pretrained.generator`).
+        generator: folder of the generator (`Pretrained.generator`); None if it copies layers of the model.
     """
     if config.objective.kind != RTD:
         return size
@@ -207,15 +207,16 @@ def with_generator(config: Config, size: ModelSize, generator: Path | None) -> M
 
 
 def generator_of(config: Config, model: Path, is_on_disk: bool) -> Path | None:
-    """Returns the folder of the generator that a configuration names, or that lies in a model's folder.
+    """Returns the folder of the generator: the configured one, or else folder `generator` in the model's folder.
 
     Args:
         config: the job's configuration.
         model: folder of the first model.
-        is_on_disk: whether the job trains this model as it is. False if a stage changes the model first.
+        is_on_disk: whether the job trains exactly this model. False if a stage changes the model first.
 
     Returns:
-        The folder. None for other objectives, and for a generator that is made of the model's first layers.
+        The folder. None for other objectives than replaced-token detection, and if the generator copies the model's
+        first layers.
 
     Raises:
         ModelError: the named generator does not exist.
@@ -233,11 +234,12 @@ def generator_of(config: Config, model: Path, is_on_disk: bool) -> Path | None:
 
 
 def measured_objective(config: Config) -> ObjectiveConfig:
-    """Returns the objective of held-out losses, which does not depend on how the model was trained.
+    """Returns the objective with which held-out losses are measured.
 
-    Encoders predict single tokens, `evaluation.mask_fraction` of each document. Losses under different masking cannot
-    be compared: at 30% the same model has a higher loss than at 15%. Decoders predict each next token. Detectors find
-    the replaced tokens among those of a fixed generator.
+    For encoders, it does not depend on the trained masking: they predict single tokens, a share
+    `evaluation.mask_fraction` of each document. Losses under different masking cannot be compared, since a model has a
+    higher loss at 30% than at 15%. Decoders predict each next token. With replaced-token detection, the model finds the
+    tokens that a fixed generator has replaced.
     """
     if config.objective.kind == "causal":
         return config.objective
@@ -247,7 +249,7 @@ def measured_objective(config: Config) -> ObjectiveConfig:
 
 
 def measured_name(config: Config) -> str:
-    """Returns the name of what the held-out loss measures. Empty for the usual loss of predicted words."""
+    """Returns the name of what the held-out loss measures; empty for the usual loss of predicted tokens."""
     return "replaced-token detection" if config.objective.kind == RTD else ""
 
 

@@ -2,9 +2,9 @@
 
 Words of a text are deleted, an encoder makes one vector of the rest, and a decoder rebuilds the text from the vector by
 predicting each next token. Encoder and decoder are the same model with the same weights. In the decoder's pass,
-attention is causal, and each layer also attends to the vector. Since the vector is the only key, all attention weights
-are 1 and queries and keys drop out: what remains is a linear map of the vector (value and output projection), with
-dropout, residual and layer norm. These maps are the only new weights. They are not exported.
+attention is causal, and each layer also attends to the vector. The vector is the only key, so all attention weights
+are 1, and no queries and keys are needed. Only a linear map of the vector remains (value and output projection), with
+dropout, residual and layer norm. These new modules are the only new weights, and they are not exported.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DELETION, FIRST_WEIGHTS = range(2)
 
 @dataclass(frozen=True)
 class Denoised(Corrupted):
-    """Rows whose texts are rebuilt from a part of their words."""
+    """Rows of texts. The model sees a part of each text's words and rebuilds the whole text."""
 
     kept: Tensor | None = None
     """Whether the encoder sees each token, bool [B, L]."""
@@ -50,16 +50,16 @@ class Denoised(Corrupted):
         return [Denoised(**vars(part), kept=kept) for part, kept in parts]
 
     def encoded(self) -> Packed:
-        """Returns the words that the encoder sees as one sequence, on the device."""
+        """Returns the tokens that the encoder sees, packed into one sequence, on the device."""
         assert self.kept is not None
         return Packed.of(self.input_ids, self.real & self.kept, self.starts).to(self.device)
 
 
 class DecodedDocuments(Documents):
-    """The layout of a decoder's pass: causal attention within documents, and a vector per document.
+    """The documents of the decoder's pass, with causal attention within documents and a vector per document.
 
     Args:
-        documents: the layout of the texts.
+        documents: where each text begins and ends.
         vectors: the vector of each document, [D, H].
     """
 
@@ -80,7 +80,7 @@ class VectorAttention(nn.Module):
 
     Args:
         config: config of the model, which has the names of BERT's settings.
-        generator: source of the first weights, which are drawn as transformers draws those of new layers.
+        generator: random generator of the first weights, which have the distribution of transformers' new layers.
     """
 
     def __init__(self, config: Any, generator: torch.Generator) -> None:
@@ -105,7 +105,7 @@ class VectorAttention(nn.Module):
 
 
 def _attend(module: Any, arguments: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
-    """Adds the attention to the vector after a layer's own attention. Passes of the encoder are left unchanged."""
+    """Runs a layer's attention to the vector after its own attention, in the decoder's pass only. A forward hook."""
     documents = options.get("documents")
     if not isinstance(documents, DecodedDocuments):
         return output
@@ -113,12 +113,12 @@ def _attend(module: Any, arguments: tuple[Any, ...], options: dict[str, Any], ou
 
 
 class Tsdae(Masking):
-    """Rebuilds each text from one vector of its words, of which a share is deleted.
+    """Deletes a share of each text's words, and rebuilds the text from one vector of the other words.
 
     Each word is deleted with probability `tsdae.delete_fraction`, independently of the others, as in the authors' code.
     Special tokens and at least one word of each text are kept. Each token but the first is predicted, and the loss is
-    the mean over tokens. A text that the end of a row divides counts as two texts. In the second text, [CLS] replaces
-    the first token.
+    the mean over tokens. A text that is divided between two rows counts as two texts. In the second of these texts,
+    [CLS] replaces the first token.
     """
 
     Options = TsdaeOptions
@@ -147,7 +147,7 @@ class Tsdae(Masking):
         return Denoised(tokens, batch.real, batch.starts, positions, targets, kept=self.kept(batch))
 
     def kept(self, batch: Batch) -> Tensor:
-        """Returns which tokens the encoder sees, bool [B, L]. Draws depend only on (seed, epoch, row, position)."""
+        """Returns which tokens the encoder sees, bool [B, L]. The draws depend only on (seed, epoch, row, position)."""
         eligible = self._is_ordinary[batch.tokens] & batch.real & ~batch.starts
         draws = self.draw(DELETION, batch).gather(1, self.heads(batch, eligible)).masked_fill(~eligible, -1.0)
         text = batch.starts.long().cumsum(1) - 1
@@ -156,7 +156,7 @@ class Tsdae(Masking):
         return kept
 
     def prepare(self, model: Any) -> None:
-        """Adds to each layer the attention to the vector, with first weights that depend on the seed only."""
+        """Adds attention to the vector to each layer. Its first weights depend on the seed only."""
         generator = torch.Generator().manual_seed((self.seed + FIRST_WEIGHTS) % 2**63)
         for layer in layers_of(model):
             attention: Any = layer.module.attention

@@ -1,14 +1,15 @@
-"""Computes weights of a domain's words, which are large for words that are frequent there and rare in general text.
+"""Computes a weight for each word of a domain. It is large if the word is frequent there and rare in general text.
 
-Words are counted in prepared text, as sequences of token ids, so no text is read again. A word is identified by a
-64-bit hash of its ids. The weight of a word is TF-ICF (term frequency, inverse corpus frequency; Wilf et al., arXiv
-2305.14577, section 3):
+Words are counted in tokenized text, as sequences of token ids, so the source text is not read again. A word is
+identified by a 64-bit hash of its token ids. The weight of a word is TF-ICF (term frequency, inverse corpus frequency;
+Wilf et al., arXiv 2305.14577, section 3):
 
     w = (1 + ln c_D) ln((1 + N_G) / (1 + c_G))
 
-c_D and c_G count the word in the domain and in general text of N_G words. The paper published no code for text. The
-logarithm of c_D is ours, as usual for TF-IDF: with plain counts, words such as "the" would weigh most. Adding 1 to N_G
-and c_G is also ours, because c_G is 0 for words that general text lacks.
+c_D and c_G are the word's counts in the domain and in general text, and N_G is the number of words of the general text.
+The paper published no code for text. The logarithm of c_D is our choice, as usual for TF-IDF: with plain counts, words
+such as "the" would have the largest weights. Adding 1 to N_G and c_G is also ours, because c_G is 0 for words that
+general text lacks.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from adapt.support.splitmix import GOLDEN, mix
 FILE = "word-weights.npz"
 """Name of the file with the hashes of words and their weights."""
 FEWEST = 2
-"""Fewest occurrences in the domain for a word to have an entry. Rarer words have the weight of unknown words."""
+"""Words with fewer occurrences than this in the domain have no entry. They get the weight of unknown words."""
 SMALLEST = 1e-6
-"""Smallest weight. Without it, a word that makes up the whole general text had weight 0, which cannot be sampled."""
+"""Smallest weight. Without it, a word could have weight 0 (if general text has no other word) and never be drawn."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class WordWeights:
     weights: np.ndarray
     """Weight of each word, float64 [words]."""
     unknown: float
-    """Weight of all other words: words that occur once, and parts of words at the ends of rows. It is the weight of a
-    word that occurs once in the domain and never in general text."""
+    """Weight of all other words, such as words that occur once and parts of words at the ends of rows. It equals the
+    weight of a word that occurs once in the domain and never in general text."""
 
     @classmethod
     def of(cls, domain: Counts, general: Counts) -> WordWeights:
@@ -75,14 +76,14 @@ class WordWeights:
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of occurrences of words."""
+    """How often each word occurs in a text."""
 
     hashes: np.ndarray
     """Sorted hashes of the words, uint64 [words]."""
     counts: np.ndarray
     """Number of occurrences of each word, int64 [words]."""
     words: int
-    """Number of words of the text, including those that are not listed."""
+    """Number of all words of the text, including words without an entry in `counts`."""
 
     @classmethod
     def empty(cls) -> Counts:
@@ -90,7 +91,7 @@ class Counts:
         return cls(np.zeros(0, np.uint64), np.zeros(0, np.int64), 0)
 
     def of(self, hashes: np.ndarray) -> np.ndarray:
-        """Returns the number of occurrences of some words, int64 [words]."""
+        """Returns the number of occurrences of each of the words, int64 [words]; 0 for words without an entry."""
         if not len(self.hashes):
             return np.zeros(len(hashes), np.int64)
         places = np.searchsorted(self.hashes, hashes).clip(max=len(self.hashes) - 1)
@@ -103,7 +104,7 @@ class Counts:
         return Counts(hashes, counts, self.words + other.words)
 
     def only(self, hashes: np.ndarray | None) -> Counts:
-        """Returns the counts of some words only, with the number of all words. None returns all counts."""
+        """Returns the counts of the words with these hashes, or all counts for None. `words` stays the same."""
         if hashes is None:
             return self
         kept = np.isin(self.hashes, hashes, assume_unique=True)

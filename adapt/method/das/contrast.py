@@ -1,19 +1,20 @@
 """Computes the contrastive loss of DAS, between new and earlier knowledge (arXiv 2302.03241, section 4.2).
 
-All views of a micro-batch are documents of one packed sequence, so they take one pass. The first view comes from the
-objective's own pass. The second view comes from the same documents with other dropout. The view of earlier knowledge
-comes from the same network with the outputs of its units multiplied by their importance. The LM head runs only on the
-predictions of the first view.
+A view is the mean of the last hidden states of a document. The first view comes from the objective's own pass. The
+second view comes from the same documents with other dropout. The view of earlier knowledge comes from the same network
+with the output of each unit multiplied by its importance. All views of a micro-batch that need a gradient are packed
+into one sequence, so they take one pass. The LM head runs only on the predictions of the first view.
 
-The loss compares the documents of the global batch, however the batch is split. In a step of several passes, the
-views of all passes are first computed without gradient. The contrast of these views gives the gradient of each view.
-Then every pass computes its views again and runs the backward pass from these gradients (as in arXiv 2101.06983).
+The loss compares documents of the global batch, no matter how ranks and passes split the batch. In a step of several
+passes, the views of all passes are first computed without gradient. The contrast of these views gives the gradient of
+each view. Then every pass computes its views again and runs the backward pass from these gradients (as in arXiv
+2101.06983).
 
-If only general text is compared, the other documents of a pass have only the first view.
+If only general text is compared, all other documents have only the first view.
 
-Importance for general knowledge is measured with two views that differ by dropout (section 4.1). The text from which
-the model learnt general knowledge is not available. So the units on which the difference of the views depends most
-count as important (see `Disagreement`).
+`Disagreement` measures importance for general knowledge with two views that differ by dropout (section 4.1). The units
+on which the difference of the views depends most count as important. A loss on general text cannot be used instead,
+because the text from which the model learnt general knowledge is not available.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Contrast:
         config: options of DAS.
         gates: gates of the model; None if no importance is known yet, so that documents are only compared with each
             other.
-        importance: importance of every unit, if there are gates.
-        injected: dropout for models that have no dropout. It does not affect the objective's own pass.
+        importance: importance of every unit; None if `gates` is None.
+        injected: dropout for models that have no dropout. It does not affect the first view.
         first_general: number of the first row of replayed general text; None without general text.
     """
 
@@ -88,16 +89,17 @@ class Contrast:
     def losses(self, model: nn.Module, parts: Sequence[Corrupted]) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
         """Yields the losses of a step's passes, like `adapt.method.base.Method.losses`. All ranks call this.
 
-        The part of a document that is in a row counts as one document, even if it is only one or two tokens.
+        If a row contains only part of a document, the part counts as a document, even if it has only one or two tokens.
 
         Args:
             model: a model with its head, or a wrapper of such a model.
             parts: this rank's micro-batches of the step.
 
         Yields:
-            For each micro-batch: the summed cross entropy of its predictions [nats]; its term of the weighted mean
-            contrast over all compared documents (None if no rank has any), of which only the gradient matters; and the
-            contrast of each of its compared documents [nats], without gradient.
+            For each micro-batch, three values. First, the summed cross entropy of its predictions [nats]. Second, a
+            term to add to the loss, whose gradient is the micro-batch's part of the gradient of the weighted mean
+            contrast; None if no rank has documents to compare. Third, the contrast of each compared document of the
+            micro-batch [nats], without gradient.
         """
         texts, documents = self._texts(parts)
         if not documents:
@@ -107,7 +109,7 @@ class Contrast:
         yield from self._in_one_pass(model, texts[0], share) if len(texts) == 1 else self._twice(model, texts, share)
 
     def mean_of_all(self, own: Tensor | None, documents: int) -> float:
-        """Returns the mean contrast [nats] over all ranks' documents, or 0 without documents. All ranks call this.
+        """Returns the mean contrast [nats] over the documents of all ranks; 0 without documents. All ranks call this.
 
         Args:
             own: sum of the contrast over this rank's documents; None if there are none.
@@ -132,7 +134,7 @@ class Contrast:
     def _twice(self, model: nn.Module, texts: Sequence[Text], share: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Runs all passes without gradient to compare the views, then runs each pass again and yields its losses.
 
-        The second pass has the same dropout as the first, and gets the gradients of the views.
+        The repeated pass draws the same dropout. Its backward pass starts from the gradients of the compared views.
         """
         views, known, states = zip(*(self._ahead(model, text) for text in texts), strict=True)
         leaves = [torch.cat(view).requires_grad_() for view in zip(*views, strict=True)]
@@ -148,9 +150,9 @@ class Contrast:
                 yield loss, torch.stack(products).sum(), contrast
 
     def _texts(self, parts: Sequence[Corrupted]) -> tuple[list[Text], int]:
-        """Returns the micro-batches, and the number of compared documents in the global batch.
+        """Chooses the compared documents of this rank's micro-batches, and counts those of the global batch.
 
-        `economy` picks documents at even distances. The choice does not matter, since rows are shuffled.
+        With `contrast_cost: economy`, documents at even distances are chosen. Rows are shuffled, so this is random.
         """
         candidates = [self._candidates(part) for part in parts]
         ranks, rank = counted(sum(map(len, candidates)))
@@ -168,8 +170,7 @@ class Contrast:
     def _candidates(self, part: Corrupted) -> Tensor:
         """Returns the numbers of a micro-batch's documents that may be compared, int64 [documents], on the host.
 
-        Rows without numbers belong to a trial of the memory use, in which all documents are compared, because that
-        needs the most memory.
+        In a trial of the memory use, rows have no numbers. All documents are then compared, which needs most memory.
         """
         rows = (part.starts & part.real).nonzero()[:, 0]  # the row that each document is in
         if self._config.contrast_text == "all" or part.rows is None:
@@ -180,9 +181,10 @@ class Contrast:
 
     @contextmanager
     def _joined(self, text: Text) -> Iterator[Packed]:
-        """Packs the text and its views into one sequence. Inside the block, gates and dropout are set for the views.
+        """Packs the text and copies of it for the other views into one sequence.
 
-        Call backward() inside the block too, because checkpointed layers run again in the backward pass.
+        Inside the block, gates and injected dropout act on the copies. Call backward() inside the block too, because
+        checkpointed layers run again in the backward pass.
         """
         together = Packed.joined(text.whole, *[text.compared] * (2 if self._is_exact else 1))
         index = torch.arange(together.tokens, device=together.input_ids.device)
@@ -194,17 +196,17 @@ class Contrast:
             yield together
 
     def _trained(self, model: nn.Module, text: Text, together: Packed) -> tuple[Tensor, Views]:
-        """Runs the pass of a sequence. Returns the objective's loss and the views that get a gradient."""
+        """Runs the training pass of a packed sequence. Returns the objective's loss and the views with gradient."""
         loss, states = loss_and_states(model, together, text.corrupted.asked(), text.corrupted.answers())
         return loss, self._views(states, text, together)
 
     @torch.no_grad()
     def _ahead(self, model: nn.Module, text: Text) -> tuple[Views, Views, list[Tensor]]:
-        """Computes the views before the training pass, without gradient.
+        """Computes the views of a micro-batch without gradient, before its training pass.
 
         Returns:
-            The views that will get a gradient in the training pass, the views that will not, and the random state from
-            which the dropout was drawn.
+            The views that the training pass computes again with gradient, the view of earlier knowledge if the training
+            pass does not compute it, and the random state from which dropout was drawn.
         """
         known, state = self._known(model, text), random_state(text.whole.input_ids.device)
         with self._joined(text) as together:
@@ -216,9 +218,9 @@ class Contrast:
         return means[:own].index_select(0, numbers), *means[own:].tensor_split(2 if self._is_exact else 1)
 
     def _known(self, model: nn.Module, text: Text) -> Views:
-        """Returns the view of earlier knowledge from a separate pass without gradient.
+        """Returns the view of earlier knowledge, computed in a separate pass without gradient.
 
-        Returns no view if there are no gates, or if `exact` computes this view in the training pass.
+        Returns no view if there are no gates, or if `contrast_cost: exact` computes this view in the training pass.
         """
         if self._gates is None or self._is_exact:
             return ()
@@ -236,7 +238,7 @@ class Contrast:
 
     @contextmanager
     def _gated(self, tokens: Tensor) -> Iterator[None]:
-        """Returns a context manager that multiplies unit outputs by importance at the tokens `tokens`, bool [N]."""
+        """Returns a context manager that multiplies unit outputs by importance where `tokens`, bool [N], is true."""
         assert self._gates
         importance = self._importance_on(tokens.device)
         values = {kind: torch.stack((torch.ones_like(layers), layers), 1) for kind, layers in importance.items()}
@@ -251,8 +253,9 @@ class Contrast:
 def info_nce(first: Tensor, second: Tensor, previous: Tensor | None, temperature: float, most: int) -> Tensor:
     """Computes the contrastive loss of each document, from three views of the documents.
 
-    As in arXiv 2302.03241, section 4.2, where s is the cosine divided by t, and j runs over the documents of n's group:
+    The loss of document n follows arXiv 2302.03241, section 4.2:
     loss_n = -log exp(s(first_n, second_n)) / sum_j [exp(s(first_n, second_j)) + exp(s(first_n, previous_j))].
+    Here s is the cosine divided by t, and j runs over the documents in the group of document n.
 
     Args:
         first: first views of this rank's documents, [D, H]; D may be 0.
@@ -262,7 +265,7 @@ def info_nce(first: Tensor, second: Tensor, previous: Tensor | None, temperature
         most: maximum number of documents in a group. The documents of all ranks are split into as few groups as needed.
 
     Returns:
-        Losses [nats], [D]. The gradient of their sum over all ranks is correct if all ranks run the backward pass.
+        Losses [nats], [D]. All ranks must run the backward pass, since views of other ranks get a gradient too.
     """
     views = (second,) if previous is None else (second, previous)
     rows, begin = gathered(torch.cat(views, 1))  # one collective gathers both views
@@ -286,10 +289,10 @@ def groups(documents: int, most: int) -> list[tuple[int, int]]:
 
 
 class Disagreement:
-    """KL divergence between the last hidden states of two passes. A softmax over each token's features comes first.
+    """KL divergence between the last hidden states of two passes, after a softmax over the features of each token.
 
-    Both views are drawn in the same way, so neither is the reference. The mean of both directions has the same
-    expectation as one direction and less noise. Without dropout, the divergence and its gradient are exactly 0.
+    The divergence is the mean of both directions. Dropout is drawn in the same way for both passes, so the mean has the
+    same expectation as one direction, but less noise. Without dropout, the divergence and its gradient are exactly 0.
     """
 
     def corrupt(self, batch: Batch) -> Corrupted:
@@ -306,7 +309,7 @@ class Disagreement:
 class Injected:
     """Dropout on the output of each attention and feed-forward layer, for models without dropout. Off by default.
 
-    The dropout consists of hooks that stay on the model and run after the hooks of the gates.
+    The dropout consists of forward hooks that stay on the model. They run after the hooks of the gates.
 
     Args:
         model: a model whose weights are not sharded.
@@ -344,7 +347,7 @@ class Injected:
 
 
 def injected(model: Any, p: float) -> Injected | None:
-    """Adds dropout to a model without dropout, so that its passes differ. Returns None if the model has dropout.
+    """Adds dropout to a model without dropout, so that two passes differ. Returns None if the model has its own.
 
     Raises:
         ModelError: the model has no dropout, and p is 0.

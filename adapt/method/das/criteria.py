@@ -1,14 +1,15 @@
 """Measures the importance of units by gradients at their gates, or by pruning criteria on their weights.
 
-Criterion `gate` is the mean size of the loss's gradients at the units' gates (arXiv 2302.03241, section 4.1). A gate
-is a factor of 1 on a unit's output, and is never trained. Only gates get gradients. Each group of rows has its own
-gradient, that of its mean loss, so that groups neither cancel out nor count twice. `TokenGradients` computes the same
-for rows of the embeddings.
+Criterion `gate` is the mean absolute gradient of the loss at a unit's gate (arXiv 2302.03241, section 4.1). A gate
+is a factor of 1 on a unit's output, and is never trained. Only gates get gradients. The rows are split into groups of
+one row or one batch. The gradient of each group's mean loss is computed separately, so that gradients of different
+groups do not cancel out. `TokenGradients` computes the same criterion for rows of the embeddings.
 
-The other criteria use the vector w of the weights that belong to a unit (`adapt.model.layers.by_parameter`). With g the
-gradient of a group's mean loss at w, they are: `magnitude` |w| (Han et al. 2015, arXiv 1506.02626), which needs no
-text; `gradient` the mean of |g|; `fisher` the mean of |g|^2; `taylor` the mean of |sum w g|, the first-order change of
-the loss if all of these weights were 0 (Molchanov et al. 2019, arXiv 1906.10771).
+The other criteria use the vector w of the weights that belong to a unit (`adapt.model.layers.by_parameter`), and the
+gradient g of a group's mean loss at w. All means are over groups. `magnitude` is |w| (Han et al. 2015, arXiv
+1506.02626), which needs no text. `gradient` is the mean of |g|, and `fisher` the mean of |g|^2. `taylor` is the mean of
+|sum w g|, the first-order change of the loss if all weights of the unit were 0 (Molchanov et al. 2019, arXiv
+1906.10771).
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ class MeasureSettings:
     granularity: Literal["batch", "example"] = "batch"
     """Whether a gradient is computed for all rows of a batch together, or for each row separately."""
     dropout_seed: int | None = None
-    """Seed of the dropout, which also depends on the batch's number; None for evaluation mode without dropout."""
+    """Seed from which, with the batch's number, dropout is drawn; None for evaluation mode without dropout."""
     embeddings: Literal["free", "gradient", "frequency"] = "free"
-    """What is measured per token: size of the `gradient` at its embedding, its `frequency`, or nothing (`free`)."""
+    """What is measured per token: norm of the `gradient` at its embedding, its `frequency`, or nothing (`free`)."""
     rows: int = 64
     """Maximum number of rows per pass. The gradients of a larger batch are summed before their size is computed."""
     dtype: torch.dtype = torch.float32
@@ -55,7 +56,10 @@ class MeasureSettings:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sizes of gradients, summed over groups of rows that share a gradient. float64, on the CPU when complete."""
+    """Sizes of gradients, summed over groups of rows. One gradient is computed per group.
+
+    The tensors are float64, and on the CPU once all batches are added.
+    """
 
     units: dict[Kind, Tensor]
     """Sum of the sizes of gradients at each unit, keyed by kind of unit, [layers, units]."""
@@ -66,7 +70,7 @@ class Sums:
     """Number of text tokens that were read."""
 
     def __add__(self, other: Sums) -> Sums:
-        """Returns the sums over all rows of both objects."""
+        """Returns the sums over the groups of both objects."""
         units = {kind: sizes + other.units[kind] for kind, sizes in self.units.items()}
         tokens = None if self.tokens is None or other.tokens is None else self.tokens + other.tokens
         return Sums(units, tokens, self.groups + other.groups, self.text + other.text)
@@ -155,9 +159,9 @@ def _value(
 
 @contextmanager
 def measuring_mode(model: Any, training: bool) -> Iterator[None]:
-    """Returns a context manager that sets all modules to one mode and disables weight gradients.
+    """Returns a context manager that sets all modules to training or evaluation mode and freezes all weights.
 
-    Modes, weight gradients and the random state are restored afterwards.
+    Afterwards it restores the mode of each module, which weights are trainable, and the random state.
     """
     modes = [(module, module.training) for module in model.modules()]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -179,10 +183,10 @@ def dropout_seed(seed: int, number: int) -> int:
 
 
 def over_units(model: Any, values: Mapping[str, Tensor]) -> dict[Kind, Tensor]:
-    """Sums values over the weights of each unit, [layers, units]. Weights that heads share are divided among them.
+    """Sums values over the weights of each unit, [layers, units]. If heads share a weight, its value is divided evenly.
 
-    `by_parameter` does the reverse: it gives every parameter its unit's value. So the gradient of sum(values * spread)
-    with respect to a unit's value is the sum of the values at this unit's weights.
+    `by_parameter` does the reverse: it spreads the value of each unit over the unit's weights. So the gradient of
+    sum(values * spread) with respect to a unit's value is the sum of `values` over this unit's weights.
 
     Args:
         model: the model with these units.
@@ -206,7 +210,7 @@ def magnitudes(model: Any) -> dict[Kind, Tensor]:
 def weight_sizes(
     model: Any, loss: Judged, batches: Iterable[tuple[int, Batch]], settings: MeasureSettings, criterion: str
 ) -> Sums:
-    """Sums a criterion over groups for each unit; compare `adapt.method.das.criteria.gate_sizes`.
+    """Sums a pruning criterion of each unit over groups of rows, as `gate_sizes` does for gates.
 
     Args:
         model: a model with its head, not wrapped.
@@ -273,8 +277,8 @@ def _criterion(
 class TokenGradients:
     """Collects the gradients at the output of the input embeddings, over several passes.
 
-    Gradients are taken at the output and not at the weights. The weights may be tied to the LM head, whose gradient is
-    dense and would need a matrix of the vocabulary's size for every group.
+    Gradients are not taken at the weights of the embeddings, because the LM head may use the same weights. The gradient
+    of the LM head is dense, so every group of rows would need a matrix of the vocabulary's size.
 
     Args:
         model: a model whose weights get no gradients.
@@ -300,7 +304,7 @@ class TokenGradients:
         return embeddings
 
     def taken(self, owner: Tensor) -> list[Tensor]:
-        """Returns the embeddings of the passes since the last call, whose gradients are to be computed.
+        """Returns the embeddings of the passes since the last call. The caller then computes their gradients.
 
         Args:
             owner: int64 [N], the group of each token of a pass.

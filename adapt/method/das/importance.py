@@ -1,15 +1,16 @@
 """Computes the importance I of units in [0, 1] from sizes of gradients, saves it, and masks updates by it.
 
-Units that past domains need move less (DAS, arXiv 2302.03241, section 4.2). The paper scales the *gradients* of a
-unit's parameters by 1 - I. Adam undoes most of this, because its step does not depend on the scale of gradients.
+The mask makes units move less if past domains need them (DAS, arXiv 2302.03241, section 4.2). The paper scales the
+*gradients* of a unit's parameters by 1 - I. Adam undoes most of this, because the size of its step does not depend on
+the scale of gradients.
 
 Target `update` scales the step itself. The optimizer trains V, starting from the weights W0, and the model computes
 with W = W0 + (1 - I) (V - W0), while V gets the gradient of W unchanged. So W moves (1 - I) times as far as V in every
-step of any optimizer, weight decay included. Gradient norm, clipping and the optimizer's state are those of unmasked
-parameters. If I is 0, W equals V exactly; if I is 1, W equals W0.
+step of any optimizer, weight decay included. Gradient norm, clipping and the optimizer's state are the same as without
+a mask. If I is 0, W equals V exactly; if I is 1, W equals W0.
 
-Target `gradient` scales gradients like the paper's code, for comparison. Clipping then uses the norm of the scaled
-gradients.
+Target `gradient` scales gradients like the paper's code, for comparison with it. Gradients are then clipped by the norm
+of the scaled gradients.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def load_importance(folder: Path, model: Any) -> Importance:
 
 
 def joined_importance(previous: Tensor | None, new: Tensor | None) -> Tensor | None:
-    """Returns the larger of two importances for each token. If one of the two is None, returns the other."""
+    """Returns the larger of two importances for each token. If one is None, returns the other, which may be None."""
     if previous is None or new is None:
         return previous if new is None else new
     return torch.maximum(previous, new)
@@ -115,7 +116,7 @@ def _sizes(model: Any) -> dict[str, int]:
 
 How = Literal["paper", "positive", "rank"]
 _EQUAL = 1e-6
-"""Sizes of a layer whose relative deviation is at most this count as equal, since fp32 rounding can cause it."""
+"""Limit of standard deviation / mean, up to which all sizes in a layer count as equal, since fp32 rounds them."""
 
 
 def normalize(sizes: Values, how: How) -> dict[Kind, Tensor]:
@@ -123,9 +124,10 @@ def normalize(sizes: Values, how: How) -> dict[Kind, Tensor]:
 
     Args:
         sizes: sizes of gradients, >= 0, [layers, units] for each kind of unit.
-        how: with z the distance from the mean in (population) standard deviations, 0 if all sizes are equal:
-            `paper` |tanh(z)| (arXiv 2302.03241, section 4.1); `positive` tanh(max(z, 0)), which leaves units below the
-            mean free; `rank` the share of the other units that are smaller, where equal units share their ranks.
+        how: formula of the importance. `paper` is |tanh(z)| (arXiv 2302.03241, section 4.1), where z is the distance
+            from the layer's mean in (population) standard deviations, or 0 if all sizes are equal. `positive` is
+            tanh(max(z, 0)), which is 0 for units below the mean. `rank` is the share of the layer's other units with a
+            smaller size; a unit with an equal size counts half.
 
     Returns:
         fp32 [layers, units] in [0, 1].
@@ -143,7 +145,7 @@ def _normalized(sizes: Tensor, how: How) -> Tensor:
 
 
 def normalize_tokens(sizes: Tensor) -> Tensor:
-    """Computes the importance of every token, tanh(size / mean size of the tokens that occur).
+    """Computes the importance of every token: tanh(its size / mean size of the tokens that occur).
 
     Args:
         sizes: count of each token or size of its gradient, >= 0, [vocabulary]; 0 for tokens that do not occur.
@@ -159,7 +161,7 @@ def normalize_tokens(sizes: Tensor) -> Tensor:
 def random_sizes(model: Any, seed: int) -> dict[Kind, Tensor]:
     """Returns random sizes of units, keyed by kind of unit, [layers, units].
 
-    They are absolute values of normally distributed numbers. `general_importance: random` uses them, as a control
+    The sizes are absolute values of normally distributed numbers. `general_importance: random` uses them, as a control
     experiment for `kl`.
     """
     generator = torch.Generator().manual_seed(seed % 2**64)
@@ -167,14 +169,14 @@ def random_sizes(model: Any, seed: int) -> dict[Kind, Tensor]:
 
 
 def accumulate(previous: Values, new: Values) -> dict[Kind, Tensor]:
-    """Returns the larger importance of each unit (arXiv 2302.03241, section 4.2), so that each domain is protected."""
+    """Returns the larger of two importances of each unit, so that every domain is protected (2302.03241, sect. 4.2)."""
     return {kind: torch.maximum(previous[kind], new[kind]) for kind in KINDS}
 
 
 def plasticity(importance: Values) -> dict[Kind, list[float]]:
-    """Returns the mean of 1 - importance for each kind of unit and layer.
+    """Returns the mean of 1 - importance over the units of each layer, keyed by kind of unit.
 
-    This is how far units move on average, relative to units without a mask.
+    This mean says how far units move on average, relative to training without a mask.
     """
     return {kind: (1 - importance[kind].double()).mean(1).tolist() for kind in KINDS}
 
@@ -185,7 +187,7 @@ def mean_plasticity(importance: Values) -> float:
 
 
 def with_floor(importance: Values, floor: float) -> dict[Kind, Tensor]:
-    """Scales a layer's importances down by a common factor if its plasticity would be below `floor`."""
+    """Scales the importances of a layer down by a common factor if the mean of 1 - importance is below `floor`."""
     means = {kind: importance[kind].mean(1, keepdim=True) for kind in KINDS}
     return {kind: importance[kind] * ((1 - floor) / means[kind].clamp(min=1e-12)).clamp(max=1) for kind in KINDS}
 
@@ -194,10 +196,10 @@ class SoftMask(Method):
     """Trains with soft masks, which scale each parameter's update or gradient by 1 - I.
 
     Args:
-        importance: importance I in [0, 1] of every unit, which applies to the parameters that produce its output.
+        importance: importance I in [0, 1] of every unit. It masks the parameters that produce the unit's output.
         target: whether updates or gradients are scaled.
-        embedding: importance I in [0, 1] of every token, fp32 [vocabulary], which applies to the token's row of the
-            embeddings, and of the LM head if both share a matrix; None does not mask embeddings.
+        embedding: importance I in [0, 1] of every token, fp32 [vocabulary]. It masks the token's row of the embeddings,
+            which is also a row of the LM head if both share a matrix. None does not mask embeddings.
     """
 
     def __init__(self, importance: Values, target: Target = "update", embedding: Tensor | None = None) -> None:
@@ -218,7 +220,7 @@ class SoftMask(Method):
         return model
 
     def _rows(self, model: nn.Module) -> dict[str, Tensor]:
-        """Returns the importance of the embeddings' rows, [vocabulary, 1], keyed by the name of the embeddings."""
+        """Returns the importance of each row of the embeddings, [vocabulary, 1], keyed by the parameter's name."""
         if self._embedding is None:
             return {}
         table = model.get_input_embeddings().weight  # type: ignore[operator]

@@ -1,4 +1,8 @@
-"""DAS (arXiv 2302.03241): units that matter to past domains move less, and new knowledge is contrasted with old."""
+"""Training method DAS (arXiv 2302.03241).
+
+Units (attention heads and neurons) that matter to past domains move less, and a contrastive loss separates new
+knowledge from earlier knowledge.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from adapt.runner import Finished, Stage
 
 IMPORTANCE = "importance"
-"""The name of the method's stage."""
+"""Name under which the method adds its stage to a sequence of domains."""
 CONTRAST = (
     "contrast_weight",
     "contrast_temperature",
@@ -126,7 +130,7 @@ class Das(Method):
         self._documents = 0  # number of documents in this sum of contrasts
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that training uses. Options of the measurement enter the key of stage `importance`."""
+        """Returns the options that training uses. The other options only enter the key of stage `importance`."""
         das = self.options
         counts = {"economy_fraction": das.contrast_cost == "economy", "contrast_text": das.contrast_text != "all"}
         contrast = [name for name in CONTRAST if counts.get(name, True)]
@@ -136,7 +140,7 @@ class Das(Method):
         return {name: getattr(das, name) for name in used}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models whose units are not known, streamed text, and options that contradict.
+        """Refuses models whose units are not known, streamed text, and options that contradict each other.
 
         Raises:
             ConfigError: the corpus is streamed, `das.importance` cannot measure the embeddings as configured, or the
@@ -165,7 +169,7 @@ class Das(Method):
         return {IMPORTANCE: self._measured("general", first, None)}
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns the stage that measures importance for the learnt domain and merges it with the earlier ones."""
+        """Returns the stage that measures importance for the learnt domain and merges it with earlier importance."""
         if not self._measures:
             return {}
         return {IMPORTANCE: self._measured("domain", learnt, learnt.past.get(IMPORTANCE))}
@@ -181,8 +185,8 @@ class Das(Method):
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
         """Returns the extra passes for the contrast. With several micro-batches, trained views are computed twice.
 
-        With `contrast_text: general` this is an upper bound, because the share of general text is not known here and a
-        pass may consist of general text only.
+        With `contrast_text: general`, the result is an upper bound for passes with general text only, because the share
+        of general text is not known here.
         """
         das = self.options
         if not das.contrast_weight:
@@ -193,7 +197,7 @@ class Das(Method):
         return Added(trained, seen + (1 + trained) * (passes > 1))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the starting weights, which masks need whole on every rank, and of gated outputs."""
+        """Returns the memory of gated outputs and of the starting weights, of which masks need all on every rank."""
         das = self.options
         layers = 4.0 * (das.soft_mask == "update") * size.layer_parameters
         rows = 4.0 * (das.soft_mask == "update" and das.embeddings != "free") * size.head_parameters
@@ -216,8 +220,8 @@ class Das(Method):
 
         Args:
             model: the model, before it is compiled and wrapped.
-            setting: its `past` may have the folder of stage `importance`. Without it nothing is masked, and the
-                contrast has no view of earlier knowledge.
+            setting: the training's setting. If its `past` has no folder of stage `importance`, nothing is masked, and
+                the contrast has no view of earlier knowledge.
 
         Raises:
             ModelError: the importance was measured on another model, or the model has no dropout to make views differ.
@@ -242,9 +246,9 @@ class Das(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields the objective's losses, each with its term of `contrast_weight` times the mean contrast.
+        """Yields, for each micro-batch, the objective's loss and a term for `contrast_weight` times the mean contrast.
 
-        The mean is over the compared documents of the global batch.
+        The contrast is averaged over the compared documents of the global batch.
         """
         if self._contrast is None:
             yield from super().losses(model, parts, objective, step, predictions)
@@ -269,7 +273,7 @@ class Das(Method):
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Returns the weights with which the masked model computes, mixed with the weights before this domain.
 
-        `share` is the share of the trained weights in this mixture.
+        In this mixture, the trained weights have the share `das.share`.
         """
         state, share = self._mask.merge(state) if self._mask else state, self.options.share
         if share == 1 or not state:

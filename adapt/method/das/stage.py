@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 About = Literal["general", "domain"]
 LEAST_PLASTICITY = 0.1
-"""Mean of 1 - importance below which a layer causes a warning, because it hardly learns any more."""
+"""The stage warns of layers whose mean of 1 - importance is below this, because they hardly learn any more."""
 FREE_SHARE = 0.5
-"""Share of unprotected embeddings in the parameters above which the stage warns."""
+"""The stage warns if unprotected embeddings are more than this share of the parameters."""
 SHOWN = 3
 """Maximum number of warnings that are logged. The record of the sequence has all warnings."""
 
@@ -44,7 +44,7 @@ class ImportanceMeasured:
 
     rows: int
     groups: int
-    """Number of groups of rows, each with one gradient."""
+    """Number of groups of rows. One gradient was computed per group."""
     tokens: int
     """Number of text tokens that were read."""
     device_seconds: float
@@ -73,7 +73,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
     previous: Stage[ImportanceMeasured] | None
     """The stage with the earlier importance, which is merged with the new importance; None without earlier domains."""
     about: About
-    """Knowledge for which importance is measured: `general` (see `das.general_importance`) or the texts' `domain`."""
+    """Whether importance is measured for `general` knowledge (`das.general_importance`) or for the texts' `domain`."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns what determines the importance: the criterion, the sample, and the normalization."""
@@ -133,7 +133,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
 
 @dataclass(frozen=True)
 class Measuring:
-    """A request to measure importance."""
+    """What the devices need to know to measure importance."""
 
     config: Config
     options: DasOptions
@@ -149,7 +149,7 @@ class Measuring:
 def measure_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:
     """Measures importance on one device's share of the batches, in a Ray task.
 
-    A task must hide the GPUs of other tasks before it loads torch. So it imports this module, which loads no torch.
+    The task hides the GPUs of other tasks before torch is loaded. So this function is in a module without torch.
     """
     from adapt.method.das.unit_sizes import sizes_of_share
 
@@ -157,14 +157,14 @@ def measure_share(measuring: Measuring, device: torch.device, precision: str, sh
 
 
 def plasticity_under(das: DasOptions, measured: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    """Returns a record's plasticity after `das.plasticity_floor` is applied, or nothing if no units are masked."""
+    """Returns a record's plasticity after `das.plasticity_floor` is applied, or {} if no units are masked."""
     if das.soft_mask == "none":
         return {}
     return {kind: [max(plasticity, das.plasticity_floor) for plasticity in layers] for kind, layers in measured.items()}
 
 
 def saturated(das: DasOptions, left: Mapping[str, list[float]]) -> Iterator[str]:
-    """Yields a warning for every layer and kind of unit that hardly learns any more, if updates are masked."""
+    """If updates are masked, yields a warning for each layer and kind of unit that hardly learns any more."""
     for kind, layers in left.items() if das.soft_mask == "update" else ():
         for number, plasticity in enumerate(layers):
             if plasticity < LEAST_PLASTICITY:
@@ -175,7 +175,7 @@ def saturated(das: DasOptions, left: Mapping[str, list[float]]) -> Iterator[str]
 
 
 def unprotected(das: DasOptions, embeddings_share: float | None) -> list[str]:
-    """Returns a list with a warning if unprotected embeddings are most of the parameters, else an empty list."""
+    """Returns a warning in a list if more than `FREE_SHARE` of the parameters are unprotected embeddings, else []."""
     if embeddings_share is None or das.soft_mask == "none" or das.embeddings != "free":
         return []
     text = f"{embeddings_share:.0%} of the parameters are embeddings, which das.embeddings free leaves unprotected"

@@ -1,4 +1,4 @@
-"""Measures the importance of units: the devices of a cluster sum the sizes of gradients over rows."""
+"""Measures the importance of units on the devices of a cluster, which sum the sizes of gradients over rows."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ from adapt.support.errors import TrainingError
 from adapt.train.over_rows import Share, batches_of, over_rows
 
 PASS_TOKENS = 4_096
-"""Number of tokens per pass if `training.micro_batch` is `auto`. It is enough to use a device fully."""
+"""Number of tokens per pass if `training.micro_batch` is `auto`, which is enough to use a device fully."""
 
 
 def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
     """Measures importance on the connected cluster, and writes `importance.safetensors` into `folder`.
 
-    The file does not apply `das.plasticity_floor`, because each merge with later importance would then scale the
-    earlier importance down again. Trainings apply it.
+    Does not apply `das.plasticity_floor`, because otherwise each merge with later importance would scale the earlier
+    importance down again. Each training applies the floor when it loads the file.
 
     Returns:
         The fields of `ImportanceMeasured`.
 
     Raises:
         DataError: the corpus is empty.
-        ModelError: the units of the model are not known, the earlier importance is another model's, or there is no
-            dropout to measure with.
+        ModelError: the units of the model are not known, the earlier importance belongs to another model, or the model
+            has no dropout that makes two passes differ.
         TrainingError: gradients are not finite.
     """
     das, rows, model = measuring.options, rows_to_measure(measuring), _skeleton(measuring.pretrained)
@@ -100,9 +100,10 @@ def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
 
 
 def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """Returns sizes of units for criteria that need no text, None for sizes of tokens, and the fields of the record.
+    """Returns sizes of units for criteria that need no text, None for sizes of tokens, and fields of the record.
 
-    Sizes are random for general knowledge if `general_importance` is `random`. Else they are norms of units' weights.
+    The sizes of units are random if general knowledge is measured by `general_importance: random`. Otherwise they are
+    the norms of the units' weights.
     """
     figures = {"groups": 0, "tokens": 0, "device_seconds": 0.0}
     if measuring.about == "general" and measuring.options.general_importance == "random":
@@ -118,13 +119,13 @@ def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor
 
 
 def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, float]:
-    """Sums sizes of gradients over batches of about equal size, because small batches have larger gradients.
+    """Sums sizes of gradients over batches of rows. The batches are about equal, as small ones have larger gradients.
 
     Returns:
         The sums over all batches, and the device seconds used.
 
     Raises:
-        ModelError: there is no dropout to measure with.
+        ModelError: the model has no dropout that makes two passes differ.
         TrainingError: gradients are not finite.
     """
     batches = batches_of(rows, measuring.options.importance_batch)

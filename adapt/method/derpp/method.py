@@ -1,9 +1,10 @@
 """DER++ (Buzzega et al. 2020, arXiv 2004.07211): past rows are replayed, and their hidden states should not change.
 
-A step's loss gets two terms on some rows of a reservoir: beta times the objective's loss, and alpha times the mean
-squared difference between the rows' last hidden states now and when the rows were first seen. (The paper stores
-logits. With logits of a whole vocabulary, a reservoir would hold few rows.) Both terms are means over the predictions
-of all replayed rows of the step. Replayed rows pass the model together with the step's own rows.
+Two terms on rows that are drawn from a reservoir are added to a step's loss: beta times the objective's loss, and alpha
+times the mean squared difference between the rows' current last hidden states and those when the rows were first seen.
+(The paper stores logits instead of states. With logits of a whole vocabulary, a reservoir would hold few rows.) Both
+terms are means over the predictions of all replayed rows of the step. Replayed rows pass through the model together
+with the step's own rows.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ class DerppOptions:
     """Options of DER++, which replays a bounded sample of past rows and their earlier states (arXiv 2004.07211).
 
     The defaults of alpha and beta are those of the authors' code (aimagelab/mammoth) for Split CIFAR-10 with a buffer
-    of 200. For other image sets that code uses 0.1 to 1 and 0.5 to 1. It compares logits instead of states, and for
-    each term replays as many rows as a step has. The smaller default of `fraction` saves time; no paper has tested it.
+    of 200 images. For other image sets that code uses alpha 0.1 to 1 and beta 0.5 to 1. It compares logits instead of
+    states, and replays as many examples per term as a step has. The smaller default of `fraction` saves time; no paper
+    has tested it.
     """
 
     buffer_mib: PositiveInt = 64
@@ -41,7 +43,7 @@ class DerppOptions:
     alpha: NonNegativeFloat = 0.1
     """Factor of the mean squared difference from the earlier states of replayed rows, added to the step's loss."""
     beta: NonNegativeFloat = 0.5
-    """Factor of the objective's loss on replayed rows, before it is added to the step's loss."""
+    """Factor of the objective's loss on replayed rows, added to the step's loss."""
 
 
 class Derpp(Method):

@@ -1,9 +1,9 @@
-"""Keeps a uniform sample of all rows seen so far, in a bounded size, and runs the passes that replay its rows.
+"""Stores a uniform sample of all rows seen so far, of bounded size, and runs the passes that replay rows of the sample.
 
-Every row of a run gets a random number, its priority, that depends only on (seed, domain, number of the row). The
-sample consists of the rows with the smallest priorities, as many as fit. This is bottom-k sampling, which is uniform
+Every row of a run gets a random number, its priority, that depends only on the seed, the domain and the row's number.
+The sample consists of the rows with the smallest priorities, as many as fit. This is bottom-k sampling, which is uniform
 and needs no shared state. So the sample does not depend on which rank has seen which row, and samples can be merged in
-any order. (The reservoir sampling of arXiv 2004.07211 depends on the order.)
+any order. (The result of the reservoir sampling in arXiv 2004.07211 depends on the order.)
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from adapt.support.splitmix import mix
 
 RESERVOIR_FILE = "reservoir.safetensors"
 DRAWS = 0x0DE12
-"""Constant in the seeds of draws from the reservoir, to make them independent of other draws by (seed, step)."""
+"""Constant in the seeds of draws from the reservoir. It makes them independent of other draws with the same seed."""
 _PARTS = "inputs", "marks", "targets", "states"
 
 
 @dataclass(frozen=True)
 class KeptRow:
-    """A row as the model saw it, with the model's last hidden states at its predictions."""
+    """A row after masking, with the last hidden states at its predictions when the model first saw the row."""
 
     priority: float
     """Random number in [0, 1). Rows with a smaller priority stay in the sample longer."""
@@ -54,7 +54,7 @@ class KeptRow:
 
 
 class Reservoir:
-    """A sample that consists of the rows with the smallest priorities that fit into a budget.
+    """A sample of rows: those with the smallest priorities, as many as fit into a budget.
 
     Args:
         budget: maximum total size of all rows [bytes].
@@ -79,7 +79,7 @@ class Reservoir:
         self.rows = all_rows
 
     def draw(self, count: int, *address: int) -> list[KeptRow]:
-        """Draws `count` different rows uniformly, or all if there are fewer. The seed of the draw is (seed, step)."""
+        """Draws `count` different rows uniformly, or all if there are fewer. `address` is the seed of the draw."""
         draw = np.random.default_rng([number % 2**64 for number in address])
         return [self.rows[place] for place in draw.permutation(len(self.rows))[:count]]
 
@@ -125,7 +125,7 @@ class Reservoir:
 
 
 def priorities(seed: int, domain: int, first: int, count: int) -> np.ndarray:
-    """Returns the priorities of `count` consecutive rows from row `first` on, float64 [count] in [0, 1).
+    """Returns the priorities of `count` consecutive rows, beginning with row `first`, float64 [count] in [0, 1).
 
     Each priority depends only on the seed, the domain and the row's number.
     """
@@ -137,7 +137,7 @@ def priorities(seed: int, domain: int, first: int, count: int) -> np.ndarray:
 
 
 class Rehearsal:
-    """Replay of a reservoir's rows during a training.
+    """Replays rows of a reservoir during a training, and adds the training's own rows to the reservoir.
 
     Args:
         options: the method's options.
@@ -183,8 +183,8 @@ class Rehearsal:
         """Runs the pass of a micro-batch together with replayed rows.
 
         Returns:
-            The micro-batch's loss, the weighted loss on the replayed rows, and the micro-batch's hidden states at its
-            predictions.
+            The micro-batch's loss; the weighted loss on the replayed rows, or None without them; and the micro-batch's
+            last hidden states at its predictions.
         """
         both, count = _joined(part, replayed), len(part.targets)
         positions, targets = both.asked(), both.answers()
@@ -204,7 +204,7 @@ class Rehearsal:
         return loss, extra, states[:count].detach()
 
     def _kept(self, part: Corrupted, numbers: Sequence[float], states: Tensor) -> list[KeptRow]:
-        """Returns the rows of a micro-batch whose priorities are below the reservoir's bound."""
+        """Returns the rows of a micro-batch that the reservoir may take: their priorities are below its bound."""
         sizes, marks = part.positions.sum(1).tolist(), torch.stack((part.real, part.starts, part.positions), 1)
         rows = zip(numbers, part.input_ids, marks, part.targets.split(sizes), states.split(sizes), strict=True)
         return [
@@ -230,11 +230,11 @@ def _joined(part: Corrupted, replayed: Sequence[KeptRow]) -> Corrupted:
 
 
 def _of_all_ranks(kept: list[KeptRow], states: Tensor) -> list[KeptRow]:
-    """Gathers the new rows of all ranks. The hosts exchange tokens, and the devices exchange states.
+    """Gathers the new rows of all ranks. Tokens are sent between hosts, and states between devices.
 
     Args:
         kept: new rows of this rank.
-        states: any hidden states, from which width and device are taken.
+        states: any hidden states of this model. Only their width and device are used.
     """
     if is_alone():
         return kept

@@ -1,7 +1,7 @@
 """ELLE: the model grows before each domain, and replays mostly those earlier domains whose loss still falls.
 
 - `method`: the plug-in and its options.
-- `growth`: the numbers of added layers and heads, the changes of config.json, and checks of growth.
+- `growth`: counts the added layers and heads, changes config.json, and checks whether a model can grow.
 - `grown_model`: computes the weights of the larger model and its prompts.
-- `past_text`: chooses which domain to replay, and runs the passes on the domain's text.
+- `past_text`: chooses which earlier domain to replay, and trains on rows of its text.
 """

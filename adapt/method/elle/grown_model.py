@@ -2,9 +2,9 @@
 
 **Width.** Each new unit is a copy of an existing unit. The weights that produce the unit are copied, and the weights
 that read the unit are divided by the number of copies. The outputs stay the same if all units have the same number of
-copies. Otherwise norms over the states have another mean and variance. An LM head with its own matrix is divided like
-any layer that reads states. A head that is tied to the embeddings cannot be divided, since the embeddings produce
-states. The norm before the head is divided instead.
+copies. Otherwise normalization layers compute another mean and variance of the states. An LM head with its own matrix
+is divided like any layer that reads states. A head that shares its matrix with the embeddings cannot be divided, since
+the embeddings produce states. The norm before the head is divided instead.
 
 **Depth.** A new layer is a copy of the layer below it. `silent` layers have output projections of 0. In models with
 norms before the blocks, a silent layer is the identity. In models with norms after the sums (BERT and relatives), a
@@ -54,7 +54,7 @@ Other models have norms before the blocks.
 
 
 class Axis:
-    """Describes which unit each unit of a larger weight copies, along one axis.
+    """States, for one axis of a larger weight, which unit of the smaller weight each unit copies.
 
     Args:
         sources: for each unit of the larger model, the index of the unit that it copies, int64 [after].
@@ -87,7 +87,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class _Axes:
-    """The axes that each linear part of a layer produces and reads, keyed by its name, and the axis of the states."""
+    """The axis that each linear part of a layer produces, and the axis that it reads, keyed by the part's name."""
 
     made: Mapping[str, Axis]
     read: Mapping[str, Axis]
@@ -159,7 +159,7 @@ def grown(model: Any, growth: Growth, is_silent: bool = True, noise: float = 0.0
 def _fill_layer(
     layer: Layer, source: str, weights: Mapping[str, Tensor], axes: _Axes, noise: float, draw: torch.Generator
 ) -> None:
-    """Fills a layer of the larger model with the weights of the layer `source`."""
+    """Fills a layer of the larger model with the weights of layer `source` of the smaller model."""
     for name, parameter in layer.module.named_parameters():
         if (weight := weights.get(f"{source}.{name}")) is None:
             continue  # ModernBERT's first layer has no first norm, so its copy keeps the new norm, whose scale is 1
@@ -211,7 +211,7 @@ def _divide_before_tied_head(larger: Any, states: Axis) -> None:
 
 
 def _silence(layer: Layer, below: Layer, norms: tuple[str, str] | None) -> None:
-    """Changes a new layer, a copy of the layer below, so that it does not change the states."""
+    """Changes a new layer so that it leaves the states unchanged. The layer is a copy of the layer below it."""
     for part in (layer.pattern.attention_out, layer.pattern.outer):
         for parameter in layer.part(part).parameters(recurse=False):
             parameter.zero_()
@@ -226,7 +226,7 @@ def _silence(layer: Layer, below: Layer, norms: tuple[str, str] | None) -> None:
 def take_prompt(
     model: Any, setting: Setting, length: int, past: Mapping[str, Path]
 ) -> tuple[list[str], dict[str, int]]:
-    """Adds the prompt of the domain to be learnt to the model and selects it. Model and prompt are trained together.
+    """Adds a prompt for the domain to be learnt, and selects it. The model and this prompt are trained together.
 
     Args:
         model: a model in evaluation mode, with the prompts of earlier domains.
@@ -239,7 +239,7 @@ def take_prompt(
     """
     known = domains_of(model)
     before = list(known.names) if known else []
-    # the past domains have the last numbers, because the model may also have prompts from an earlier sequence
+    # matches texts and prompts from the end, because the model's first prompts may come from an earlier sequence
     last = list(zip(reversed([*past]), reversed(before), strict=False))
     for text, name in last:
         learn_prototype(model, name, sample_of([past[text]], setting.seed))

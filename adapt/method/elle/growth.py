@@ -1,8 +1,8 @@
-"""Describes how a model grows before a domain (layers, width, prompts), as changes of config.json. Loads no torch.
+"""Computes how a model's dimensions grow before a domain, writes them to its config, and checks them. Loads no torch.
 
 Width grows by whole attention heads, and the states and feed-forward layers grow in proportion, so that the size of a
-head stays the same. Heads that share a key and a value are added as a group. A prompt is a set of vectors before each
-document of a domain. `adapt.method.elle.grown_model` computes the weights.
+head stays the same. If several heads share a key and a value, they are added as a group. A prompt is a set of vectors
+before each document of a domain. `adapt.method.elle.grown_model` computes the larger model's weights.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Growth:
         return cls(*(each[domain - 1] if domain <= len(each) else 0 for each in (layers, heads)))
 
     def layer_sources(self, layers: int) -> list[tuple[int, bool]]:
-        """Returns, for each layer of the larger model, its source layer and whether it is an added copy.
+        """Returns, for each layer of the larger model, the layer that it copies and whether it is an added layer.
 
-        Each copy follows its source. The copied layers are spread evenly, and the last one is always copied.
+        An added layer follows the layer that it copies. The copied layers are spread evenly, with the last among them.
         """
         copied = {(number + 1) * layers // self.layers - 1 for number in range(self.layers)}
         return [(layer, new) for layer in range(layers) for new in ((False, True) if layer in copied else (False,))]
@@ -141,7 +141,7 @@ FIELD = "elle.prompt_length"
 
 
 def check_prompts(config: Config, model: Path, length: int) -> None:
-    """Refuses jobs and models that cannot train with prompts of this length, or without prompts if the length is 0.
+    """Refuses jobs and models that cannot train with prompts of this length. A length of 0 means no prompts.
 
     Raises:
         ConfigError: the text is streamed, prompts leave no tokens for text, or the model's prompts have another length.

@@ -1,8 +1,9 @@
-"""ELLE (Qin et al. 2022, arXiv 2203.06311): the model grows for each domain and replays earlier domains.
+"""Training method ELLE (Qin et al. 2022, arXiv 2203.06311): the model grows for each domain and replays earlier ones.
 
 Before a domain the model grows in width and depth. The first steps of the training see only text of earlier domains, to
-recover what growth has lost. A share of the other steps replays such text too. These steps replace steps on the domain,
-so a training is as long as with any method. A prompt before each document tells the model its domain.
+recover what growth has lost. Later, a share of the steps replays text of earlier domains too. All of these steps take
+the place of steps on the new domain, so a training has as many steps as with any other method. A prompt before each
+document tells the model the document's domain.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class ElleOptions:
     """Share of a training's steps, at its start, that see only text of earlier domains, to recover what growth has
     lost. Published: 5,000 of 62,500 steps. The first domain has no such steps."""
     replay_fraction: Fraction = 0.1
-    """Share of the remaining steps in which all rows come from one earlier domain. Domains whose loss has fallen more
-    recently are drawn more often."""
+    """Share of the steps after these in which all rows come from one earlier domain. The more a domain's loss has
+    fallen recently, the more often the domain is drawn."""
     prompt_length: NonNegativeInt = 1
     """Number of vectors before each document, learnt per domain and used again in fine-tuning (published: one token
     that names the domain). They shorten the text that the model can take. 0 for none."""
@@ -88,7 +89,7 @@ class Elle(Method):
         check_growths(model, [self._growth(number) for number in range(1, domains + 1)])
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns the stages of the domain's prepared text, for later trainings."""
+        """Returns the stages that prepared the domain's text. Later trainings replay this text."""
         known = sum(name.startswith(TEXT) for name in learnt.past)
         return {f"{TEXT}{number}": text for number, text in enumerate(learnt.texts, start=known + 1)}
 
@@ -141,7 +142,7 @@ class Elle(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields a step's losses on rows of the domain. A step that replays uses rows of an earlier domain instead."""
+        """Yields the losses of a step on rows of the domain. Some steps use rows of an earlier domain instead."""
         if not (self._past and self._replays(step)):
             yield from super().losses(model, parts, objective, step, predictions)
         else:
@@ -155,7 +156,7 @@ class Elle(Method):
         return bool(self._past and self._past.is_drawn(step, self.options.replay_fraction))
 
     def after_step(self, engine: TrainingEngine, step: int) -> None:
-        """Records the loss on replayed rows. It waits until after the step, when the device has finished."""
+        """Records the loss on replayed rows. Reading the loss earlier would make the CPU wait for the device."""
         if self._past:
             self._past.note_step()
 

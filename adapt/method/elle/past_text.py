@@ -1,8 +1,8 @@
 """Chooses which earlier domain to replay, and runs passes on rows of its text.
 
-ELLE replays domains that still improve more often ("adaptive" memory). In this module, a domain is drawn in proportion
-to the recent fall of its loss. Domains without enough losses are drawn first. A tenth of all draws is uniform, so that
-a domain whose loss has stopped falling is still measured.
+ELLE replays a domain more often while it still improves ("adaptive" memory). In this module, the probability of a
+domain is in proportion to the recent fall of its loss. Domains with fewer than two recorded losses are drawn first. A
+tenth of the other draws is uniform, so that the loss of a domain is still measured when it has stopped falling.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from adapt.model.additions.domain_modules import choose_set, sets_of
 from adapt.objective.objective import Batch, Corrupted, Objective
 
 REPLAYS = 0x0E11E
-"""Constant in the seeds of replay draws, to make them independent of other draws by (seed, step)."""
+"""Constant in the seeds of replay draws. It makes them independent of other draws with the same seed and step."""
 WINDOW = 8
-"""Number of recent losses per domain. The fall is the mean of the earlier half minus the mean of the later half."""
+"""Maximum number of recent losses that are stored per domain."""
 EVEN = 0.1
 """Share of draws in which all domains are equally likely."""
 
@@ -53,7 +53,7 @@ class PastText:
         return next((name for name, stream in self._streams.items() if not stream.tokens), None)
 
     def use_prompts(self, own: int, prompts: dict[str, int]) -> None:
-        """Sets the number of the current domain's prompt, and of earlier domains' prompts, keyed by text name."""
+        """Sets the number of the current domain's prompt, and the numbers of earlier domains' prompts by text name."""
         self._own, self._prompts = own, prompts
 
     def forget_steps(self) -> None:
@@ -80,7 +80,7 @@ class PastText:
                 loss = objective.loss(model, part)
                 total = total + loss.detach()
                 self._replayed = name, total, targets
-                # cancels the caller's division by the number of predictions on the domain's rows
+                # divides by the replayed predictions, since the caller divides by those on the domain's rows
                 yield loss * (predictions / targets), self._idle(model)
 
     @contextmanager
@@ -96,7 +96,7 @@ class PastText:
             choose_set(model, self._own)
 
     def _idle(self, model: Any) -> Tensor | None:
-        """Returns a loss of 0 that gives the current domain's unused prompt a gradient, which all parameters need."""
+        """Returns a loss of 0 that gives the current domain's unused prompt a gradient. All parameters need one."""
         if self._own is None:
             return None
         (prompts,) = sets_of(model)
@@ -105,7 +105,7 @@ class PastText:
         return 0.0 * nothing
 
     def note_step(self) -> None:
-        """Records the loss on replayed rows, if the step has replayed. All ranks call this after the device's step."""
+        """Records the loss on replayed rows, if the step has replayed. All ranks call this after the step."""
         if self._replayed:
             name, total, targets = self._replayed
             self.note(name, summed(total).item() / targets)

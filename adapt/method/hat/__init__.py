@@ -1,5 +1,5 @@
-"""Hard attention to the task (HAT): each domain learns a mask of units, and later domains cannot change these units.
+"""Hard attention to the task (HAT): each domain learns a mask that selects units, and later domains cannot change them.
 
-- `method`: the plug-in, its options, and the base class that CPT shares.
+- `method`: the plug-in, its options, and a base class for HAT and CPT.
 - `mask_learning`: trains the masks, for HAT and CPT.
 """

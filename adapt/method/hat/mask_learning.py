@@ -1,12 +1,13 @@
-"""Learns a domain's masks sigma(s e) together with the masked weights, and blocks updates of weights already in use.
+"""Learns a domain's masks together with the masked weights, and blocks updates of weights that other domains use.
 
-Masks are annealed as in Serra et al. 2018 (arXiv 1801.01423, sections 2.4 to 2.6).
+A mask is sigma(s e), with steepness s and a learnt embedding e of one number per unit. The steepness rises during the
+training as in Serra et al. 2018 (arXiv 1801.01423, sections 2.4 to 2.6).
 
-The use of a parameter by earlier domains is a number between 0 and 1. The more a parameter is used, the less it may
-change (equation 2). A weight between two masked units is used as much as the less used unit, because it has no effect
-if either unit is off. A weight that reads unmasked values is used as much as the unit that it produces. It is not
-enough to block gradients, since Adam's averages would still move the weights. So updates are blocked, by
-`adapt.model.masked_updates`.
+How much other domains use a parameter is a number between 0 and 1. The more a parameter is used, the less it may change
+(equation 2). The use of a weight between two masked units is the use of the less used unit, because the weight has no
+effect if either unit is off. The use of a weight that reads unmasked values is the use of the unit that it produces.
+`adapt.model.masked_updates` blocks the updates of weights. Blocking only their gradients would not be enough, since
+Adam's averages would still move the weights.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ class MaskLearning:
 
     Args:
         model: the model with the domain's masks selected, before an engine wraps it.
-        used_parameters: function that computes how much each parameter is used by earlier domains. It takes the model,
-            and the use of each mask's units, keyed by the mask's name.
+        used_parameters: function that computes how much each parameter is used by other domains. Its arguments are the
+            model, and how much each mask's units are used, keyed by the mask's name.
         steps: number of steps of the training.
         steepest: steepness s at the end of the training.
-        sparsity: weight of the sparsity term, which is the share of free units that the domain claims.
+        sparsity: weight of the sparsity term of the loss, which is the share of free units that the domain claims.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class MaskLearning:
         self._own: dict[str, Tensor] = {}  # this rank's part of `_free`
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Selects this rank's parts of the units' 1 - use, which the gradients of the mask embeddings need."""
+        """Copies this rank's parts of 1 - use of each unit, which the gradients of the sparsity term need."""
         for part in engine.parts():
             if (free := self._free.get(part.name)) is not None:
                 self._own[part.name] = part.of(free).to(part.value, copy=True)
@@ -75,7 +76,7 @@ class MaskLearning:
             mask.steepness = self._steepness
 
     def change_gradients(self, engine: TrainingEngine) -> None:
-        """Compensates the gradients of the mask embeddings for the steepness, and adds those of the sparsity term."""
+        """Adds the sparsity term's gradients to those of the mask embeddings, and compensates for the steepness."""
         engine.change_gradients(self._changed)
 
     def _changed(self, part: WeightPart, gradient: Tensor) -> Tensor:
@@ -98,11 +99,11 @@ class MaskLearning:
         )
 
     def report(self) -> dict[str, float]:
-        """Returns the mean of 1 - use over all units: the share of units that no other domain uses."""
+        """Returns the mean of 1 - use over all units, which is the share of units that no other domain uses."""
         return {"free_units": self._total / max(self._units, 1)}
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the weights with which the model computes. Weights that other domains use have their old values."""
+        """Returns the weights with which the model computes. Weights that other domains fully use are unchanged."""
         return computed_with(state, self._blocked)
 
 
@@ -121,16 +122,17 @@ LARGEST = 50.0
 def steepness_at(step: int, steps: int, steepest: float) -> float:
     """Returns the steepness s at a step, which counts from 0.
 
-    The steepness rises linearly from 1 / steepest to steepest over the training (equation 3).
-
-    The paper anneals s within each epoch. A domain takes about one epoch here, so s is annealed over the training.
+    The steepness rises linearly from 1 / steepest to steepest over the training (equation 3). In the paper it rises
+    within each epoch. Here a domain is trained for about one epoch, so it rises over the whole training.
     """
     passed = step / (steps - 1) if steps > 1 else 1.0
     return 1 / steepest + (steepest - 1 / steepest) * passed
 
 
 def sparsity_gradient(embedding: Tensor, free: Tensor, total: float, steepness: float) -> Tensor:
-    """Returns the gradient of sum m (1 - m_before) / sum (1 - m_before) with respect to the embeddings (equation 5).
+    """Returns the gradient of the sparsity term with respect to the mask embeddings (equation 5).
+
+    The term is sum m (1 - m_before) / sum (1 - m_before), where m is the value of a unit in the domain's mask.
 
     Args:
         embedding: mask embeddings e of some units.
@@ -143,10 +145,10 @@ def sparsity_gradient(embedding: Tensor, free: Tensor, total: float, steepness: 
 
 
 def compensated(gradient: Tensor, embedding: Tensor, steepness: float, steepest: float) -> Tensor:
-    """Returns the gradient that the embeddings would have if s had its largest value (equation 4).
+    """Returns the gradient of the embeddings, compensated for the current steepness s (equation 4).
 
-    This is q s_max / s (cosh(s e) + 1) / (cosh(e) + 1), which undoes the effect of s on the sigmoid's slope. Gradients
-    that would push an embedding further beyond its bounds are set to 0.
+    A gradient q becomes q s_max / s (cosh(s e) + 1) / (cosh(e) + 1), which undoes the effect of s on the sigmoid's
+    slope. Gradients that would push an embedding further beyond its bounds are set to 0.
     """
     bounded = embedding.clamp(-MOST, MOST)
     slope = torch.cosh((steepness * bounded).clamp(-LARGEST, LARGEST)) + 1
@@ -155,14 +157,14 @@ def compensated(gradient: Tensor, embedding: Tensor, steepness: float, steepest:
 
 
 def used_in_plugins(model: Any, used: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Computes how much earlier domains use each parameter of the plugins.
+    """Computes how much other domains use each parameter of the plugins.
 
     Args:
         model: a model with plugins.
-        used: how much earlier domains use each unit, keyed by the name of the units' masks in the model.
+        used: how much other domains use each unit, keyed by the name of the units' masks in the model.
 
     Returns:
-        Use of each parameter, keyed by the parameter's name, in a shape that broadcasts to the parameter's.
+        How much each parameter is used, keyed by its name, in a shape that broadcasts to the parameter's shape.
     """
     by_name: dict[str, Tensor] = {}
     for layer in layers_of(model):
@@ -179,10 +181,10 @@ def used_in_plugins(model: Any, used: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def used_in_layers(model: Any, used: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Computes how much earlier domains use each parameter of the model's own layers.
+    """Computes how much other domains use each parameter of the model's own layers, except norms.
 
-    See `used_in_plugins` for the arguments. The bias after attention belongs to no unit, so it counts as used as much
-    as the most used head. The result has no norms, embeddings or LM head.
+    See `used_in_plugins` for the arguments. The bias after attention belongs to no single unit. So its use is that of
+    the most used head.
     """
     layers = layers_of(model)
     units: Values = {kind: torch.stack([used[f"{layer.name}.{UNITS}.{kind}"] for layer in layers]) for kind in KINDS}

@@ -1,7 +1,7 @@
 """HAT (arXiv 1801.01423): each domain learns which units it uses, and later domains do not change these units.
 
-With a domain's masks, the model always computes the same outputs as when the domain was learnt. So the domain of a text
-must be known or predicted (`adapt.model.additions`).
+With a domain's masks, the model's outputs stay as they were when the domain was learnt. To choose the masks, the domain
+of a text must be known or predicted (`adapt.model.additions`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LearnsMasks(TrainsSets):
     learning: MaskLearning
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Selects this rank's parts of the masks. The engine has the first weights by then."""
+        """Passes the engine to `learning`, once the engine has the first weights."""
         self.learning.begin(engine)
 
     def losses(
@@ -61,7 +61,7 @@ class LearnsMasks(TrainsSets):
         return super().losses(model, parts, objective, step, predictions)
 
     def before_step(self, engine: TrainingEngine, step: int) -> None:
-        """Compensates the gradients of the masks' embeddings and adds the sparsity term."""
+        """Adds the sparsity term's gradients, and compensates the gradients of the masks' embeddings for steepness."""
         self.learning.change_gradients(engine)
 
     def report(self) -> dict[str, float]:
@@ -69,7 +69,7 @@ class LearnsMasks(TrainsSets):
         return self.learning.report()
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Restores the weights that other domains use to their values before this training."""
+        """Returns the weights with which the model computes, in which updates are blocked where other domains use them."""
         return self.learning.merge(state)
 
     def cut_short(self, done: int) -> str:
@@ -115,11 +115,11 @@ class Hat(LearnsMasks):
         return model
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """Returns the model's dimensions. They include the plugins' matrices if the method adds plugins."""
+        """Returns the model's dimensions, including the plugins' matrices if plugins are masked and trained."""
         return size.with_matrices(0 if self.options.on == "model" else plugin_elements(size, self.options.width))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory for the starting values of the masked weights, and for masked copies in each pass."""
+        """Returns the memory of the masked weights' starting values, and of their masked copies in each pass."""
         if self.options.on == "model":
             layers = 4.0 * size.layer_parameters
             return AddedMemory(layers, layers, size.inner + 2 * size.hidden, size.layer_parameters / size.parameters)

@@ -1,9 +1,9 @@
 """LoRA (arXiv 2106.09685) and variants: linear layers get low-rank adapters B A, and only these adapters train.
 
-LoRA "learns less and forgets less" than full training (arXiv 2405.09673, whose settings for continued pre-training are
-the defaults). At the end of a domain the adapters are merged into the weights. The result is an ordinary model, and
-the next domain starts with new adapters. Only attention and feed-forward layers get adapters, not embeddings and LM
-head: some libraries would create adapters there and silently not train them.
+LoRA "learns less and forgets less" than full training (arXiv 2405.09673). The default options are that paper's settings
+for continued pre-training. At the end of a domain the adapters are merged into the weights. The result is an ordinary
+model, and the next domain starts with new adapters. Only attention and feed-forward layers get adapters. Embeddings and
+LM head get none, since some libraries would create adapters there and silently not train them.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ MOMENTS, MOMENTS_FILE = "moments", "moments.safetensors"
 
 
 BOUNDED = ("pissa", "olora", "mica", "corda", "osf")
-"""Kinds that start from singular directions of the weight W. The smaller side of W bounds their rank."""
+"""Kinds that start from singular directions of the weight W, so that the smaller side of W bounds the rank."""
 WHOLE_WEIGHTS = ("dora", "osf")
-"""Kinds whose passes read parameters of other modules, which ZeRO 3 has not gathered at that time."""
+"""Kinds that do not work with ZeRO 3, because modules read parameters of other modules, which are not gathered then."""
 WHOLE_BASES = ("lora", "dora", "mica")
-"""Kinds for which peft's layer stores the original W."""
+"""Kinds for which peft's layer stores the original weight W."""
 
 
 @dataclass(frozen=True)
@@ -91,20 +91,21 @@ class Lora(Method):
             self.zero_stages = (0, 1, 2)
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that enter the key, and the version of peft, which initializes adapters."""
+        """Returns the options that enter the key, and peft's version, because peft initializes the adapters."""
         settings = super().settings()
         variant = settings.pop("kind")  # in keys, `kind` is the method's name
-        del settings["moment_sequences"]  # enters the key of the stage that measures moments
+        del settings["moment_sequences"]  # this option enters the key of the stage that measures moments
         for unchanged in ("layers", "intruders"):
             if settings[unchanged] == 1:
                 del settings[unchanged]
         return {**settings, **({"variant": variant} if variant != "lora" else {}), **deciding("peft")}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models with unknown layers, ranks above the number of directions, and options that contradict.
+        """Refuses models with unknown layers, too large ranks, and options that contradict each other.
 
         Raises:
-            ConfigError: the rank is too large, or the kind does not go with the other options.
+            ConfigError: the rank is too large, `lora.kind` does not support `lora.intruders` below 1, or it is `corda`
+                and the corpus is streamed.
             ModelError: the model's layers are not known. The error names the known models.
         """
         check_units(model)
@@ -122,12 +123,12 @@ class Lora(Method):
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
         """Returns, for `corda`, the stage that measures the inputs of the first model's layers.
 
-        The text is the replayed general text, or the domain's text if no general text is replayed.
+        It measures on the replayed general text, or on the domain's text if no general text is replayed.
         """
         return self._measured(first, (first.general,) if first.general else first.texts)
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns, for `corda`, the stage that measures the learnt domain's inputs and averages over domains."""
+        """Returns, for `corda`, the stage that measures layer inputs on the learnt domain and averages over domains."""
         return self._measured(learnt, learnt.texts)
 
     def _measured(self, domain: Domain, texts: tuple[Stage[Any], ...]) -> Mapping[str, Stage[Any]]:
@@ -137,7 +138,7 @@ class Lora(Method):
         return {MOMENTS: MeasureMoments(config.name, config, wanted, domain.start, texts, previous)}
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Freezes the model and adds the matrices, drawn from the run's seed. The model's outputs do not change.
+        """Freezes the model and adds adapters, which are drawn from the run's seed and do not change its outputs.
 
         Raises:
             ConfigError, ModelError: this kind cannot train the model.
@@ -160,7 +161,7 @@ class Lora(Method):
         return size.with_matrices(self._elements(size))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the adapters, and their share of all parameters."""
+        """Returns the memory of the adapters, and the share of trained parameters."""
         added = self._elements(size)
         held = {"osf": 2.0}.get(self.options.kind, 1.0)  # osf also keeps the initial directions
         trained = {"mica": 0.5}.get(self.options.kind, 1.0)
@@ -168,14 +169,15 @@ class Lora(Method):
 
     def _elements(self, size: ModelSize) -> float:
         """Returns the number of elements of A and B in all linear layers."""
-        parts = 6 + size.gated, 4, 2 + size.gated  # inputs plus outputs of all parts; approximate if fused or grouped
+        # how often each width is an input or output of a linear part; approximate for fused parts or shared keys
+        parts = 6 + size.gated, 4, 2 + size.gated
         width = sum(n * each for n, each in zip(parts, (size.hidden, size.attention, size.inner), strict=True))
         return float(self.options.layers * self.options.rank * size.layers * width)
 
 
 @dataclass(frozen=True, eq=False)
 class MeasureMoments(Stage[Summed]):
-    """Measures second moments of the inputs of linear layers (arXiv 2406.05223), averaged over domains so far."""
+    """Measures second moments of the inputs of linear layers (arXiv 2406.05223), and averages over domains so far."""
 
     kind = "moments"
 
@@ -206,18 +208,18 @@ class MeasureMoments(Stage[Summed]):
 
 
 def moments(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
-    """Sums x x^T over the inputs x of linear layers."""
+    """Sums x x^T over all inputs x of each linear layer."""
     from adapt.method.lora.moments import second_moments
 
     return second_moments(model, objective, batches, dtype)
 
 
 def check_rank(options: LoraOptions, smallest: int) -> None:
-    """Refuses a rank that exceeds the number of directions of the smallest weight.
+    """Refuses a rank that exceeds the number of singular directions of the smallest weight.
 
     Args:
         options: the method's options.
-        smallest: the smallest side of the weights.
+        smallest: the smallest number of rows or columns of all weights.
 
     Raises:
         ConfigError: the rank is too large. The error gives the largest possible rank.

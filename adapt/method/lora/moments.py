@@ -1,8 +1,9 @@
 """Measures second moments of linear layers' inputs, and computes which weight directions matter least for them (CorDA).
 
-CorDA (Yang et al. 2024, arXiv 2406.05223, section 3) protects the knowledge in a chosen text. C is the mean of x x^T
-over the text's tokens, where x is the input of a layer, and W C is decomposed into U S V^T. So W = U S (V^T C^-1), and
-the terms with the smallest S matter least for that text. They become B A and are trained; the rest of W is frozen.
+CorDA (Yang et al. 2024, arXiv 2406.05223, section 3) protects the knowledge that a model needs for a chosen text. C is
+the mean of x x^T over the text's tokens, where x is the input of a layer with weight W. The singular value
+decomposition of W C is U S V^T, so W = U S (V^T C^-1). The terms of this product with the smallest S matter least for
+that text. They become the adapter B A and are trained. The rest of W is frozen.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ DAMPING = 0.01
 
 
 def shared_inputs(model: Any) -> dict[str, str]:
-    """Maps each linear part of a layer to the first part that has the same input, such as key and value to query."""
+    """Maps each linear part of a layer to the first part with the same input. Key and value are mapped to query."""
     return {name: first for layer in layers_of(model) for first, names in _readers(layer) for name in names}
 
 
@@ -40,7 +41,9 @@ def _readers(layer: Layer) -> Iterable[tuple[str, list[str]]]:
 def second_moments(
     model: Any, objective: Objective, batches: Iterable[tuple[int, Batch]], dtype: torch.dtype = torch.float32
 ) -> AddedUp:
-    """Sums x x^T over all tokens, [inputs, inputs], keyed by the name of the first part with input x.
+    """Sums x x^T over all tokens for each input x, [inputs, inputs]. Parts with the same input share a sum.
+
+    The sums are keyed by the names of the first parts from `shared_inputs`.
 
     Args:
         model: a model with its head, in evaluation mode, not wrapped.
@@ -75,7 +78,7 @@ def second_moments(
 
 
 def least_directions(weight: Tensor, moment: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the `rank` terms of a weight with the smallest S: U [outputs, rank], S [rank], V^T C^-1 [rank, inputs].
+    """Returns the `rank` terms with the smallest S: U [outputs, rank], S [rank], and V^T C^-1 [rank, inputs].
 
     Args:
         weight: the weight W, [outputs, inputs].
@@ -93,7 +96,7 @@ def least_directions(weight: Tensor, moment: Tensor, rank: int) -> tuple[Tensor,
 def note_directions(model: Any, names: Sequence[str], file: Path, rank: int, transposed: bool) -> None:
     """Stores in each named linear layer the directions from which peft initializes its low-rank adapter (CorDA).
 
-    They are the directions of the weight that matter least for the measured text.
+    These directions of the layer's weight matter least for the measured text.
 
     Args:
         model: a model without adapters.

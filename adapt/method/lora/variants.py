@@ -1,12 +1,13 @@
-"""Configures peft for the variants of LoRA, merges the trained adapters, and uses singular values of weights.
+"""Configures peft for the variants of LoRA, merges trained adapters, and finds intruder dimensions.
 
-After merging, every variant leaves an ordinary weight. The weight is W + s B A, which DoRA scales to trained norms of
-the rows. OSF replaces the small singular directions of W instead. peft initializes and computes the adapters.
+peft initializes the adapters and runs them in training. Merging turns each layer with an adapter into an ordinary
+layer. Its weight is W + s B A, where s is the option `scale`. DoRA also scales each row of this weight to a trained
+norm. OSF instead replaces the smallest singular directions of W by trained directions.
 
-Weights with a low condition number stretch all directions about equally, so they are the least specialised, and
-adapters there should destroy least (KappaTune, arXiv 2506.16289). Training with low-rank adapters leaves intruder
-dimensions: large singular directions that resemble none of the earlier weight. Scaling them down restores a part of
-what was forgotten (arXiv 2410.21228).
+A weight with a low condition number stretches all directions about equally. It is least specialised, so an adapter
+there should destroy least (KappaTune, arXiv 2506.16289). Training with low-rank adapters leaves intruder dimensions,
+which are large singular directions that resemble no direction of the earlier weight. Scaling them down restores a part
+of what was forgotten (arXiv 2410.21228).
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ BEGINNINGS: dict[str, Any] = {
     **dict.fromkeys(("lora", "dora"), True),
     **{kind: kind for kind in ("pissa", "olora", "mica", "corda")},
 }
-"""peft's names for the initialization of A and B."""
+"""For each kind, peft's name for the initialization of A and B."""
 UNTRANSPOSED = ("olora", "osf")
-"""Kinds that peft cannot initialize for weights that are [inputs, outputs]."""
+"""Kinds that peft cannot initialize if weights are stored as [inputs, outputs]."""
 BASE, DOWN, UP = ".base_layer.", ".lora_A.default.", ".lora_B.default."
 """Parts that peft inserts into the names of a layer's parameters."""
 LENGTHS = ".lora_magnitude_vector.default."
@@ -122,7 +123,7 @@ def merged_state(state: Mapping[str, Tensor], scale: float, transposed: bool, in
 def merged_weight(
     state: Mapping[str, Tensor], name: str, scale: float, transposed: bool, intruders: float = 1.0
 ) -> Tensor:
-    """Returns the merged weight for a parameter of peft's layer; biases are returned unchanged.
+    """Returns the merged weight for a parameter of peft's layer. A bias is returned unchanged.
 
     Args:
         state: weights of the model with adapters, keyed by name.
@@ -149,7 +150,7 @@ def merged_weight(
 
 
 def _with_directions(weight: Tensor, left: Tensor, sizes: Tensor, right: Tensor) -> Tensor:
-    """Replaces a weight's smallest singular directions by the trained directions. peft stores only the latter."""
+    """Replaces a weight's smallest singular directions by the trained directions `left`, `sizes` and `right`."""
     first, size, last = torch.linalg.svd(weight, full_matrices=False)
     first_small = len(size) - len(sizes)
     smallest: Tensor = (first[:, first_small:] * size[first_small:]) @ last[first_small:]
@@ -184,7 +185,8 @@ def best_conditioned(weights: Mapping[str, Tensor], share: float) -> list[str]:
 def with_fewer_intruders(before: Tensor, after: Tensor, kept: float) -> Tensor:
     """Scales a weight's intruder dimensions: W + (kept - 1) sum_i u_i s_i v_i^T (arXiv 2410.21228, section 5).
 
-    The sum is over the LARGEST directions whose u_i resembles no left singular direction of the earlier weight.
+    Here u_i, s_i and v_i are the `LARGEST` singular directions of W. The sum is over those directions whose u_i
+    resembles no left singular direction of the weight before training.
 
     Args:
         before: the weight before training, [outputs, inputs].
