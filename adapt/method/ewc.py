@@ -88,7 +88,7 @@ class Ewc(PullsWeights):
         return {} if self.options.general == "none" else {FISHER: self._measured(first, None)}
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns the stage that measures the Fisher information on the learnt domain, and averages over all domains."""
+        """Returns the stage that measures the Fisher information on the learnt domain and averages over all domains."""
         return {FISHER: self._measured(learnt, learnt.past.get(FISHER))}
 
     def _measured(self, domain: Domain, previous: Stage[Any] | None) -> Stage[Any]:

@@ -1,11 +1,11 @@
 """Reads facts about a model's architecture from its config.json, before the model is loaded.
 
-- The names of the parts of a transformer layer. A new architecture needs a `Pattern` here.
+- The names of the parts of a transformer layer. Each supported architecture has a `Pattern`.
 - The longest sequence that the model accepts.
 - Whether the model is an encoder or a decoder, and whether it fits the training objective.
 - Whether the model was trained to follow instructions, which a chat template shows.
 
-This module imports neither torch nor transformers, so that a job can refuse a model at once.
+This module imports neither torch nor transformers, so that a job can refuse a model before these load.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Pattern:
     key: str
     value: str
     attention_out: str
-    """Name of the projection after the heads. Its input is the concatenated outputs of all heads."""
+    """Name of the last linear layer of the attention. Its input is the concatenated outputs of all heads."""
     inner: tuple[str, ...]
     """Names of the modules that compute the feed-forward block's inner neurons; two names for two gated modules."""
     outer: str
     """Name of the module that computes the output neurons of the feed-forward block."""
     fused: bool = False
-    """Whether query, key and value are one module, with rows in this order."""
+    """Whether one module computes queries, keys and values, with its outputs in this order."""
 
 
 _BERT = Pattern(
@@ -105,8 +105,8 @@ HEADS = {
 """Prefix of the names of the language-model head's weights, keyed by the `model_type` of an encoder."""
 
 DETECTORS = {"electra": "discriminator_predictions.", "deberta-v2": "mask_predictions."}
-"""Prefix of the names of the weights of the head that finds replaced tokens, keyed by the `model_type` of an encoder
-that was published with such a head."""
+"""Prefix of the names of weights in the head that finds replaced tokens. The keys are the `model_type` of encoders that
+were published with such a head."""
 
 
 def check_detector(folder: Path) -> None:
@@ -125,7 +125,7 @@ def check_detector(folder: Path) -> None:
 
 
 def is_detector(folder: Path) -> bool:
-    """Whether the weights of a model have a head that finds replaced tokens, and none that predicts words."""
+    """Whether a model's weights include a head that finds replaced tokens, but no head that predicts tokens."""
     kind = str(read_json(folder / CONFIG).get("model_type"))
     if kind not in DETECTORS:
         return False
@@ -160,7 +160,7 @@ def pattern_of(kind: str) -> Pattern:
 
 
 def check_units(folder: Path) -> None:
-    """Refuses a model whose attention heads and neurons cannot be located, by its config.json.
+    """Refuses a model in which attention heads and neurons cannot be located, since its `model_type` is not known.
 
     Raises:
         ModelError: the architecture is not known. The error lists the known architectures.
@@ -169,7 +169,7 @@ def check_units(folder: Path) -> None:
 
 
 def check_deeper(folder: Path, field: str) -> None:
-    """Refuses a model whose layers would change their outputs at another depth.
+    """Refuses a model whose layers depend on their number, so that they would change if layers were inserted below.
 
     Args:
         folder: folder of the model.
@@ -187,11 +187,11 @@ def check_deeper(folder: Path, field: str) -> None:
 
 
 def grow_layer_lists(config: Any, sources: Sequence[int]) -> None:
-    """Extends lists in a transformers config that have an entry per layer, such as `layer_types`, to more layers.
+    """Extends the lists in a transformers config that have one entry per layer, such as `layer_types`, to more layers.
 
     Args:
         config: a config with the old number of layers, which is changed in place.
-        sources: for each layer of the larger model, the number of the old layer that it equals or copies.
+        sources: for each layer of the larger model, the number of the old layer whose entries it gets.
     """
     layers = max(sources) + 1
     for name, value in config.to_dict().items():
@@ -203,14 +203,14 @@ COUNT_FROM_PADDING = {
     *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"),
     *("xmod", "ibert", "mpnet", "longformer", "luke", "esm"),
 }
-"""Model types whose positions start at pad_token_id + 1, so that not all rows of their position table can be used."""
+"""Model types in which positions start at pad_token_id + 1, so that the first rows of the position table are not used."""
 
 PROMPTS = "prompts"
-"""Name of soft prompts as an addition. Their vectors take positions (`adapt.model.additions.soft_prompts`)."""
+"""Kind of the addition `adapt.model.additions.soft_prompts`, whose vectors take positions of the model."""
 
 
 def first_position(config: Any) -> int:
-    """Returns the number of a document's first position, for a transformers configuration."""
+    """Returns the position number of a document's first token, for a model with this transformers configuration."""
     return int(config.pad_token_id) + 1 if config.model_type in COUNT_FROM_PADDING else 0
 
 
@@ -233,10 +233,11 @@ def _positions(folder: Path) -> int | None:
 
 
 def unscaled_length(folder: Path) -> int | None:
-    """Returns the length up to which LongRoPE (Phi-3) does not rescale positions; None for models without it.
+    """Returns the length up to which LongRoPE (Phi-3) does not rescale positions; None for models without LongRoPE.
 
-    In a longer sequence, LongRoPE changes the rotations of all tokens, including those of short documents packed into
-    it. (Dynamic scaling also changes rotations, but only in sequences beyond the model's positions, which are refused.)
+    In a longer sequence, LongRoPE changes the rotations of all tokens, including tokens of short documents that are
+    packed into the sequence. (Dynamic scaling also changes rotations, but only in sequences with more tokens than the
+    model has positions, and those are refused.)
     """
     config = read_json(folder / CONFIG)
     settings = [config.get("rope_parameters"), config.get("rope_scaling")]  # older files use the second key
@@ -250,7 +251,7 @@ def unscaled_length(folder: Path) -> int | None:
 
 
 def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
-    """Refuses sequences that are longer than the model accepts, before anything is started.
+    """Refuses a configured sequence length that is longer than the model accepts.
 
     Args:
         folder: folder of the model.
@@ -270,9 +271,9 @@ def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
 
 
 def check_architecture(folder: Path, causal: bool, shifted: bool = False, turned: bool = False) -> None:
-    """Refuses an encoder or a decoder that does not fit the objective, by its config.json.
+    """Refuses an encoder or a decoder that does not fit the objective, according to its config.json.
 
-    Loading the model checks this again.
+    This is checked again when the model is loaded.
 
     Args:
         folder: folder of the model.
@@ -281,8 +282,9 @@ def check_architecture(folder: Path, causal: bool, shifted: bool = False, turned
         turned: whether `model.attention` turns the model into an encoder.
 
     Raises:
-        ModelError: an encoder is to predict next tokens or to be turned into an encoder, or a decoder is to predict
-            masked tokens. Or a decoder that sees both sides has another objective than `mntp`.
+        ModelError: an encoder would have to predict next tokens or be turned into an encoder; a decoder would have to
+            predict masked tokens; or a decoder that sees both sides has another objective than `mntp`, or no such
+            decoder has `mntp`.
     """
     config = read_json(folder / CONFIG)
     names = config.get("architectures") or [""]
@@ -304,7 +306,7 @@ def check_architecture(folder: Path, causal: bool, shifted: bool = False, turned
 
 
 def turned_wrongly(folder: Path, is_turned: bool) -> ModelError:
-    """Returns the error for a decoder that sees both sides without the objective mntp, or for mntp without one."""
+    """Returns the error for a decoder that sees both sides but has another objective than mntp, or the reverse."""
     if is_turned:
         return ModelError(
             f"{folder} is a decoder that sees both sides of a token, so it predicts each token at the position before",
@@ -347,7 +349,7 @@ def is_instruct(tokenizer: Path) -> bool:
 
 @cache
 def warn_of_instruct(pretrained: Pretrained) -> None:
-    """Logs a warning if a model to be trained further is an instruct model. Each model causes one warning at most."""
+    """Logs a warning if a model to be trained further is an instruct model, at most once per model and process."""
     if is_instruct(pretrained.tokenizer):
         log(
             f"warning: {pretrained.model} is an instruct model (it has a chat template); training on plain text makes"

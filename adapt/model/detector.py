@@ -2,7 +2,7 @@
 
 The generator predicts masked tokens. Tokens drawn from its predictions replace the masks, and the discriminator says
 for each token whether it was replaced (ELECTRA, arXiv 2003.10555; DeBERTaV3, arXiv 2111.09543). The discriminator is
-the model that a user keeps; the generator is stored in a folder next to its weights.
+the model that a user wants. The generator is stored in a folder inside the discriminator's folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from adapt.model.states import document_states, last_hidden_state
 from adapt.model.tokenizer import load_config
 
 SEED = 0
-"""Seed of the random weights of new heads, which is fixed so that all runs begin with the same model."""
+"""Seed of the random weights of new heads. It is constant, so that all runs begin with the same model."""
 TABLES = ("word_embeddings", "position_embeddings")
 """Tables of the embeddings that generator and discriminator can share."""
 
@@ -93,10 +93,10 @@ _CLASSES: dict[str, Any] = {"electra": ElectraForPreTraining, "deberta-v2": Debe
 class DisentangledEmbedding(nn.Embedding):
     """A table of the discriminator that is the generator's table plus a trained difference (arXiv 2111.09543, 3.3).
 
-    E_D = sg(E_G) + E_delta. The gradients of the discriminator's loss reach the difference only.
+    E_D = sg(E_G) + E_delta: the discriminator's loss has gradients with respect to the difference E_delta only.
 
     Args:
-        own: the discriminator's table, which gives the difference at the start.
+        own: the discriminator's own table. The difference starts as `own` minus `base`.
         base: the generator's table, of the same shape.
     """
 
@@ -148,7 +148,7 @@ class Detector(nn.Module):
     def forward(
         self, packed: Packed, positions: Tensor, targets: Tensor, draws: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Fills the masks by the generator's draws, and scores each token.
+        """Fills the masks with tokens drawn from the generator's predictions, and scores each token.
 
         Args:
             packed: a sequence of N tokens, of which some are masked.
@@ -157,9 +157,9 @@ class Detector(nn.Module):
             draws: uniform random numbers in [0, 1) that choose the generator's tokens, float64 [T].
 
         Returns:
-            The generator's cross entropy, summed over the masked tokens [nats]. For each token, the logit of the
-            discriminator's probability that it was replaced, [N]. Whether it was replaced, bool [N]: tokens that the
-            generator guessed are original.
+            The generator's cross entropy, summed over the masked tokens [nats]; for each token, the logit of the
+            discriminator's probability that it was replaced, [N]; and whether it was replaced, bool [N]. A masked token
+            does not count as replaced if the generator drew the original token.
         """
         loss, drawn = loss_and_samples(self.generator, packed, positions, targets, draws)
         filled = replace(packed, input_ids=packed.input_ids.scatter(1, positions[None], drawn[None]))
@@ -185,8 +185,8 @@ def load_detector(
         first: for a measurement, the model whose generator draws tokens; None for the generator of `pretrained`.
 
     Raises:
-        ModelError: a model cannot be read or lacks weights of its layers. Or the two models have tables of different
-            shapes or, for `shared`, different values.
+        ModelError: a model cannot be read or lacks weights of its layers; or tables of the two models have different
+            shapes (unless `separate`) or, for `shared`, different values.
     """
     discriminator, _ = load_discriminator(pretrained, dropout)
     generator = load_generator(first or pretrained, layers, dropout)
@@ -196,7 +196,7 @@ def load_detector(
 
 
 def load_discriminator(pretrained: Pretrained, dropout: float | None = None) -> tuple[PreTrainedModel, bool]:
-    """Loads a discriminator, and says whether its head is new because the files have none."""
+    """Loads a discriminator. Also returns whether its head has random weights, because the files have no head."""
     folder = pretrained.model
     check_detector(folder)
     config = _with_dropout(load_config(folder, pretrained.trust_remote_code), dropout)
@@ -207,7 +207,7 @@ def load_discriminator(pretrained: Pretrained, dropout: float | None = None) -> 
 
 
 def load_generator(pretrained: Pretrained, layers: int | None, dropout: float | None = None) -> PreTrainedModel:
-    """Loads the generator of a discriminator. If there is none, copies the discriminator's first layers."""
+    """Loads the generator of a discriminator. If there is none, makes one from the discriminator's first layers."""
     if pretrained.generator is not None:
         return load_model(
             pretrained.generator, trust_remote_code=pretrained.trust_remote_code, attention_dropout=dropout
@@ -234,7 +234,7 @@ def _with_dropout(config: Any, dropout: float | None) -> Any:
 
 
 def _with_new_head(kind: Any, folder: Path, config: Any, trust_remote_code: bool) -> tuple[PreTrainedModel, bool]:
-    """Reads a model whose head may be missing. Returns the model, and whether its head has random weights."""
+    """Reads a model whose files may lack the head. Returns the model, and whether its head has random weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model, report = read_weights(kind, folder, config, trust_remote_code)
@@ -290,9 +290,9 @@ def save_detector(
     Args:
         start: the model that the training started from.
         state: weights of the trained `Detector`, whole.
-        tokenizer: the tokenizer of both.
+        tokenizer: the tokenizer of both models.
         folder: folder to write. The caller must make this atomic.
-        layers: `layers` of `load_detector`.
+        layers: see `load_detector`.
         resize: function that changes the discriminator's config in place.
     """
     parts: dict[str, dict[str, Tensor]] = {"generator": {}, "discriminator": {}}

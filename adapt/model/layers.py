@@ -1,8 +1,8 @@
 """Layers of a transformer and their units: attention heads, and inner and output neurons of feed-forward blocks.
 
-Virtual gates multiply the output of each unit. The gradient at a gate measures how important the unit is (arXiv
-2302.03241), so that methods can protect the parameters that compute the unit's output. This module finds these
-parameters in every supported architecture.
+A gate is a factor on the output of a unit, set by hooks. The gradient at a gate measures how important the unit is
+(arXiv 2302.03241), and methods can protect the parameters that compute an important unit's output. This module finds
+these parameters in every supported architecture.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def inputs(module: Any) -> int:
 class _Added:
     """Hooks that add a module's result to the output of a block.
 
-    `maker` is an attribute of the hooks, so that a copy of the model gets a copy of `maker`.
+    The module is an attribute of this object, so that a copy of the model also has a copy of the module in its hooks.
     """
 
     def __init__(self, maker: Any, scale: float) -> None:
@@ -130,12 +130,12 @@ class Gates:
     """Hooks that multiply the outputs of a model's units by values. Until values are set, the model is unchanged.
 
     The gate of a head acts at the input of the attention's last linear layer. The gate of an inner neuron acts before
-    its activation; in gated (GLU) blocks it acts at the input of the last linear layer. The gate of an output neuron
-    acts before dropout and residual.
+    the neuron's activation, or in gated (GLU) blocks at the input of the last linear layer. The gate of an output
+    neuron acts before dropout and residual.
 
-    The hooks are permanent. A compiled layer only runs hooks that it had when it was compiled, and DeepSpeed's hooks
-    must come after the gates' hooks. So create the gates before layers are compiled and before DeepSpeed wraps the
-    model, but after modules of a layer are replaced.
+    The hooks are permanent. Create the gates before layers are compiled, because a compiled layer only runs hooks that
+    it had before. Create them before DeepSpeed wraps the model, because DeepSpeed's hooks must come after them. If
+    modules of a layer are replaced, create the gates afterwards.
 
     Args:
         model: a model with unsharded weights, which may be wrapped afterwards. The gates of a copy of the model cannot
@@ -175,7 +175,7 @@ class Gates:
 
 
 class _Hook:
-    """A hook that multiplies units by values. The values are attributes, so that compiled layers can share code."""
+    """A hook that multiplies units by values. The values are attributes, so that all layers share compiled code."""
 
     def __init__(self) -> None:
         self.values: Tensor | None = None
@@ -213,13 +213,13 @@ def _on_output(module: nn.Module) -> _Hook:
 
 
 def _is_gated(layer: Layer) -> bool:
-    """Whether inner neurons are products (GLU) of two halves of a module's outputs, or of two modules."""
+    """Whether inner neurons are products (GLU) of the outputs of two modules, or of both halves of one output."""
     inner = sum(outputs(layer.part(name)) for name in layer.pattern.inner)
     return inner == 2 * inputs(layer.part(layer.pattern.outer))
 
 
 def by_parameter(model: Any, values: Values) -> dict[str, Tensor]:
-    """Converts values of units to values of the parameters that compute their outputs (arXiv 2302.03241, section 4.2).
+    """Gives each parameter the value of the unit whose output it computes (arXiv 2302.03241, section 4.2).
 
     A head owns its rows of query, key and value (weights and biases) and its columns of the attention's last weight. An
     inner neuron owns its rows of the layers that compute it, and an output neuron its row of the last layer. If several
@@ -252,7 +252,7 @@ def by_parameter(model: Any, values: Values) -> dict[str, Tensor]:
 
 
 def _rows(by_name: dict[str, Tensor], layer: Layer, name: str, values: Tensor) -> None:
-    """Adds a value for each output of a linear layer, for its weight and bias."""
+    """Enters one value per output of a linear layer into `by_name`, for the layer's weight and its bias."""
     module = layer.part(name)
     by_name[f"{layer.name}.{name}.weight"] = _across(module, values, rows=True)
     if module.bias is not None:
@@ -260,5 +260,5 @@ def _rows(by_name: dict[str, Tensor], layer: Layer, name: str, values: Tensor) -
 
 
 def _across(module: Any, values: Tensor, rows: bool) -> Tensor:
-    """Reshapes values per output (rows) or per input of a linear layer, so that they broadcast to its weight."""
+    """Reshapes one value per output (if `rows`) or input of a linear layer so that they broadcast to its weight."""
     return values[:, None] if rows != is_transposed(module) else values[None, :]

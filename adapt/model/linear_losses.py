@@ -1,9 +1,9 @@
-"""Computes cross entropy and divergence of a linear layer's outputs, a piece of some rows at a time.
+"""Computes the cross entropy and the divergence of a linear layer's outputs (scores), for a piece of some rows at a time.
 
-So the scores of a large vocabulary are never all in memory. Gradients are computed together with the loss, while the
-scores of a piece are in memory (as in Cut Cross-Entropy, arXiv 2411.09009, and liger-kernel, arXiv 2410.10989), so
-nothing is computed twice. Gradients are computed before the loss scale of fp16 is applied, so in fp16 each row of a
-product has its own scale. The divergence is used to distil models with large vocabularies.
+So the scores of all rows are never in memory together, even for a large vocabulary. Gradients are computed together
+with the loss, while the scores of a piece are in memory (as in Cut Cross-Entropy, arXiv 2411.09009, and liger-kernel,
+arXiv 2410.10989). So no scores are computed twice. At this time the loss scale of fp16 is not applied yet, so in fp16
+each row of a product gets its own scale. The divergence is used to distil models with large vocabularies.
 """
 
 from typing import Any, NamedTuple
@@ -13,9 +13,12 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 PIECE_BYTES = 256 * 2**20
-"""Maximum size of a piece, whose scores are in memory at once [bytes of fp32]."""
+"""Maximum size of the scores of a piece, which are in memory together [bytes of fp32]."""
 BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 64 * 2**20}
-"""Size of the part of a piece that is processed at once [bytes of fp32], keyed by device. It fits a CPU's caches."""
+"""Maximum size of a block, a part of a piece that is processed at a time [bytes of fp32], keyed by device.
+
+A block fits into the caches of a CPU.
+"""
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,9 +40,10 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, ta
 def cross_entropy_and_samples(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, draws: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Computes the loss of `linear_cross_entropy`, and draws an output for each input from the same probabilities.
+    """Computes the loss of `linear_cross_entropy`, and draws an output for each input from the predicted distribution.
 
-    Output k is drawn if P(1) + ... + P(k - 1) <= u < P(1) + ... + P(k). Probabilities are summed in fp64.
+    Output k is drawn if P(1) + ... + P(k - 1) <= u < P(1) + ... + P(k), where u is a random number in `draws` and P the
+    predicted probabilities, which are summed in fp64.
 
     Args:
         hidden: inputs of the linear layer, [T, H].
@@ -73,7 +77,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ]
         with torch.autocast(device, enabled=False):
             for begin, end in pieces(len(targets), len(weight), PIECE_BYTES):
-                errors = states[begin:end] @ matrix.T  # these are the scores; they are overwritten by their errors
+                errors = states[begin:end] @ matrix.T  # these are the scores, which are later overwritten by errors
                 if dtype == torch.float16:
                     errors = errors.float()  # see `product`
                 for first, last in pieces(end - begin, len(weight), BLOCK_BYTES[device]):
@@ -117,7 +121,7 @@ def _errors(scores: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tenso
 
 
 def drawn_from(probabilities: Tensor, draws: Tensor) -> Tensor:
-    """Draws an index from each row of probabilities [rows, V], int64 [rows], as `cross_entropy_and_samples` does.
+    """Draws an index from each row of probabilities, int64 [rows]. See `cross_entropy_and_samples` for the rule.
 
     Args:
         probabilities: fp32 or fp64, [rows, V].
@@ -131,8 +135,8 @@ def drawn_from(probabilities: Tensor, draws: Tensor) -> Tensor:
 def product(errors: Tensor, factor: Tensor) -> Tensor:
     """Computes `errors @ factor` in the factor's precision.
 
-    fp16 has no numbers below 6e-8, although most probabilities of a large vocabulary are smaller, and none above 65504.
-    So with fp16 each row is scaled such that its products fit, and the products are scaled back in fp32.
+    With fp16, each row is scaled such that its products fit the range of fp16, and the products are scaled back in
+    fp32. fp16 has no numbers above 65504 and none below 6e-8, but most probabilities of a large vocabulary are smaller.
 
     Args:
         errors: the left matrix, [rows, N]; fp32 if the factor is fp16.
@@ -160,7 +164,7 @@ def pieces(rows: int, vocabulary: int, size: int) -> list[tuple[int, int]]:
 
 
 DIVERGENCE_PIECE_BYTES = 64 * 2**20
-"""Maximum size of the scores in memory at once, for each of the two models [bytes of fp32]."""
+"""Maximum size of the scores that are in memory together for the divergence, per model [bytes of fp32]."""
 
 
 class LinearScores(NamedTuple):

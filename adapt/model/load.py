@@ -1,7 +1,7 @@
 """Loads models, and refuses checkpoints that are incomplete or do not fit their config.json.
 
-`load_model` loads a language model with its head. `load_base` loads any encoder or decoder without its head, for its
-hidden states. For a model with additions, the architecture is built first, then the additions are attached, and then
+`load_model` loads a language model with its head. `load_base` loads an encoder or decoder without its head, to compute
+hidden states. If the model has additions, the architecture is built first, then the additions are attached, and then
 the weights are read.
 """
 
@@ -54,9 +54,9 @@ def load_model(
         (`adapt.model.additions`). It keeps the documents of a packed sequence isolated from each other.
 
     Raises:
-        ModelError: the model is a decoder and an encoder is needed, or the other way round; its attention cannot keep
-            packed documents isolated; its weights are unreadable, missing, of another shape (transformers would fill
-            such weights with random numbers) or not finite; or the model has no parts for the domain.
+        ModelError: the model is a decoder and an encoder is needed, or the other way round; it cannot keep documents
+            isolated; weights are unreadable, not finite, missing or of another shape (transformers would fill the
+            latter two with random numbers); or the model has no parts for the domain.
     """
     config = load_config(folder, trust_remote_code)
     check_direction(config, causal, folder)
@@ -80,7 +80,7 @@ def check_loads(
 
     Args:
         folder: see `load_model`.
-        causal: see `load_model`; None for the objective that the architecture was built for.
+        causal: see `load_model`; None for next tokens in a decoder and masked tokens in an encoder.
         trust_remote_code: see `load_model`.
         only_earlier: whether to also check that the model's attention can be made causal.
 
@@ -104,7 +104,10 @@ def model_class(config: PreTrainedConfig) -> Any:
 
 
 def check_direction(config: PreTrainedConfig, causal: bool, folder: Path) -> None:
-    """Refuses decoders for masked language modelling, and everything but decoders for causal language modelling."""
+    """Refuses models that are not decoders if `causal` is true, and models that are not encoders otherwise.
+
+    Decoders that were turned into encoders (`is_causal: false`) count as encoders.
+    """
     named = (config.architectures or [config.model_type])[0]
     if sees_both_sides(config):
         if causal:
@@ -167,7 +170,7 @@ def _read_plain(
 
 
 def check_weight_files(folder: Path) -> None:
-    """Opens every weights file, so that safetensors checks the file's header and length and an error names the file."""
+    """Opens every weights file. safetensors then checks the file's header and length, and the error names the file."""
     for file in weight_files(folder):
         if file.suffix != ".safetensors":
             continue
@@ -192,7 +195,7 @@ def check_complete(
 
 
 UNUSED = "pooler."
-"""Part of the names of weights on which hidden states do not depend: those of the pooler."""
+"""Part of the names of the pooler's weights, on which hidden states do not depend. These weights may be missing."""
 _LENGTHS = 3, 5
 _TOLERANCE = 1e-4
 
@@ -200,14 +203,14 @@ _TOLERANCE = 1e-4
 def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
     """Loads a model without its head, in evaluation mode, on the CPU, in fp32.
 
-    It keeps the documents of a packed sequence isolated from each other.
+    The model keeps the documents of a packed sequence isolated from each other.
 
     Args:
         folder: folder of the model.
         trust_remote_code: whether to run code that comes with the checkpoint.
 
     Raises:
-        ModelError: the model cannot be read, lacks weights, or its attention cannot keep packed documents isolated.
+        ModelError: the model cannot be read, lacks weights, or cannot keep documents isolated.
     """
     config = load_config(folder, trust_remote_code)
     if getattr(config, "is_encoder_decoder", False):
@@ -225,14 +228,14 @@ def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
 
 @torch.no_grad()
 def keep_states_apart(model: Any) -> None:
-    """Makes a model keep packed documents apart, and checks that they have the same states as separate documents.
+    """Makes a model keep packed documents apart, and checks that their states equal those of separate documents.
 
     Args:
-        model: a model without its head, in evaluation mode. Its attention is changed in place, or its documents are
-            computed as rows.
+        model: a model without its head, in evaluation mode. It is changed in place: it gets this project's attention,
+            or hooks that compute documents as rows.
 
     Raises:
-        ModelError: the states differ.
+        ModelError: the states differ with packed documents, with padded rows, and with rows of equal length.
     """
     middle = int(model.config.get_text_config().vocab_size) // 2
     documents = [torch.arange(middle, middle + length) for length in _LENGTHS]
@@ -278,7 +281,7 @@ def read_with_additions(
     Args:
         kind: the class of the model, or one of transformers' auto classes. A class without a head ignores the head's
             weights.
-        folder: folder of the model, whose files must be checked already.
+        folder: folder of the model. `check_weight_files` must have checked its files.
         config: the model's config.
         trust_remote_code: whether to run code that comes with the checkpoint.
 

@@ -1,7 +1,7 @@
 """Finds a checkpoint on disk or on the Hugging Face Hub, and lists its files.
 
-Folders, files and addresses that are not a model are refused with an error that says what they are. This module imports
-neither torch nor transformers, so that a job whose stages are all finished starts quickly.
+If a folder, file or web address is not a model, the error says what it is instead. This module imports neither torch
+nor transformers, so that a job with only finished stages ends quickly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GENERATOR = "generator"
 """Folder in a model's folder with the generator that was trained together with the model (objective.kind rtd)."""
 
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-"""Environment variables with which the Hugging Face libraries do not access the network."""
+"""Environment variables that keep the Hugging Face libraries from using the network."""
 
 
 @dataclass(frozen=True)
@@ -40,25 +40,25 @@ class Pretrained:
     """Folder of the tokenizer, which is usually the model's folder."""
     trust_remote_code: bool = False
     generator: Path | None = None
-    """Folder of the generator of replaced-token detection. None for other objectives, and for a generator that is made
-    of the first layers of `model`."""
+    """Folder of the generator of replaced-token detection. None for other objectives, and if the generator copies the
+    first layers of `model`."""
 
     def at(self, model: Path) -> Pretrained:
-        """Returns the model in another folder, with the generator in this folder if there is one."""
+        """Returns this checkpoint with the model in another folder, and with that folder's generator if it has one."""
         own = model / GENERATOR
         return replace(self, model=model, generator=own if own.is_dir() else self.generator)
 
 
 def locate(path: str, revision: str = "main", weights: bool = True) -> Path:
-    """Returns the folder of a checkpoint, which is downloaded if necessary.
+    """Returns the folder of a checkpoint, after downloading the checkpoint if necessary.
 
     Args:
         path: `demo:bert-tiny`, a folder, or a Hugging Face id. A folder takes precedence over an id of the same name.
         revision: branch, tag or commit of a Hugging Face id.
-        weights: whether weights are needed. If False, the folder of a tokenizer is enough, without config.json.
+        weights: whether a complete model is needed. If False, the folder of a tokenizer is enough, without config.json.
 
     Returns:
-        An absolute path. A checkpoint in the Hugging Face cache is used without any access to the network.
+        An absolute path. If the Hugging Face cache has the checkpoint, the network is not used.
 
     Raises:
         ModelError: the checkpoint does not exist, cannot be downloaded, or has no weights in safetensors.
@@ -78,12 +78,12 @@ def locate(path: str, revision: str = "main", weights: bool = True) -> Path:
 
 
 def looks_local(path: str) -> bool:
-    """Whether a path means a folder and cannot be a Hugging Face id, which is NAME or OWNER/NAME."""
+    """Whether a path can only be a folder, because it has not the form NAME or OWNER/NAME of a Hugging Face id."""
     return path.startswith((".", "/", "~")) or path.count("/") > 1 or "\\" in path or not path.strip()
 
 
 def from_hub(name: str, revision: str, weights: bool) -> Path:
-    """Returns the folder of a Hugging Face id: from the local cache if it is complete, or else from the network."""
+    """Returns the folder of a Hugging Face id. Uses the network only if the local cache is not complete."""
     try:
         return snapshot(name, revision, weights, cache_only=True)
     except Exception:  # the cache lacks the checkpoint or a part of it
@@ -146,7 +146,7 @@ def refusal(name: str, revision: str, error: Exception) -> ModelError:
 
 
 def require(folder: Path, weights: bool, name: str = "") -> None:
-    """Checks that a folder has a complete model, or a tokenizer.
+    """Refuses a folder that does not have a complete model, or a tokenizer if `weights` is False.
 
     Args:
         folder: the folder to check.
@@ -184,7 +184,7 @@ def model_files(folder: Path, name: str = "") -> list[Path]:
 
 
 def weight_files(folder: Path, name: str = "") -> list[Path]:
-    """Lists the weights in safetensors: one file, or an index and its shards, chosen in the order of transformers."""
+    """Lists the weights in safetensors: a single file, or an index and its shards. transformers also prefers the file."""
     name = name or str(folder)
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
@@ -198,7 +198,7 @@ def weight_files(folder: Path, name: str = "") -> list[Path]:
 
 
 def no_safetensors(folder: Path, name: str) -> ModelError:
-    """Returns the error for weights that are absent or stored as pickle, which can run code when read."""
+    """Returns the error for a folder without weights in safetensors, such as one with weights in a pickle."""
     pickles = sorted(file.name for file in folder.glob("pytorch_model*.bin"))
     if named := sorted(file.name for file in folder.glob("*.safetensors")):
         return ModelError(
@@ -253,7 +253,7 @@ def _code(folder: Path, config: Path) -> list[Path]:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Returns whether a folder has the vocabulary of a tokenizer, and not just a tokenizer's settings."""
+    """Returns whether a folder has a tokenizer's vocabulary. A file with a tokenizer's settings is not enough."""
     return any(any(folder.glob(pattern)) for pattern in VOCABULARIES)
 
 
@@ -269,9 +269,9 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 ADAPTER, MODULES = "adapter_config.json", "modules.json"
-"""Files by which PEFT adapters, and models of sentence-transformers, are recognized."""
+"""Files by which folders of PEFT adapters (the first file) and of sentence-transformers (the second) are recognized."""
 SENTENCE_SETTINGS, SENTENCE_LENGTHS = "config_sentence_transformers.json", "sentence_bert_config.json"
-"""Files of sentence-transformers with prompts, and with the length of texts (`adapt.model.sentence_vectors`)."""
+"""Files in which sentence-transformers stores prompts (the first) and the maximum length of texts (the second)."""
 _OTHERS = {
     "*.gguf": "GGUF, which is made for llama.cpp",
     "*.onnx": "ONNX",

@@ -53,7 +53,7 @@ class Masking(Objective):
     """
 
     replaces_units = False
-    """Whether all tokens of a unit are masked, random or unchanged together. If False, each token is drawn separately."""
+    """Whether the tokens of a unit are all masked, all random or all unchanged. If False, each token is drawn alone."""
 
     def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         self.config = config
@@ -282,7 +282,7 @@ def take_units(order: Tensor, size: Tensor, budget: Tensor, crossing: Tensor) ->
         order: float64 [B, L] in [0, 1), at each unit's head the random number by which units are sorted.
         size: int64 [B, L], number of tokens of each unit at its head, and 0 elsewhere.
         budget: float64 [B], number of tokens to take, at most `size.sum(1)`.
-        crossing: float64 [B] in [0, 1), for each row the random number that decides on the unit that crosses the budget.
+        crossing: float64 [B] in [0, 1), each row's random number to decide on the unit that crosses the budget.
 
     Returns:
         bool [B, L], True at the heads of taken units.

@@ -86,7 +86,7 @@ class Corrupted:
     draws: torch.Tensor | None = None
     """A uniform random number in [0, 1) for each prediction, float64 [T]; None for objectives that draw no tokens."""
     share: float | None = None
-    """Number of predictions divided by the number of tokens in the whole global batch. None to use these rows' share."""
+    """Number of predictions divided by number of tokens, in the whole global batch. None to use these rows' share."""
 
     def bound_for(self, device: torch.device) -> "Corrupted":
         """Returns the same rows for a model on another device."""
@@ -217,7 +217,7 @@ class Objective(ABC):
         return {}
 
     def figures(self) -> dict[str, float]:
-        """Returns figures other than the loss for all rows that `losses` measured since the last call, keyed by name."""
+        """Returns figures in addition to the loss, by name, over all rows that `losses` measured since the last call."""
         return {}
 
 

@@ -75,8 +75,8 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
     def loss(self, model: torch.nn.Module, corrupted: Corrupted) -> Tensor:
         """Returns the loss [nats], float32 scalar, which the caller divides by the number of masked tokens T.
 
-        The generator's summed loss is added to the model's summed loss times lambda T / N, where N is the number of all
-        tokens of the global batch. After the division by T, the second term is lambda times the mean loss over all tokens.
+        The loss is the generator's summed loss plus lambda T / N times the model's summed loss, where N is the number
+        of all tokens of the global batch. Divided by T, the second term is lambda times the model's mean loss.
         """
         masked, logits, replaced = _scored(model, corrupted)
         share = corrupted.share
@@ -111,7 +111,7 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
 
         Returns:
             `replaced`: share of replaced tokens among all tokens. `recall`: share of the replaced tokens that the model
-            marked, that is, gave a probability above 1/2. `precision`: share of replaced tokens among the marked tokens.
+            marked, that is, gave a probability above 1/2. `precision`: share of replaced tokens among marked tokens.
             `auc`: probability that a replaced token has a higher score than an original token. A figure is left out if
             there are no tokens to compute it from.
         """

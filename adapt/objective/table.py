@@ -20,7 +20,7 @@ RTD = "rtd"
 
 @dataclass(frozen=True)
 class RtdOptions:
-    """Replaced-token detection (ELECTRA, arXiv 2003.10555): a generator fills masks, the model finds replaced tokens."""
+    """Replaced-token detection (ELECTRA, arXiv 2003.10555): a generator fills masks, the model finds wrong tokens."""
 
     generator: str | None = how(None)
     """Id or folder of the generator, a masked language model with the vocabulary of model.path. null uses the folder

@@ -1,7 +1,7 @@
 """Stores a uniform sample of all rows seen so far, of bounded size, and runs the passes that replay rows of the sample.
 
 Every row of a run gets a random number, its priority, that depends only on the seed, the domain and the row's number.
-The sample consists of the rows with the smallest priorities, as many as fit. This is bottom-k sampling, which is uniform
+The sample consists of the rows with the smallest priorities, as many as fit. This is bottom-k sampling. It is uniform
 and needs no shared state. So the sample does not depend on which rank has seen which row, and samples can be merged in
 any order. (The result of the reservoir sampling in arXiv 2004.07211 depends on the order.)
 """

@@ -69,7 +69,7 @@ class LearnsMasks(TrainsSets):
         return self.learning.report()
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the weights with which the model computes, in which updates are blocked where other domains use them."""
+        """Returns the weights with which the model computes: parameters that other domains use have changed less."""
         return self.learning.merge(state)
 
     def cut_short(self, done: int) -> str:

@@ -1,10 +1,11 @@
 """Additions to a model's architecture that cannot be merged into its weights: adapters, masks, experts, prompts.
 
-A model with additions is an ordinary folder. Its config.json lists the additions, and its weight files include their
-weights. transformers alone would ignore them with a warning; `adapt.model.load` attaches them.
+The folder of a model with additions is an ordinary model folder. Its config.json lists the additions, and its weight
+files include the additions' weights. transformers alone ignores the additions with a warning. `adapt.model.load`
+attaches them.
 
 - `table`: the kinds of additions, their entries in config.json, and the functions that attach them to a model.
-- `domain_modules`: a separate set of weights for each domain, and the choice of a set.
+- `domain_modules`: stores a separate set of weights for each domain, and chooses the set to use.
 - `masks`: masks of units for each domain, and plugins with such masks.
 - `bottlenecks`: adapters, which are small bottlenecks in each layer.
 - `soft_prompts`: vectors before each document.

@@ -1,10 +1,10 @@
 """Adapters: small bottlenecks parallel to, or after, a layer's attention and feed-forward block.
 
 An adapter computes f(x) = U gelu(D x + a) + b with U [hidden, width] and D [width, hidden]. A sequential adapter
-changes the output y of a block to y + f(y), before dropout and residual (Houlsby et al. 2019, arXiv 1902.00751; after
-the feed-forward block only, as in AdapterFusion, arXiv 2005.00247). A parallel adapter changes it to y + s f(x), where
-x is the input of the block (He et al. 2022, arXiv 2110.04366). U and b start at 0, so that a new adapter changes
-nothing.
+changes the output y of a block to y + f(y), before dropout and residual (Houlsby et al. 2019, arXiv 1902.00751;
+AdapterFusion, arXiv 2005.00247, adapts the feed-forward block only). A parallel adapter changes y to y + s f(x), where
+x is the input of the block and s a constant (He et al. 2022, arXiv 2110.04366). U and b start at 0, so that a new
+adapter changes nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Bottleneck(nn.Module):
 
 
 def attach_adapters(model: Any, sets: int, width: int, form: str, placement: str, scale: float) -> None:
-    """Adds adapters to each layer of a model, in place. The outputs of the model do not change.
+    """Adds new adapters to each layer of a model, in place. The outputs of the model do not change yet.
 
     Args:
         model: a model of a family that `adapt.model.architecture` knows.

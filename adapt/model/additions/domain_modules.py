@@ -1,10 +1,10 @@
-"""Additions with a separate set of weights for each domain, and the choice of a set.
+"""Stores a separate set of added weights for each domain, and chooses the set to use for a text.
 
 A model with such additions stores the name and a prototype of each domain. If the user names no domain, a text uses the
-set of the domain whose prototype is nearest by Euclidean distance. A prototype is the mean vector of some texts of the
-domain. The vector of a text is the mean of the last layer's states over the beginning of the text, computed without any
-set, so that later training does not change it. Mean states of a pretrained model separate domains without training
-(Aharoni and Goldberg 2020, arXiv 2004.02105).
+set of the domain whose prototype is nearest to the text's vector by Euclidean distance. A prototype is the mean vector
+of some texts of the domain. The vector of a text is the mean of the last layer's states over the beginning of the text.
+No set is in use when it is computed, so training of the sets does not change it. Such mean states of a pretrained model
+separate domains without training (Aharoni and Goldberg 2020, arXiv 2004.02105).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from adapt.model.states import text_features
 from adapt.support.errors import ModelError, nearest
 
 DOMAINS = "domains"
-"""Name of the kind of addition that stores domains and their prototypes, and of its module in the base model."""
+"""Kind of the addition that stores the names and prototypes of domains, and name of its module in the base model."""
 
 
 class DomainSets(nn.ModuleList):
@@ -31,8 +31,8 @@ class DomainSets(nn.ModuleList):
     If all domains share a set, it is the only module in the list.
 
     Args:
-        sets: one module per domain, in the order learnt. The last one is in use at first. Each has a method `fresh`
-            that returns a new, untrained module of its kind and size.
+        sets: one module per domain, in the order learnt. The last module is in use at first. Each module has a method
+            `fresh`, which returns a new, untrained module of the same kind and size.
     """
 
     def __init__(self, sets: Iterable[nn.Module] = ()) -> None:
@@ -77,7 +77,7 @@ class DomainPrototypes(nn.Module):
 
 
 def attach_domains(model: Any, names: Sequence[str]) -> None:
-    """Adds the names of domains to a base model, and a table for their prototypes.
+    """Adds a module to a base model that stores the names of domains and a table for their prototypes.
 
     Args:
         model: a model of transformers, with or without its head.
@@ -88,7 +88,7 @@ def attach_domains(model: Any, names: Sequence[str]) -> None:
 
 
 def domains_of(model: Any) -> DomainPrototypes | None:
-    """Returns the domains that a model has sets for; None for a model without domains."""
+    """Returns the module with the names and prototypes of a model's domains; None for a model without domains."""
     module = getattr(model.base_model, DOMAINS, None)
     return module if isinstance(module, DomainPrototypes) else None
 
@@ -99,7 +99,7 @@ def sets_of(model: nn.Module) -> list[DomainSets]:
 
 
 def own_parameters(model: nn.Module, number: int) -> list[nn.Parameter]:
-    """Returns the parameters of all sets of a domain, and creates the sets if the domain has none yet.
+    """Returns the parameters of a domain in all parts of a model, and creates the domain's sets if there are none yet.
 
     Args:
         model: a model with additions.
@@ -115,7 +115,7 @@ def own_parameters(model: nn.Module, number: int) -> list[nn.Parameter]:
 
 
 def choose_set(model: nn.Module, number: int | None) -> None:
-    """Switches a model to the sets of a domain.
+    """Makes a model use the sets of the domain with this number.
 
     Args:
         model: a model with additions.
@@ -126,7 +126,7 @@ def choose_set(model: nn.Module, number: int | None) -> None:
 
 
 def choose_domain(model: Any, name: str) -> None:
-    """Switches a model to the sets of the domain with this name.
+    """Makes a model use the sets of the domain with this name.
 
     Raises:
         ModelError: the model has no sets for that domain.
@@ -196,13 +196,13 @@ def nearest_domains(model: Any, vectors: np.ndarray) -> np.ndarray:
 
 
 def nearest_domain_to(model: Any, number: int) -> int:
-    """Returns the number of the domain that is nearest to a given other domain, by the distance of their prototypes.
+    """Returns the number of the domain whose prototype is nearest to the prototype of another domain.
 
-    If several domains are equally near, the function returns the first.
+    If several domains are equally near, returns the first of them.
 
     Args:
         model: a model with at least two domains.
-        number: number of the domain, from 0.
+        number: number of the other domain, from 0.
     """
     known = domains_of(model)
     assert known is not None

@@ -2,9 +2,9 @@
 
 H' = s T_ofs(H) + (1 - s) T_ext(H), s = sigma(w . H)
 
-T_ofs is the original layer, T_ext the smaller one, w the weight of the gate, and s a number for each token. T_ext has
-the same architecture as its layer, but fewer heads and inner neurons. So it has the same norms and positions, and its
-attention goes through the same interface, which also keeps packed documents isolated from each other.
+H are the states before a layer and H' those after it. T_ofs is the original layer, T_ext the smaller layer, w the
+weight of the gate, and s a number for each token. T_ext has the architecture of T_ofs, but fewer heads and inner
+neurons. So it has the same norms and positions, and its attention also keeps packed documents isolated from each other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def add_exbert(model: Any, share: float, first_new: int, seed: int) -> None:
 
     Args:
         model: an encoder with its head.
-        share: number of heads and inner neurons of the smaller layer, as a fraction of the original layer's.
+        share: number of heads and of inner neurons of the smaller layer, divided by the number in the original layer.
         first_new: id of the first new token.
         seed: seed of the random weights.
 
@@ -82,11 +82,11 @@ def attach_exbert(model: Any, heads: int, inner: int, first_new: int) -> None:
 
 
 def _blended(layer: Any, arguments: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> Tensor:
-    """Computes exBERT's equation (see the module's docstring) as a forward hook of a layer. H is [1, N, hidden]."""
+    """Computes exBERT's equation for H' from H, [1, N, hidden]. A forward hook of a layer."""
     states = arguments[0] if arguments else named["hidden_states"]
     share: Tensor = layer.gate(states).sigmoid()
-    # forward is called directly, and not the module, so that hooks that collect the states of layers do not see the
-    # extension as a layer of the model, and gradient checkpointing does not checkpoint it twice
+    # calls `forward` instead of the module. Otherwise hooks that collect the states of layers would take the extension
+    # for a layer of the model, and gradient checkpointing would run on it twice.
     extended: Tensor = layer.extension.forward(*arguments, **named)
     return share * output + (1 - share) * extended
 
@@ -96,7 +96,7 @@ def _smaller(layer: Layer, config: Any, heads: int, inner: int) -> nn.Module:
     pattern = layer.pattern
     width, neurons = inputs(layer.part(pattern.attention_out)), inputs(layer.part(pattern.outer))
     attended = heads * (width // config.num_attention_heads)
-    # both share one config, so that switching the attention of the model switches both
+    # the copy shares the model's config, so that a change of the model's attention function also changes the copy's
     small = copy.deepcopy(layer.module, {id(config): config})
     for name in dict.fromkeys((pattern.query, pattern.key, pattern.value)):
         _resize(small, name, outputs_to=attended * outputs(layer.part(name)) // width)
@@ -108,7 +108,7 @@ def _smaller(layer: Layer, config: Any, heads: int, inner: int) -> nn.Module:
 
 
 def _resize(layer: nn.Module, name: str, inputs_to: int | None = None, outputs_to: int | None = None) -> None:
-    """Replaces a linear submodule by a linear layer of another size. Fused layers keep their number of parts."""
+    """Replaces a linear submodule by a new linear layer with other numbers of inputs or outputs."""
     old: Any = layer.get_submodule(name)
     sizes = inputs_to or inputs(old), outputs_to or outputs(old)
     layer.set_submodule(name, nn.Linear(*sizes, bias=old.bias is not None, device=old.weight.device))
@@ -158,8 +158,8 @@ def trained_parts(model: Any) -> list[nn.Parameter]:
 def train_exbert_alone(model: Any) -> None:
     """Freezes a model in place, except for exBERT's module and the embeddings of the tokens added with the module.
 
-    The whole embedding table is passed to the optimizer, because single rows cannot be passed. The rows of old tokens
-    are held fixed.
+    The optimizer gets whole tables of embeddings, because it cannot take single rows. The rows of old tokens are held
+    fixed.
 
     Args:
         model: a model with its head, before an engine wraps it.

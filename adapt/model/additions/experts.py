@@ -1,7 +1,7 @@
-"""Experts: each domain has its own feed-forward blocks, which replace the model's own while the domain is in use.
+"""Experts: feed-forward blocks of a domain, which replace the model's own blocks while the domain is in use.
 
-These are the DEMix layers of arXiv 2108.05036. All domains share the model's attention, norms, embeddings and LM head.
-If no expert is in use, the model computes with its own blocks.
+Layers with experts are the DEMix layers of arXiv 2108.05036. All domains share the model's attention, norms, embeddings
+and LM head. If no expert is in use, the model computes with its own feed-forward blocks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Expert(nn.Module):
 def attach_experts(model: Any, sets: int) -> None:
     """Gives each linear layer in a model's feed-forward blocks one copy per domain, in place.
 
-    The layers stay the same objects with the same names and hooks. Only their class changes, as for masked layers.
+    The linear layers stay the same objects with the same names and hooks. Only their class changes.
 
     Args:
         model: a model of a family that `adapt.model.architecture` knows.
@@ -68,12 +68,12 @@ def attach_experts(model: Any, sets: int) -> None:
 
 @torch.no_grad()
 def begin_experts(model: nn.Module, number: int, source: int | None) -> None:
-    """Copies the weights of another domain's experts into a domain's experts.
+    """Sets the weights of a domain's experts to copies of another domain's experts, or of the model's own blocks.
 
     Args:
         model: a model with experts.
-        number: number of the domain, from 0.
-        source: number of the other domain; None to copy the model's own blocks.
+        number: number of the domain whose experts are set, from 0.
+        source: number of the domain to copy from; None to copy the model's own blocks.
     """
     for module in model.modules():
         if experts := _experts_of(module):

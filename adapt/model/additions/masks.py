@@ -1,9 +1,10 @@
 """Masks of units for each domain (HAT, arXiv 1801.01423). Outputs of units that a domain does not use become 0.
 
-A mask is sigma(s e) with steepness s and an embedding e of the domain, one number per unit. At the end of training s is
-large, so that each unit is either used or not; CPT (arXiv 2210.05549) then rounds the mask. Unit masks act on units of
-the model itself: attention heads (at the input of the attention's last linear layer), and inner and output neurons of
-the feed-forward block. Plugins are bottlenecks that all domains share, with masks of their inner and output neurons.
+A mask is sigma(s e), where s is the steepness and e the domain's mask embedding, with one number per unit. At the end
+of training s is large, so that each unit is either used or not. CPT (arXiv 2210.05549) then rounds the mask. Masks of
+kind `unit_masks` act on units of the model itself: attention heads (at the input of the attention's last linear layer),
+and inner and output neurons of the feed-forward block. `plugins` are bottlenecks that all domains share. Their inner
+and output neurons have masks.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from adapt.model.layers import add_to_block, inputs, layers_of, outputs
 UNITS, PLUGINS = "unit_masks", "plugins"
 """Names of the two kinds of additions with masks, and of the submodules that they add to a layer."""
 MOST = 6.0
-"""Bound on the absolute value of mask embeddings, which are clamped to it."""
+"""Largest absolute value of a mask embedding. Values beyond it are clamped."""
 POSITIVE = 2.0
-"""Upper bound of the initial values of mask embeddings that start positive."""
+"""Mask embeddings that start positive are drawn uniformly between 0 and this."""
 
 
 class UnitMask(nn.Module):
@@ -83,7 +84,7 @@ class _Bounded(torch.autograd.Function):
 
 
 class MaskedPlugin(nn.Module):
-    """Computes m2 (W2 (m1 ReLU(W1 x + b1)) + b2), where m1 and m2 are a domain's masks. W2 and b2 start at 0.
+    """Computes m2 (W2 (m1 ReLU(W1 x + b1)) + b2), with the masks m1 and m2 of the domain in use. W2 and b2 start at 0.
 
     Args:
         hidden: width of the hidden states.

@@ -1,9 +1,9 @@
-"""Prefixes: trained keys and values that all tokens of a document attend to in addition (arXiv 2101.00190).
+"""Prefixes: trained keys and values to which all tokens of a document attend, in addition to the document's own keys.
 
-Each layer has its own prefix. It is inserted where attention is computed (`adapt.model.packing.attention`), after the
-model has transformed the keys, for example by rotary positions. So prefixes take no positions, and the positions of
-tokens do not change. In a layer with sliding-window attention, a prefix is as far away as words before the document
-would be.
+This is prefix tuning (arXiv 2101.00190). Each layer has its own prefix. It is inserted where attention is computed
+(`adapt.model.packing.attention`), after the model has transformed the keys, for example by rotary positions. So
+prefixes take no positions, and the positions of tokens do not change. In a layer with sliding-window attention, the
+prefix is treated like tokens directly before the document, so distant tokens do not see it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from adapt.model.packing.packed import Packed
 from adapt.model.states import last_hidden_state
 
 _PIECE = 64
-"""Maximum length of the documents into which the words that initialize a new prefix are split [tokens]."""
+"""The words that initialize a new prefix are split into documents of at most this length [tokens]."""
 
 
 class Prefix(nn.Module):
@@ -85,11 +85,11 @@ def attach_prefixes(model: Any, sets: int, length: int) -> None:
 
 @torch.no_grad()
 def begin_prefixes(model: Any, number: int, words: Tensor) -> None:
-    """Initializes prefixes with the keys and values of words.
+    """Initializes a domain's prefixes with the keys and values that the model computes for words.
 
-    The words get positions that texts rarely use, because a text would treat a key at one of its own positions as one
-    of its own words. With rotary positions, the words are before the text. With a position table, they are in the
-    middle of the table.
+    The words get positions that texts rarely use. Otherwise a text would treat a key at one of its own positions as a
+    word of the text. Rotary positions of the words are negative, that is, before the text. In a table of positions, the
+    words are in the middle.
 
     Args:
         model: a model with prefixes, in evaluation mode.

@@ -1,8 +1,8 @@
 """Soft prompts: trained vectors before the first token of every document, like embeddings of words (arXiv 2104.08691).
 
-The vectors are inserted among the word embeddings. So the model applies positions, norms and dropout to them as to
-words, and tokens see the prompt as the beginning of their document. The positions of tokens continue after the prompt.
-The outputs of the base model have the states of the tokens only, so that callers need not know about prompts.
+The vectors are inserted between the word embeddings of different documents. So the model applies positions, norms and
+dropout to them as to words, and tokens see the prompt as the beginning of their document. The positions of tokens
+continue after the prompt. The base model returns the states of the tokens only, so callers need not know of prompts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads and writes the entries of additions in config.json, and attaches additions, such as adapters, to a model.
 
-config.json has `"additions": [{"kind": "adapters", ...options...}]`. This module imports neither torch nor
-transformers, so that a job can refuse a model at once.
+An example of the list in config.json is `"additions": [{"kind": "adapters", ...options...}]`. This module imports
+neither torch nor transformers, so that a job can refuse a model before these load.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ ADDITIONS: Kinds[Callable[..., None]] = Kinds(
 )
 """The functions that attach additions, keyed by the kind of addition.
 
-A function takes a model of transformers, with or without its head, and the options of the addition's entry. It adds
-modules to the base model in place, so that their parameters and buffers are in the model's `state_dict`, and hooks that
-change the outputs. It must also work under `torch.device("meta")`. config.json never names a function, because loading
-a folder would then run code chosen by the folder's author.
+A function takes a model of transformers, with or without its head, and the options in the addition's entry. It adds
+hooks that change the outputs, and adds modules to the base model in place, so that their parameters and buffers are in
+the model's `state_dict`. It must also work under `torch.device("meta")`. config.json names kinds and not functions.
+Otherwise loading a folder would run code chosen by the folder's author.
 """
 
 
@@ -70,7 +70,7 @@ _ITS = "its config.json"
 
 
 def additions_of(config: Any) -> list[dict[str, Any]]:
-    """Returns the entries of a configuration (transformers' object), in the order in which they are attached.
+    """Returns the entries of additions in transformers' configuration object, in the order in which to attach them.
 
     Raises:
         ModelError: the entries are not a list of objects with a kind, or the numbers of domains and of sets differ.
@@ -94,7 +94,7 @@ def with_addition(config: Any, kind: str, **options: Any) -> None:
 
 
 def stored_additions(folder: Path) -> list[dict[str, Any]]:
-    """Reads the entries from the config.json of a model folder.
+    """Reads the entries of additions from the config.json of a model folder.
 
     Raises:
         ModelError: config.json cannot be read, or its entries are invalid.
@@ -121,7 +121,7 @@ def refuse_additions(folder: Path, what: str) -> None:
 
 
 def check_parts(folder: Path, domain: str) -> None:
-    """Refuses a domain that a model has no parts for.
+    """Refuses a domain for which a model has no parts.
 
     Args:
         folder: folder of the model.

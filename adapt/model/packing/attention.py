@@ -1,11 +1,11 @@
-"""Attention within the documents of a packed sequence: one function for every encoder and decoder.
+"""Computes attention within the documents of a packed sequence, by one function for every encoder and decoder.
 
-The function is registered with transformers' attention interface. On CUDA it calls torch's variable-length flash
-attention. On CPUs, and for models with dropout on attention weights (which this kernel lacks), it processes documents
-of about the same length together (a bucket) with scaled dot product attention. So it computes nothing between
-documents, and almost nothing for padding.
+The function is registered with transformers' attention interface. On CUDA in bf16 or fp16 it calls torch's
+variable-length flash attention. Elsewhere, and for models with dropout on attention weights (which this kernel lacks),
+it runs scaled dot product attention for one bucket of documents at a time. The documents of a bucket have about the
+same length. So almost no work is spent on padding, and none on pairs of tokens from different documents.
 
-A layer may have a prefix: keys and values that come before those of every document.
+A layer may have a prefix: keys and values that are put before the keys and values of every document.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ NAME = "documents"
 _CHANGES_SCORES = "softcap", "s_aux", "position_bias"
 """Options of some architectures that change attention scores, which this attention does not support."""
 LONG = 1024
-"""Document length [tokens] above which attention weights are not stored in memory, if this can be avoided."""
+"""Document length [tokens]. For longer documents, attention weights are not stored in memory if there is no dropout."""
 
 
 def use_attention_of_library(model: PreTrainedModel) -> None:
-    """Lets a model compute attention as transformers does by default: `sdpa`, or `eager` for models without it."""
+    """Lets a model compute attention as transformers does by default: by `sdpa`, or `eager` if it has no `sdpa`."""
     for name in ("sdpa", "eager"):
         with suppress(ValueError, ImportError):
             model.set_attn_implementation(name)
@@ -148,7 +148,7 @@ def _by_bucket(
 
 
 def taken_back(placed: Tensor, layout: Layout) -> Tensor:
-    """Copies values in the slots of buckets [P, ...] back to the tokens [N, ...]. Padding gets no gradient."""
+    """Copies values from the slots of buckets [P, ...] to tokens in packed order [N, ...]. Padding gets no gradient."""
     in_order: Tensor = _TakeBack.apply(placed, layout)  # type: ignore[no-untyped-call]
     return in_order
 
@@ -164,8 +164,8 @@ def _attend(
 ) -> Tensor:
     """Computes attention within the documents of one bucket, [documents, heads, length, D].
 
-    On CPUs torch's own function is 1.5 to 3 times slower in bf16 or with dropout. So it is only used for long documents
-    without dropout, where it needs no memory for attention weights.
+    On CPUs torch's `scaled_dot_product_attention` is 1.5 to 3 times slower than the code below, in bf16 or with
+    dropout. So it is only used for long documents without dropout, where it needs no memory for attention weights.
     """
     length, groups = query.shape[2], query.shape[1] // key.shape[1]
     if query.is_cuda or (dropout == 0.0 and length > LONG):
@@ -177,7 +177,7 @@ def _attend(
     if causal:
         mask = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
     device = query.device.type
-    if torch.is_autocast_enabled(device):  # rotary positions leave queries and keys in fp32
+    if torch.is_autocast_enabled(device):  # converts queries and keys, which rotary positions have left in fp32
         query, key, value = (states.to(torch.get_autocast_dtype(device)) for states in (query, key, value))
     with torch.autocast(device, enabled=False):  # autocast would convert the weights to fp32 and back
         scores = (query * (scaling or query.shape[-1] ** -0.5)) @ key.mT
@@ -191,7 +191,7 @@ def _mask(bucket: Bucket, causal: bool, sliding_window: int | None, device: torc
 
     Returns None if each token sees its whole document, or (if causal) all tokens before it in the document.
     """
-    # padding comes last, so causal attention never sees it
+    # causal attention needs no mask of padding, which comes after all tokens
     seen = bucket.real[:, None, None, :] if bucket.real is not None and not causal else None
     if sliding_window is None or sliding_window >= bucket.length:
         return seen
@@ -204,7 +204,8 @@ def _mask(bucket: Bucket, causal: bool, sliding_window: int | None, device: torc
 class _Place(torch.autograd.Function):
     """Copies the states of tokens [N, heads, D] to the slots of buckets [P, heads, D].
 
-    The gradient of plain indexing sums over slots, which is slow. Here each token has one slot, so nothing is summed.
+    Plain indexing would be slow, because its backward pass sums over slots. Each token has exactly one slot, so this
+    class copies the gradient of the slot instead.
     """
 
     @staticmethod
@@ -251,18 +252,18 @@ def noting_calls() -> Iterator[list[str]]:
 
 
 AttentionInterface.register(NAME, attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)  # calls without documents get transformers' mask
+AttentionMaskInterface.register(NAME, sdpa_mask)  # transformers then builds the mask for calls without documents
 
 
 PREFIXES = "prefixes"
-"""Name of the submodule of an attention module that has the prefixes of domains."""
+"""Name of the submodule in which an attention module stores the prefixes of domains."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def prolong_documents(
     prefix: Any, query: Tensor, key: Tensor, value: Tensor, documents: Documents
 ) -> tuple[Tensor, Tensor, Tensor, Documents, Tensor]:
-    """Puts the prefix before each document of a packed sequence.
+    """Puts the keys and values of a prefix before each document of a packed sequence.
 
     The queries at the prefix's positions are 0, and the results at these positions are not used.
 
@@ -285,15 +286,15 @@ def prolong_documents(
 def prolong_rows(
     prefix: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, window: int | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Puts the prefix before the keys of each row of a padded batch in the form that transformers passes.
+    """Puts a prefix before the keys and values of each row of a padded batch, as transformers passes it to attention.
 
     Args:
         prefix: the layer's prefix, with P keys.
         query: queries of the last L tokens, [B, heads, L, D].
         key: keys of K tokens, including those of earlier calls, [B, key heads, K, D].
         value: values of the K tokens, [B, key heads, K, D].
-        mask: mask [B, 1, L, K], bool or a term that is added to scores; None if tokens see everything, or (if causal)
-            everything before them.
+        mask: mask [B, 1, L, K], either bool or numbers that are added to scores; None if each token sees all tokens, or
+            (if causal) all tokens before it.
         causal: whether tokens only see what is before them.
         window: two tokens see each other only if their distance is below this number [tokens]; None for no limit.
 

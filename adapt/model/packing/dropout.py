@@ -1,4 +1,7 @@
-"""Fast dropout for CPUs. torch's own dropout draws random numbers one by one and takes a tenth of a training step."""
+"""Dropout that is fast on CPUs, where torch's own dropout takes a tenth of a training step.
+
+torch's dropout draws one random number per value. This module makes four decisions from one random number.
+"""
 
 from typing import Any
 
@@ -6,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 _PER_DRAW = 4
-"""Number of 16-bit random numbers in each 64-bit number of the generator."""
+"""Number of 16-bit random numbers in one 64-bit number from torch's generator."""
 
 
 class QuickDropout(nn.Dropout):
-    """Dropout layer that makes four decisions per random number on CPUs. On GPUs it uses torch's own dropout."""
+    """Dropout layer that uses this module's fast dropout on CPUs, and torch's own dropout on GPUs."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Sets each value to 0 with probability p (to the nearest 1/65536) and scales the others by 1 / (1 - p)."""
@@ -34,7 +37,7 @@ def dropout(values: Tensor, p: float) -> Tensor:
 
 
 def random_state(device: torch.device) -> list[Tensor]:
-    """Returns the state of the random generators from which the next pass on a device draws its dropout."""
+    """Returns the state of the random generators from which the next pass on `device` draws its dropout."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
@@ -61,6 +64,6 @@ class _Dropout(torch.autograd.Function):
 
 def _dropped(values: Tensor, draws: Tensor, p: float) -> Tensor:
     numbers = draws.view(torch.int16)[: values.numel()].view(values.shape)
-    # `keep` is 0 or 1 in the values' type, because products with bools are slow; addcmul multiplies twice in one pass
+    # `keep` is 0 or 1 in the values' type, because products with bools are slow; addcmul gives keep * values / (1 - p)
     keep = torch.ge(numbers, round(p * 2**16) - 2**15, out=torch.empty_like(values))
     return torch.addcmul(values.new_zeros(()), keep, values, value=1 / (1 - p) if p < 1 else 0.0, out=keep)

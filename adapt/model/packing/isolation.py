@@ -1,7 +1,8 @@
 """Finds out whether a model can compute packed documents, and otherwise makes it compute documents as rows.
 
-Documents are packed into one sequence if the model then keeps them isolated from each other. Otherwise each document
-becomes a padded row. If padding changes the model's outputs, only rows of exactly the same length share a pass.
+If a model keeps the documents of a packed sequence isolated from each other, documents are packed. Otherwise each
+document becomes a padded row. If padding changes the model's outputs, only rows of exactly the same length share a
+pass.
 
 The attention of an encoder can also be made causal, for a phase of next-token prediction.
 """
@@ -26,8 +27,8 @@ from adapt.support.errors import AdaptError, ModelError
 
 _LENGTHS = 3, 5
 _LONG = 70
-"""Length of an additional document for checks of documents as rows [tokens]. It is longer than most windows and blocks
-of attention, unlike the short documents."""
+"""Length of an additional document [tokens], for checking models that take documents as rows. Unlike the short
+documents, it is longer than most windows and blocks of attention."""
 APART = "cannot keep documents apart: computed together, they have other losses than alone"
 _ANSWER = 1000.0
 _TOLERANCE = 1e-4
@@ -38,9 +39,9 @@ _NOISE = 1e-5
 def keep_documents_apart(model: PreTrainedModel) -> Way:
     """Makes a model keep the documents of a packed sequence apart, and checks that its losses stay the same.
 
-    The possible faults depend on the architecture: positions as a bias between pairs of tokens, attention that does not
-    use transformers' interface or needs more of its options, or layers that mix neighbouring tokens. Each fault changes
-    the losses of short documents when they are packed, or when they are padded.
+    The faults of some architectures are positions as a bias between pairs of tokens, attention that does not use
+    transformers' attention interface or needs unsupported options of it, and layers that mix neighbouring tokens. Each
+    fault changes the losses of short documents when they are packed, or when they are padded.
 
     Args:
         model: a language model in evaluation mode, on any device. It is changed in place.
@@ -49,8 +50,8 @@ def keep_documents_apart(model: PreTrainedModel) -> Way:
         The way in which the model takes documents.
 
     Raises:
-        ModelError: the losses of the documents differ from those of separate documents in all ways, or are not finite;
-            the model predicts tokens that it sees; or the model raised any error.
+        ModelError: in each of the ways, the losses differ from those of documents in separate calls, or the model
+            raised an error; losses are not finite; or the model sees the tokens that it has to predict.
     """
     if sees_both_sides(model.config):
         set_causal(model, False)
@@ -65,8 +66,8 @@ _CHANGED = 7
 def see_only_earlier(model: PreTrainedModel) -> None:
     """Makes the attention of an encoder causal: each token sees itself and the earlier tokens of its document.
 
-    In layers with local attention, only the earlier half of the window stays visible. The switch is not part of the
-    model's config, so saved weights are loaded as those of an ordinary encoder.
+    In layers with local attention, only the earlier half of the window stays visible. The model's config does not
+    change, so a saved model is loaded as an ordinary encoder.
 
     Args:
         model: an encoder after `keep_documents_apart`, on any device. Its attention is changed in place.
@@ -99,7 +100,7 @@ def see_only_earlier(model: PreTrainedModel) -> None:
 
 
 def set_causal(model: PreTrainedModel, causal: bool) -> None:
-    """Sets the direction of all attention layers, which `adapt.model.packing.attention` reads in every call."""
+    """Makes all attention layers causal or not, by the attribute that `adapt.model.packing.attention` reads."""
     for module in model.modules():
         if isinstance(getattr(module, "is_causal", None), bool):
             module.is_causal = causal  # type: ignore[assignment]
@@ -114,7 +115,7 @@ def try_architecture(config: PreTrainedConfig, kind: Any, only_earlier: bool = F
         only_earlier: whether to also check that its attention can be made causal.
 
     Returns:
-        The way in which the architecture takes documents. None if no small model can be built. In this case, a fault is
+        The way in which the architecture takes documents. None if no small model can be built. Faults are then only
         found when the model is loaded.
 
     Raises:
@@ -195,7 +196,10 @@ def _run_as_rows(model: PreTrainedModel) -> Way:
 
 
 def _ignores_padding(model: PreTrainedModel, rows: DocumentRows, documents: list[torch.Tensor]) -> bool:
-    """Whether losses do not depend on the token at padding positions. Small weights would hide a small influence."""
+    """Whether losses do not depend on the token at padding positions.
+
+    The comparison with separate documents may miss this dependence if weights are small.
+    """
     rows.filling = int(documents[0][0])
     one = _together(model, documents)
     rows.filling = int(documents[0][1])
@@ -205,7 +209,7 @@ def _ignores_padding(model: PreTrainedModel, rows: DocumentRows, documents: list
 
 
 def _is_apart(model: PreTrainedModel, documents: list[torch.Tensor], expected: torch.Tensor) -> bool:
-    """Whether documents in one call have the same losses as in separate calls. Also sets the hook's `is_linear`."""
+    """Whether documents have the same losses in one call as in separate calls. Also sets `is_linear` of `gather_of`."""
     gather = gather_of(model)
     gather.is_linear = False
     if not _is_close(_together(model, documents), expected):
@@ -219,7 +223,7 @@ def _is_close(losses: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def _ends_in_linear_layer(model: PreTrainedModel, documents: list[torch.Tensor]) -> bool:
-    """Whether the model's logits are the outputs of a linear layer, without changes."""
+    """Whether the model's logits are exactly the outputs of its last linear layer."""
     packed = Packed.joined(*map(Packed.single, documents))
     positions = torch.arange(packed.tokens, device=model.device)
     try:
@@ -272,7 +276,7 @@ def _together(model: PreTrainedModel, documents: list[torch.Tensor]) -> torch.Te
 def _refused(model: PreTrainedModel, error: Exception | None = None, does: str = APART) -> AdaptError:
     """Returns the error for an architecture that cannot be trained.
 
-    Errors of this project are returned unchanged, and a lack of memory is raised again.
+    If `error` is an error of this project, it is returned unchanged. If it says that memory is lacking, it is raised.
 
     Args:
         model: the checked model.

@@ -1,6 +1,6 @@
-"""Packed sequences: documents one after another without padding, and where each document begins and ends.
+"""Packs documents into one sequence without padding, and stores where each document begins and ends.
 
-The layout is computed on the host and then sent to the device, so that the host never waits for the device.
+All indices are computed on the host and then sent to the device, so that the host never waits for the device.
 """
 
 from collections.abc import Iterable
@@ -12,12 +12,12 @@ from torch import Tensor
 
 CPU = torch.device("cpu")
 ROUNDING = 16
-"""On CPUs, attention processes documents together whose lengths round up to the same multiple of this [tokens]."""
+"""Documents share a bucket of attention if their lengths round up to the same multiple of this number [tokens]."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Documents of about the same length, which are padded to a rectangle and processed together."""
+    """Some documents of about the same length, which are padded to the longest of them and processed together."""
 
     documents: int
     length: int
@@ -28,7 +28,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the N tokens of a packed sequence are copied to buckets, which have P slots together, P >= N."""
+    """How the N tokens of a packed sequence are copied to buckets. All buckets together have P >= N slots."""
 
     buckets: list[Bucket]
     there: Tensor
@@ -44,7 +44,7 @@ class Prolonged:
     """The layout of a sequence in which the same vectors (a prompt or prefix) are inserted before each document."""
 
     order: Tensor
-    """For each position of the new sequence, an index into the inserted vectors followed by the tokens, int64."""
+    """For each position of the new sequence, an index into a list of the inserted vectors and all tokens, int64."""
     tokens: Tensor
     """Index of each token in the sequence with inserted vectors, int64 [N]."""
     documents: "Documents"
@@ -99,7 +99,7 @@ class Documents:
 
     @cached_property
     def layout(self) -> Layout:
-        """The documents grouped by length for attention, short ones first."""
+        """Buckets of documents of about the same length, for attention; buckets of short documents come first."""
         lengths = self.known.diff().long()
         rounded = (lengths + ROUNDING - 1) // ROUNDING * ROUNDING
         groups = ((rounded == size).nonzero().flatten() for size in rounded.unique().tolist())
@@ -208,7 +208,7 @@ class Packed:
 
     @classmethod
     def single(cls, tokens: Tensor) -> "Packed":
-        """Packs one document, with token ids int64 [N], on the device of its tokens."""
+        """Packs one document with token ids `tokens`, int64 [N]. The result is on the device of `tokens`."""
         text = tokens.cpu()[None]
         real = torch.ones_like(text, dtype=torch.bool)
         return cls.of(text, real, torch.arange(len(tokens))[None] == 0).to(tokens.device)

@@ -1,12 +1,12 @@
 """Runs each document of a packed sequence as a padded row, for models whose attention cannot keep documents apart.
 
-Callers pass packed sequences to every model. For such a model, two hooks of the base model copy the documents to
-rectangles, one row per document, and copy the outputs back to the order of the packed sequence. So the head, the
-objectives and the methods see the same states at the same positions as with a packed model, and the head still runs
-once, at the predicted positions only.
+Callers pass packed sequences to every model. In a model that takes no packed documents, two hooks of the base model
+copy the documents to rectangles, one row per document, and copy the outputs back to the order of the packed sequence.
+So the head, objectives and methods find the states at the same positions as with any other model, and the head still
+runs once, at the predicted positions only.
 
-Documents of similar lengths share a rectangle. The rectangles minimize the cost of padding plus the fixed costs of all
-passes. They depend on the lengths of the documents only.
+Documents of similar lengths share a rectangle. The division into rectangles minimizes the cost of padding plus the
+fixed costs of all passes. It depends on the lengths of the documents only.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from adapt.model.packing.packed import Documents, Layout, Packed, arrange
 from adapt.support.errors import ModelError
 
 Way = Literal["packed", "padded", "by length"]
-"""How a model takes documents: several in one sequence, as padded rows, or as rows of exactly the same length."""
+"""How a model takes documents: packed into one sequence, as padded rows, or as rows of exactly the same length."""
 ATTRIBUTE = "_document_rows"
 PASS_TOKENS = {"cpu": 128, "cuda": 4096}
-"""Fixed cost of a pass, as the number of tokens that the device computes in the same time, keyed by device."""
+"""Fixed time of a pass, given as the number of tokens that the device computes in this time, keyed by device."""
 WHY: dict[Way, str] = {
     "padded": "documents cannot share a sequence, so each is computed as a padded row of its own",
     "by length": "padding would change the model's outputs, so only documents of exactly the same length are computed"
     " together",
 }
-"""Messages to users about a model that takes documents as rows."""
+"""For each way to take documents as rows, the reason, as shown to users."""
 _REPLACED = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "cache_position", "documents")
 """Arguments of a base model that depend on the layout of the documents."""
 
@@ -48,7 +48,7 @@ class Padding:
     share: float
     """Share of the computed positions that are padding."""
     passes: float
-    """Mean number of passes through the layers in place of one packed pass."""
+    """Mean number of passes through the layers per packed sequence."""
 
     def __str__(self) -> str:
         return f"{self.share:.1%} of the computed positions are padding, in {self.passes:.1f} passes per micro-batch"
@@ -62,7 +62,7 @@ class DocumentRows:
         """Whether rows share a rectangle only if they have exactly the same length, because padding would change the
         model's outputs."""
         self.filling: int | None = None
-        """Token id at padding positions. None for the padding token that the model's config names."""
+        """Token id at padding positions. None means the padding token in the model's config, or 0 without one."""
         self._at_once = False
         self._documents: Documents | None = None
         self._layout: Layout | None = None
@@ -86,14 +86,14 @@ class DocumentRows:
         self._at_once = True
 
     def layout(self, documents: Documents) -> Layout:
-        """Returns the rectangles of a sequence's documents, with one bucket per rectangle."""
+        """Divides a sequence's documents into rectangles. Returns a layout with one bucket per rectangle."""
         lengths = documents.known.diff()
         cost = 0 if self.is_exact else PASS_TOKENS[documents.device.type]
         groups = [torch.arange(len(lengths))] if self._at_once else rectangles(lengths, cost)
         return arrange(documents.known, groups, documents.device)
 
     def padding(self, sequences: Iterable[Documents]) -> Padding:
-        """Measures the padding with which packed sequences would be computed."""
+        """Measures how much padding and how many passes these packed sequences would need."""
         layouts = [self.layout(documents) for documents in sequences]
         slots = sum(len(layout.there) for layout in layouts)
         tokens = sum(len(layout.back) for layout in layouts)
@@ -111,7 +111,7 @@ class DocumentRows:
             self._inputs = []
 
     def enter(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Replaces a packed sequence by the first rectangle. A forward pre-hook."""
+        """Replaces the packed sequence in the arguments by the first rectangle. A forward pre-hook."""
         if self._documents is None:
             return None
         names = inspect.signature(module.forward).parameters
@@ -170,10 +170,10 @@ def _padding_id(config: Any) -> int:
 
 
 def rectangles(lengths: Tensor, cost: int) -> list[Tensor]:
-    """Divides documents into groups of similar lengths that minimize the cost of padding plus that of passes.
+    """Divides documents into groups of similar lengths such that padding and passes cost least together.
 
-    A group of D documents, of which the longest has L tokens, costs D L + `cost`. The best division into groups of
-    consecutive lengths is found by dynamic programming over the different lengths.
+    The cost of a group is D L + `cost`, where D is the number of its documents and L the length of the longest. Dynamic
+    programming over the sorted distinct lengths finds the best division.
 
     Args:
         lengths: lengths of the documents [tokens], int64 [documents].
@@ -198,7 +198,7 @@ def rectangles(lengths: Tensor, cost: int) -> list[Tensor]:
 
 
 def run_as_rows(model: Any) -> DocumentRows:
-    """Makes a model run documents as padded rows, in place, and returns its hooks.
+    """Changes a model in place so that it runs documents as rows, and returns its hooks.
 
     Args:
         model: a model of transformers, with or without its head.
@@ -211,7 +211,7 @@ def run_as_rows(model: Any) -> DocumentRows:
 
 
 def document_rows(model: Any) -> DocumentRows | None:
-    """Returns the hooks with which a model runs documents as rows. None if the model takes packed documents."""
+    """Returns the hooks that make a model run documents as rows; None if the model takes packed documents."""
     return getattr(trunk_of(model), ATTRIBUTE, None)
 
 
@@ -223,7 +223,8 @@ def every_document_rows(model: Any) -> list[DocumentRows]:
 def trunk_of(model: Any) -> Any:
     """Returns the module that turns tokens into hidden states, which is `base_model` in most architectures.
 
-    In Llama 4, `base_model` is the whole model. OPT and the decoders of translation models call a part of `base_model`.
+    In Llama 4, `base_model` is the whole model. In OPT and the decoders of translation models, a part of `base_model`
+    computes the states.
     """
     base = getattr(model, "base_model", model)
     if base is model and isinstance(getattr(model, "model", None), PreTrainedModel):
@@ -234,7 +235,7 @@ def trunk_of(model: Any) -> Any:
 
 @contextmanager
 def document_inputs(model: Any, packed: Packed) -> Iterator[dict[str, Any]]:
-    """Returns a context manager with the arguments that pass a packed sequence to a model.
+    """Returns a context manager that gives the arguments with which a model is called on a packed sequence.
 
     Args:
         model: a model from `adapt.model.load`, or its `base_model`, without a wrapper.
@@ -248,6 +249,6 @@ def document_inputs(model: Any, packed: Packed) -> Iterator[dict[str, Any]]:
         "input_ids": packed.input_ids,
         "position_ids": packed.position_ids + first_position(model.config),
         "documents": packed.documents,
-        # transformers builds no mask for a mask of four dimensions; attention uses documents instead
+        # four dimensions, so that transformers builds no mask of its own; attention uses `documents` instead
         "attention_mask": torch.zeros(1, 1, 1, 1, device=packed.input_ids.device),
     }

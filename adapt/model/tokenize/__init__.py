@@ -1,9 +1,9 @@
-"""Tokenizes texts faster than the `tokenizers` library, with the same ids: repeated pieces are tokenized only once.
+"""Computes the same token ids as the `tokenizers` library, but faster: repeated pieces of text are tokenized only once.
 
-- `text_tokenizer`: tokenizes texts by pieces or by the library, and sends a tokenizer to other processes.
+- `text_tokenizer`: tokenizes texts by pieces or by the library, and serializes tokenizers for other processes.
 - `piece_tokenizer`: tokenizes texts by pieces, with a table of earlier pieces.
 - `cuts`: cuts texts into pieces by rules.
 - `allowed_cuts`: finds the rules that a tokenizer allows.
-- `library_calls`: calls of the library, and a faster path for plain words.
-- `ragged`: lists of unequal lengths in flat arrays.
+- `library_calls`: calls the library, and tokenizes plain words in a faster way.
+- `ragged`: stores lists of unequal lengths in flat arrays.
 """

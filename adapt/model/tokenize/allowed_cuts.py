@@ -1,9 +1,9 @@
 """Finds the rules by which texts can be cut into pieces without changing their tokens, for a given tokenizer.
 
-A rule is allowed if the words that the tokenizer's model receives, after normalization and pre-tokenization, stay the
-same for all adversarial texts. This does not depend on the vocabulary. Then the tokens of these texts are compared with
-those of the library, which also tests added tokens. The adversarial texts are built from Unicode characters and from
-the tokenizer's own tokens.
+Adversarial texts are built from Unicode characters and from the tokenizer's own tokens. A rule is allowed if it does
+not change the words of any of these texts. Words are what the tokenizer's model receives after normalization and
+pre-tokenization, so they do not depend on the vocabulary. Finally, the tokens of the texts, cut by all allowed rules,
+are compared with the library's tokens. This also tests added tokens.
 """
 
 import json
@@ -24,15 +24,15 @@ from adapt.model.tokenize.library_calls import DirectWords, Plain, WordsOf, by_l
 from adapt.model.tokenize.piece_tokenizer import PieceTokenizer
 
 MOST_ADDED = 1000
-"""Largest number of added tokens for which the rules of a tokenizer are tested.
+"""Tokenizers with more added tokens than this are not tested, and texts are not cut for them.
 
-Each added token is tested, because the tokenizer matches it before a text is split into words.
+Each added token would be tested, because the tokenizer matches added tokens before it splits a text into words.
 """
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """The rules of cuts that a tokenizer allows. They can be sent to other processes."""
+    """The rules by which texts may be cut for a tokenizer. Objects of this class can be sent to other processes."""
 
     rules: tuple[str, ...] = ()
     """Names of the allowed rules. If there are none, texts are not cut."""
@@ -63,7 +63,7 @@ def find_cuts(backend: Tokenizer, words: WordsOf | None = None) -> Cuts:
 
 
 def allowed_rules(backend: Tokenizer, texts: Sequence[str]) -> list[str]:
-    """Returns the rules that together do not change the words of any text; none if cuts at blanks are not allowed."""
+    """Returns the rules that together do not change the words of any text; [] if the first rule, blanks, changes them."""
     words = cache(lambda text: handed(backend, text))
     truth = [words(text) for text in texts]
     chosen: list[str] = []
@@ -101,10 +101,10 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def probes(backend: Tokenizer) -> list[str]:
-    """Returns some thousand adversarial texts, always the same ones.
+    """Returns the adversarial texts for a tokenizer. The same tokenizer always has the same texts.
 
     Args:
-        backend: the tokenizer; its vocabulary, added tokens and patterns are used in the texts.
+        backend: the tokenizer. The texts contain parts of its vocabulary, its added tokens and its patterns.
     """
     own = [*literals(backend), *(token.content for token in backend.get_added_tokens_decoder().values())]
     atoms = [*WORDS, *SIGNS, *BLANKS, *own]
@@ -121,7 +121,7 @@ def probes(backend: Tokenizer) -> list[str]:
 
 
 def probe_vocabulary(backend: Tokenizer) -> list[str]:
-    """Returns pieces of the vocabulary as text: a sample of the pieces that each rule would cut, and of plain words."""
+    """Returns entries of the vocabulary as text: some plain words, and for each rule some entries that it would cut."""
     pieces = sorted(backend.get_vocab(with_added_tokens=False))
     texts = [re.sub("[Ġ▁]", " ", piece).replace("Ċ", "\n").removeprefix("##") for piece in pieces]
     texts = [text for text in dict.fromkeys(texts) if len(text) <= LONGEST_LITERAL and not _SURROGATES.search(text)]
@@ -158,7 +158,7 @@ def _alone(atoms: Iterable[str]) -> list[str]:
 
 
 def _signs() -> list[str]:
-    """Returns texts with all pairs of ASCII signs next to letters, digits and blanks."""
+    """Returns texts with all pairs of ASCII punctuation signs next to letters, digits and blanks."""
     return [
         "".join(
             f"ab{first}{other}cd 1{first}{other}2 é{first}{other} {first}a{other}\n" for other in string.punctuation

@@ -1,8 +1,8 @@
 """Cuts texts into pieces that are tokenized separately. A cut depends only on the characters before and after it.
 
-Each character has one of nine kinds, and a rule cuts between certain pairs of kinds. The module `allowed_cuts` of this
-package finds the rules that a tokenizer allows. There is never a cut next to characters that tokenizers may combine
-with their neighbours: combining marks, control characters, and white space other than single blanks and ends of lines.
+Each character has one of nine kinds, and a rule cuts between characters of certain kinds. The module `allowed_cuts`
+finds the rules that a tokenizer allows. Texts are never cut next to characters that tokenizers may combine with their
+neighbours: combining marks, control characters, and white space other than single blanks and ends of lines.
 """
 
 import unicodedata
@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 NEVER, LETTER, DIGIT, SIGN, QUOTE, WORD, OTHER, BLANK, LINE = range(9)
-"""Kinds of characters: those next to which texts are never cut; ASCII letters, digits, signs, and the apostrophe;
-letters of other scripts; other signs and numbers; the blank; and the end of a line."""
+"""Kinds of characters, in this order: characters next to which texts are never cut; ASCII letters; ASCII digits; ASCII
+signs; the apostrophe; letters beyond ASCII; other characters beyond ASCII; the blank; and the end of a line."""
 _PLAIN = (LETTER, DIGIT, SIGN, QUOTE, WORD, OTHER)
 _WORDS = (LETTER, DIGIT, WORD)
 
@@ -30,8 +30,8 @@ RULES: dict[str, list[tuple[int, int]]] = {
     "quotes": [(SIGN, QUOTE), (QUOTE, SIGN), (QUOTE, QUOTE)],
     "digit": [(LETTER, DIGIT), (WORD, DIGIT), (DIGIT, LETTER), (DIGIT, WORD)],
 }
-"""Pairs of kinds (before, after) between which each rule cuts. A blank or end of a line begins a piece, if the
-character after it is of a kind in `_PLAIN` too."""
+"""Pairs of kinds (before, after) between which each rule cuts. A cut before a blank or the end of a line is only made if
+the next character after it has a kind in `_PLAIN`."""
 
 
 class TextPieces(NamedTuple):
@@ -108,14 +108,14 @@ def _beginnings(kinds: np.ndarray, ends: np.ndarray, allowed: bytes) -> np.ndarr
 
 
 def _kinds_in(data: bytes) -> np.ndarray:
-    """Returns the kind of the character that each byte of UTF-8 belongs to, uint8. No rule cuts within a character."""
+    """Returns, for each byte of UTF-8, the kind of its character, uint8. No rule cuts within a character."""
     table = _kinds()
     of_bytes = table[:128].tobytes() + bytes([NEVER]) * 128  # kinds of bytes that are whole characters
     kinds = np.frombuffer(bytearray(data.translate(of_bytes)), np.uint8)
     if data.isascii():
         return kinds
     joined = np.frombuffer(data, np.uint8)
-    for size, least, beyond in ((2, 0xC0, 0xE0), (3, 0xE0, 0xF0)):  # characters of four bytes are never cut next to
+    for size, least, beyond in ((2, 0xC0, 0xE0), (3, 0xE0, 0xF0)):  # characters of four bytes keep kind NEVER
         leads = np.flatnonzero((joined >= least) & (joined < beyond))
         numbers: np.ndarray = (joined[leads] - np.uint8(least)).astype(np.uint16)
         for offset in range(1, size):
@@ -128,7 +128,7 @@ def _kinds_in(data: bytes) -> np.ndarray:
 
 @cache
 def _kinds() -> np.ndarray:
-    """Returns the kind of each character of Unicode's first plane. Texts are never cut next to other characters."""
+    """Returns the kind of each character up to U+FFFF. Characters beyond have kind NEVER and are not in the table."""
     kinds = np.zeros(2**16, np.uint8)
     for number in range(128, 2**16):
         kinds[number] = _kind(chr(number))
@@ -142,7 +142,8 @@ def _kinds() -> np.ndarray:
 def _kind(character: str) -> int:
     """Returns the kind of a character beyond ASCII.
 
-    It is NEVER if the character, normalized or not, combines with its neighbours or is white space.
+    The kind is NEVER if a normalized form of the character begins with a combining mark, or begins or ends with white
+    space or a control character.
     """
     category = unicodedata.category(character)[0]
     for form in ("NFKC", "NFKD"):

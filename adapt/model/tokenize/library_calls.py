@@ -1,8 +1,8 @@
 """Calls the `tokenizers` library, and returns its results as flat arrays.
 
 Plain words are passed directly to the tokenizer's model (such as BPE or WordPiece), because the other steps of the
-library take most of the time. The form in which the model receives a plain word is derived from one word, and checked
-against the library on many.
+library take most of the time. The form in which the model must receive a plain word (prefix and lower case) is derived
+from one word, and compared with the library's form for many words.
 """
 
 import re
@@ -18,7 +18,7 @@ from tokenizers import Encoding, Tokenizer
 from adapt.model.tokenize.ragged import BEGINS, ENDS, IDS, SPECIAL, WORDS, Ragged
 
 WordsOf = Callable[[str, Encoding], np.ndarray]
-"""A function from a text and its encoding to whether a word starts at each token, bool [tokens]."""
+"""A function that takes a text and its encoding, and returns whether a word starts at each token, bool [tokens]."""
 
 
 def by_library(backend: Tokenizer, texts: Sequence[str], words: WordsOf | None, special: bool = True) -> Ragged:
@@ -27,7 +27,7 @@ def by_library(backend: Tokenizer, texts: Sequence[str], words: WordsOf | None, 
     Args:
         backend: the tokenizer.
         texts: whole texts, or pieces of them.
-        words: function that finds the starts of words. With it the result has all columns, without it only ids.
+        words: function that finds the starts of words. The result then has all columns. If None, it only has ids.
         special: whether to add special tokens.
     """
     if words is None:
@@ -38,7 +38,7 @@ def by_library(backend: Tokenizer, texts: Sequence[str], words: WordsOf | None, 
 
 
 def handed(backend: Tokenizer, text: str) -> list[str]:
-    """Returns the normalized words of a text that the tokenizer's model receives; the whole text if it is not split."""
+    """Returns the words that the tokenizer's model receives for a text, after normalization and pre-tokenization."""
     text = backend.normalizer.normalize_str(text) if backend.normalizer else text
     return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)] if backend.pre_tokenizer else [text]
 
@@ -66,7 +66,7 @@ def _flat(lists: Iterable[Sequence[int]], kind: type) -> np.ndarray:
 
 
 PLAIN = (r" ?[!-;=-Z\\\]-~]+", r" ?[A-Za-z]+")
-"""Patterns of plain words, the widest first. The first also matches signs, except those that begin special tokens."""
+"""Patterns of plain words, the widest first. It also matches ASCII signs, except those that begin special tokens."""
 _PROBE = "Zq"
 
 
@@ -119,11 +119,11 @@ class DirectWords:
 
 
 def plain_of(backend: Tokenizer, pieces: Iterable[str]) -> Plain:
-    """Returns the widest class of plain words for which the direct path gives the model the same input as the library.
+    """Returns the widest class of plain words for which `word_of` gives the tokenizer's model the library's input.
 
     Args:
         backend: the tokenizer.
-        pieces: the pieces on which this is checked.
+        pieces: words on which both inputs are compared.
     """
     expected = {piece: handed(backend, piece) for piece in pieces}
     bare, blank = _before(backend, _PROBE), _before(backend, f" {_PROBE}")
@@ -137,9 +137,9 @@ def plain_of(backend: Tokenizer, pieces: Iterable[str]) -> Plain:
 
 
 def _before(backend: Tokenizer, word: str) -> tuple[str, bool] | None:
-    """Returns the prefix that the tokenizer adds before the probe word, and whether it lower-cases the word.
+    """Returns the prefix that the tokenizer adds before the word `_PROBE`, and whether it lower-cases the word.
 
-    Returns None if the tokenizer changes the word in any other way.
+    Returns None if the tokenizer changes the word in any other way. `word` is `_PROBE`, with or without a blank before.
     """
     words = handed(backend, word)
     if len(words) != 1 or not words[0].lower().endswith(_PROBE.lower()):

@@ -1,8 +1,9 @@
 """Tokenizes texts by pieces: cuts each text into pieces, and tokenizes each distinct piece only once.
 
-A table of bounded size stores the tokens of earlier pieces. If offsets and words of tokens are needed, a piece that
-begins with a blank is tokenized with a letter before it, because RoBERTa's tokenizer leaves the blank before a word out
-of the token's offsets, except at the beginning of its input. In this case, texts that begin with a blank are not cut.
+A table of bounded size stores the tokens of earlier pieces. If offsets and word starts of tokens are needed, a letter is
+put before a piece that begins with a blank, as if the piece were in the middle of a text. Otherwise offsets would
+differ: RoBERTa's tokenizer leaves the blank before a word out of the token's offsets, except at the beginning of its
+input. Whole texts that begin with a blank are then tokenized by the library.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,17 +17,17 @@ from adapt.model.tokenize.library_calls import WordsOf, by_library
 from adapt.model.tokenize.ragged import BEGINS, ENDS, SPECIAL, Ragged
 
 MOST = 2**19
-"""Largest number of pieces in the table, which takes about 130 MB of memory when full."""
+"""Maximum number of pieces in the table. A full table takes about 130 MB of memory."""
 LONGEST = 96
 """Pieces longer than this [bytes of UTF-8] are dropped when the table is full, because they rarely occur again."""
 
 
 class PieceTable:
-    """Assigns numbers to pieces, and stores their tokens by number.
+    """Assigns a number to each distinct piece, and stores the piece's tokens under this number.
 
     Args:
         encode: tokenizes pieces.
-        fixed: lists of tokens with the first numbers, which are never dropped.
+        fixed: lists of tokens that get the first numbers and are never dropped.
         most: largest number of pieces in the table.
     """
 
@@ -42,7 +43,7 @@ class PieceTable:
         return len(self._numbers)
 
     def numbers(self, pieces: list[bytes]) -> np.ndarray:
-        """Returns the numbers of distinct pieces, which are tokenized if they are new. Valid until the next call."""
+        """Returns the numbers of distinct pieces, and tokenizes new pieces. The next call may change the numbers."""
         if len(self._numbers) > self._most:
             self._forget()
         known = list(map(self._numbers.get, pieces))
@@ -65,7 +66,7 @@ class PieceTable:
         self._uses = np.concatenate([self._uses, np.zeros(len(pieces), np.int32)])
 
     def _forget(self) -> None:
-        """Drops all but the most frequent pieces, down to half of the largest number; newer ones win ties."""
+        """Drops pieces until the table is half full. Long and rare pieces go first; of equally rare ones, the older."""
         short = [piece for piece in self._numbers if len(piece) <= LONGEST]
         numbers = np.fromiter(map(self._numbers.__getitem__, short), np.int64, len(short))
         order = np.argsort(self._uses[numbers], kind="stable")[-(self._most // 2) :]
@@ -75,12 +76,12 @@ class PieceTable:
 
 
 BATCH_CHARACTERS = 4_000_000
-"""Approximate number of characters that are cut at once."""
+"""Approximate number of characters in each batch of texts."""
 Encode = Callable[[list[str]], Ragged]
 
 
 class PieceTokenizer:
-    """Tokenizes texts by pieces, with special tokens. If the tokenizer allows the rules, results equal the library's.
+    """Tokenizes texts by pieces, with special tokens. The tokens are the library's if the tokenizer allows the rules.
 
     Args:
         backend: the tokenizer.
@@ -150,7 +151,7 @@ def text_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _frame(backend: Tokenizer, words: WordsOf | None) -> Ragged:
-    """Returns the special tokens before a text as list 0, and those after it as list 1."""
+    """Returns two lists of tokens: the special tokens before a text, and the special tokens after it."""
     encoding = backend.encode("a")
     inner = np.flatnonzero(~np.array(encoding.special_tokens_mask, bool))
     first, last = (inner[0], inner[-1] + 1) if len(inner) else (len(encoding), len(encoding))
@@ -162,10 +163,10 @@ def _frame(backend: Tokenizer, words: WordsOf | None) -> Ragged:
 
 
 def _framed(parts: TextPieces, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Inserts the special tokens before and after each text into the numbers of all pieces.
+    """Inserts number 0 before and number 1 after the pieces of each text. These numbers stand for special tokens.
 
     Returns:
-        The numbers, and the indices of the special tokens before and after each text.
+        All numbers, and for each text the index of its 0 and of its 1.
     """
     texts = np.arange(len(parts.firsts) - 1)
     prefixes = parts.firsts[:-1] + 2 * texts

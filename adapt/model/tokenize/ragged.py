@@ -7,14 +7,15 @@ from itertools import pairwise
 import numpy as np
 
 IDS, WORDS, BEGINS, ENDS, SPECIAL = "ids", "words", "begins", "ends", "special"
-"""Columns of tokenized texts: token ids and, if word starts are needed, whether a word starts with the token, where it
-begins and ends in the text [characters], and whether it is a special token, which has the offsets (0, 0)."""
+"""Columns of tokenized texts. There is always the id of each token. If word starts are needed, the other columns are
+whether a word starts with the token, the offsets of the token's beginning and end in the text [characters], and whether
+it is a special token. Special tokens have the offsets (0, 0)."""
 TYPES = {IDS: np.uint32, WORDS: np.bool_, BEGINS: np.int64, ENDS: np.int64, SPECIAL: np.bool_}
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """Lists in flat arrays: list i of each column is at bounds[i] to bounds[i + 1]."""
+    """Lists in flat arrays. In each column, list i has the values from index bounds[i] up to bounds[i + 1]."""
 
     bounds: np.ndarray
     """Where each list begins, and where the last one ends, int64 [lists + 1]."""

@@ -1,8 +1,8 @@
 """Tokenizes texts by pieces if the tokenizer allows it, and otherwise by the library. The ids are the same.
 
-A process tests whether cuts are allowed once it has enough text, on adversarial texts and on a sample of its own text.
-One process loads a tokenizer and sends it to the others in serialized form, because importing transformers and torch
-takes about 5 s of CPU time, and tokenizing only needs the `tokenizers` library.
+Once a process has received enough text, it tests on adversarial texts and on a sample of its own text whether texts may
+be cut. One process loads a tokenizer and sends it to other processes in serialized form. So the others only need the
+`tokenizers` library, and save the 5 s of CPU time for importing transformers and torch.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 WORTH_CHARACTERS = 3_000_000
-"""Amount of text from which testing the cuts pays off. Before, a process uses the library."""
+"""A process tests the cuts after this many characters, when the test pays off. Until then it uses the library."""
 SAMPLE_CHARACTERS = 100_000
-"""Amount of text that is tokenized both ways, to check that the tokens are the same."""
+"""Approximate number of characters that are tokenized by pieces and by the library, to compare the tokens."""
 
 
 class QuickTokenizer:
     """Tokenizes texts with special tokens: by pieces if possible, otherwise by the library.
 
     Args:
-        backend: tokenizer of `adapt.model.tokenizer.load_text_tokenizer`. It must not be changed afterwards.
+        backend: a tokenizer from `adapt.model.tokenizer.load_text_tokenizer`. It must not be changed afterwards.
         words: finds the starts of words (see `adapt.model.tokenize.library_calls`). If given, the result has all
             columns of `adapt.model.tokenize.ragged`; otherwise it only has ids.
         worth: number of characters from which the allowed cuts are tested.
@@ -97,7 +97,7 @@ def _sample(texts: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """A tokenizer that treats special tokens as plain text (see `adapt.model.tokenizer`), with facts about it."""
+    """A tokenizer that treats special tokens in texts as plain text (see `adapt.model.tokenizer`), and its properties."""
 
     backend: Tokenizer
     size: int
@@ -105,7 +105,7 @@ class TextTokenizer:
     unknown: int | None
     """Id of the unknown token; None if the tokenizer knows every byte."""
     end: int | None
-    """Id of the end-of-text token; None if it has none."""
+    """Id of the end-of-text token; None if the tokenizer has none."""
 
 
 def text_tokenizer(pretrained: Pretrained) -> TextTokenizer:
@@ -120,14 +120,14 @@ def text_tokenizer(pretrained: Pretrained) -> TextTokenizer:
 
 
 def known_of(loaded: "PreTrainedTokenizerFast") -> TextTokenizer:
-    """Returns the facts of a tokenizer that `adapt.model.tokenizer.load_text_tokenizer` has loaded."""
+    """Returns the `TextTokenizer` of a tokenizer that `adapt.model.tokenizer.load_text_tokenizer` has loaded."""
     knows_all = loaded.unk_token in (None, loaded.eos_token)  # GPT-2 has one token for both, and knows every byte
     unknown = None if knows_all else loaded.unk_token_id
     return TextTokenizer(loaded.backend_tokenizer, len(loaded), unknown, loaded.eos_token_id)
 
 
 def written_tokenizer(tokenizer: TextTokenizer) -> dict[str, Any] | None:
-    """Serializes a tokenizer, for `tokenizer_of`. Returns None if parts are Python code, which cannot be serialized."""
+    """Serializes a tokenizer for `tokenizer_of`. Returns None if parts of it are Python code and cannot be serialized."""
     try:
         backend = tokenizer.backend.to_str()
     except Exception as error:  # the library has no error type of its own
