@@ -203,7 +203,7 @@ COUNT_FROM_PADDING = {
     *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"),
     *("xmod", "ibert", "mpnet", "longformer", "luke", "esm"),
 }
-"""Model types in which positions start at pad_token_id + 1, so that the first rows of the position table are not used."""
+"""Model types in which positions start at pad_token_id + 1, so the first rows of the position table are not used."""
 
 PROMPTS = "prompts"
 """Kind of the addition `adapt.model.additions.soft_prompts`, whose vectors take positions of the model."""

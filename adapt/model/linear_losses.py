@@ -1,4 +1,4 @@
-"""Computes the cross entropy and the divergence of a linear layer's outputs (scores), for a piece of some rows at a time.
+"""Computes cross entropy and divergence of a linear layer's outputs (scores), for a piece of some rows at a time.
 
 So the scores of all rows are never in memory together, even for a large vocabulary. Gradients are computed together
 with the loss, while the scores of a piece are in memory (as in Cut Cross-Entropy, arXiv 2411.09009, and liger-kernel,

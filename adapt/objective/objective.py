@@ -217,7 +217,7 @@ class Objective(ABC):
         return {}
 
     def figures(self) -> dict[str, float]:
-        """Returns figures in addition to the loss, by name, over all rows that `losses` measured since the last call."""
+        """Returns figures in addition to the loss, by name, over all rows in `losses` since the last call."""
         return {}
 
 

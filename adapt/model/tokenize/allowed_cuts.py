@@ -63,7 +63,7 @@ def find_cuts(backend: Tokenizer, words: WordsOf | None = None) -> Cuts:
 
 
 def allowed_rules(backend: Tokenizer, texts: Sequence[str]) -> list[str]:
-    """Returns the rules that together do not change the words of any text; [] if the first rule, blanks, changes them."""
+    """Returns the rules that together do not change the words of any text; [] if cuts at blanks change them."""
     words = cache(lambda text: handed(backend, text))
     truth = [words(text) for text in texts]
     chosen: list[str] = []

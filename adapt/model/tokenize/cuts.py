@@ -30,8 +30,8 @@ RULES: dict[str, list[tuple[int, int]]] = {
     "quotes": [(SIGN, QUOTE), (QUOTE, SIGN), (QUOTE, QUOTE)],
     "digit": [(LETTER, DIGIT), (WORD, DIGIT), (DIGIT, LETTER), (DIGIT, WORD)],
 }
-"""Pairs of kinds (before, after) between which each rule cuts. A cut before a blank or the end of a line is only made if
-the next character after it has a kind in `_PLAIN`."""
+"""Pairs of kinds (before, after) between which each rule cuts. A cut before a blank or the end of a line is only made
+if the next character after it has a kind in `_PLAIN`."""
 
 
 class TextPieces(NamedTuple):

@@ -1,7 +1,7 @@
 """Tokenizes texts by pieces: cuts each text into pieces, and tokenizes each distinct piece only once.
 
-A table of bounded size stores the tokens of earlier pieces. If offsets and word starts of tokens are needed, a letter is
-put before a piece that begins with a blank, as if the piece were in the middle of a text. Otherwise offsets would
+A table of bounded size stores the tokens of earlier pieces. If offsets and word starts are needed, a letter is put
+before a piece that begins with a blank, as if the piece were in the middle of a text. Otherwise offsets would
 differ: RoBERTa's tokenizer leaves the blank before a word out of the token's offsets, except at the beginning of its
 input. Whole texts that begin with a blank are then tokenized by the library.
 """

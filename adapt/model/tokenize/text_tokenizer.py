@@ -97,7 +97,7 @@ def _sample(texts: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """A tokenizer that treats special tokens in texts as plain text (see `adapt.model.tokenizer`), and its properties."""
+    """A tokenizer that treats special tokens in texts as plain text (`adapt.model.tokenizer`), and its properties."""
 
     backend: Tokenizer
     size: int
@@ -127,7 +127,7 @@ def known_of(loaded: "PreTrainedTokenizerFast") -> TextTokenizer:
 
 
 def written_tokenizer(tokenizer: TextTokenizer) -> dict[str, Any] | None:
-    """Serializes a tokenizer for `tokenizer_of`. Returns None if parts of it are Python code and cannot be serialized."""
+    """Serializes a tokenizer for `tokenizer_of`. Returns None if parts of it are Python code (not serializable)."""
     try:
         backend = tokenizer.backend.to_str()
     except Exception as error:  # the library has no error type of its own
