@@ -1,7 +1,7 @@
-"""Stages `enough`, `embedder`, `embed` and `index` compute vectors of documents, which selections compare.
+"""Stages that compute vectors of documents, which selections compare.
 
 `enough` checks that a pool has at least as many documents as neighbours are needed. `embedder` trains an embedder on
-the texts. `embed` computes the vectors. `index` makes them searchable.
+the texts. `embed` computes the vectors of the texts. `index` makes these vectors searchable.
 """
 
 import hashlib
@@ -39,10 +39,10 @@ class PoolTexts:
     unseen: TaskTexts | None = None
     """Texts of task splits that must not be seen. Documents that contain them are excluded from the pool."""
     measured: tuple[Stage[Prepared], ...] = ()
-    """Stages with held-out text on which models are measured. Its documents are excluded from the pool."""
+    """Stages with held-out text on which models are measured. The pool excludes the documents of this text."""
 
     def what(self) -> dict[str, Any]:
-        """Returns how the pool is read, for the key."""
+        """Returns the settings for reading the pool, which enter the stage's key."""
         return self.files.what()
 
     def source(self, done: Done) -> PoolSource:
@@ -118,7 +118,7 @@ class Embedding:
         }
 
     def made(self, done: Done | None) -> Embedder:
-        """Returns the embedder. It has its model if the stages that make the model have finished."""
+        """Returns the embedder. `done` are the finished stages, and None gives an embedder without its model."""
         pretrained = self.start.made(done) if self.start and done is not None else None
         return embedder_of(self.kind, dict(self.options), self.seed, pretrained)
 
@@ -176,7 +176,7 @@ class LearnEmbedder(Stage[LearntEmbedder]):
     """Trains an embedder on samples of the texts that it will compare."""
 
     kind = "embedder"
-    version = 2  # since version 2, VAMPIRE uses background frequencies and draws other random numbers
+    version = 2  # since version 2, VAMPIRE uses background frequencies and uses other random numbers
 
     name: str
     embedding: Embedding
@@ -279,7 +279,7 @@ class BuildIndex(Stage[Indexed]):
     resources: ResourcesConfig
 
     def what(self) -> Mapping[str, Any]:
-        """Returns what determines the kind of index, and the library that builds it."""
+        """Returns the settings that determine the kind of index, and the version of faiss."""
         return {
             "index": self.index,
             "memory_gib": self.memory_gib,
@@ -288,7 +288,7 @@ class BuildIndex(Stage[Indexed]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Indexed]:
-        """Builds the parts of the index on the cluster, in one task each."""
+        """Builds the index on the cluster, with one task per part of the index."""
         from adapt.embed.vector_files import build_on_cluster
 
         connect(self.resources)
@@ -309,11 +309,11 @@ class BuildIndex(Stage[Indexed]):
 
 @dataclass(frozen=True)
 class VectorStages:
-    """The stages that compute the vectors of pool and target in one space."""
+    """The stages that embed the pool and the target in the same vector space."""
 
     enough: CountEnough | None
-    """Stage that checks that the pool has enough documents. It runs first, because it is fast. None if the budget sets
-    no number of neighbours."""
+    """Stage that checks that the pool has enough documents. This stage runs first, because it is fast. None if the
+    budget sets no number of neighbours."""
     pool: BuildIndex
     target: Embed | None
     """Stage that embeds the target. None if no selection reads the target's vectors."""

@@ -96,7 +96,7 @@ class Adapted(Trained, OneModel):
 
     @classmethod
     def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts the metrics of a record of an earlier version, whose losses per byte are in nats."""
+        """Converts the losses per byte in the metrics of an earlier version from nats to bits."""
         return {**metrics, "losses": {text: bits_of_earlier(of) for text, of in metrics.get("losses", {}).items()}}
 
     def _losses(self, name: str, domain: str) -> list[Block]:
@@ -177,7 +177,7 @@ def _further(of: LossChange) -> list[str]:
 
 
 def _curve(record: Record) -> list[Block]:
-    """Draws the training loss by step."""
+    """Draws the curve of the training loss over the steps."""
     files = [Path(made["path"]) / METRICS_LINES for made in phase_inputs(record)]
     drawing = loss_curve(files, record.key[:12], "Training loss") if files else None
     return [Figures([drawing])] if drawing else []
@@ -222,7 +222,7 @@ def _summed_shares(shares: Sequence[Mapping[str, SourceShare]]) -> dict[str, Sou
 
 
 def phase_inputs(record: Record) -> list[dict[str, str]]:
-    """Returns the trainings of an export, phase by phase: their kinds, keys and paths."""
+    """Returns the kind, key and path of each training of an export, in the order of the phases."""
     earlier = [name for name in record.inputs if name.startswith("phases.")]
     names = sorted(earlier, key=lambda name: int(name.removeprefix("phases.")))
     return [record.inputs[name] for name in [*names, "training"] if name in record.inputs]
@@ -260,7 +260,9 @@ def _guess(example: Mapping[str, Any]) -> Cell:
 def between_phases(
     context: Context, training: Train, measured: Mapping[str, Stage[Prepared]], domains: Mapping[str, str] | None = None
 ) -> tuple[Evaluate, ...]:
-    """Builds the evaluation after each phase of a training but the last. Empty for a run without phases.
+    """Builds one evaluation after each phase of a training, except after the last phase.
+
+    The result is empty for a run without phases.
 
     Args:
         context: context of the training.
@@ -291,8 +293,8 @@ class Export(Stage[Adapted]):
     text: Stage[Prepared] | None
     """Text of tasks that TAPT trained on. None if the model was trained on `domain`."""
     training: Train
-    """Training that made the model. The field follows all texts, so that problems of the data show before the training
-    runs."""
+    """Training that made the model. The field comes after the fields with texts, so that the stages of all texts run
+    before the training, and problems of the data show early."""
     before: Evaluate
     after: Evaluate
     is_transductive: bool
@@ -304,10 +306,10 @@ class Export(Stage[Adapted]):
     phases: tuple[Train, ...] = ()
     """Trainings of the phases before `training`. Empty for a run without phases."""
     between: tuple[Evaluate, ...] = ()
-    """Losses after each of these phases."""
+    """Evaluations of the model after each training in `phases`."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns how intervals are computed, whether the text is transductive, and how sentence vectors are made."""
+        """Returns the settings of intervals and of sentence vectors, and whether the model is transductive."""
         transductive = {"transductive": True} if self.is_transductive else {}
         samples = {"bootstrap_samples": self.config.evaluation.bootstrap_samples}
         return {**samples, **transductive, **vectors_what(self.vectors)}
@@ -376,7 +378,7 @@ class Export(Stage[Adapted]):
         return found
 
     def _kept(self, model: Path) -> SentenceVectors | None:
-        """Returns how to make sentence vectors.
+        """Returns how sentence-transformers makes vectors. None if the folder is not for sentence vectors.
 
         If export.sentence_transformers is not set, a model with adapters or other added modules is not exported for
         sentence vectors, because sentence-transformers would ignore these modules.

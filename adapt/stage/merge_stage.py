@@ -69,7 +69,7 @@ class Merged:
 
 @dataclass(frozen=True, eq=False)
 class Merge(Stage[Merged]):
-    """Merges models with a base, into one model per share."""
+    """Merges models with a base, and writes one merged model per share."""
 
     kind = "merge"
     takes = NOTHING
@@ -81,8 +81,8 @@ class Merge(Stage[Merged]):
     models: tuple[Start, ...]
     merging: Merging
     extended: int | None = None
-    """Index of the first model with more tokens than the base, whose tokens the result gets. None if there is no such
-    model."""
+    """Index of the first model that has more tokens than the base. The result gets the tokens of this model. None if no
+    model has more tokens."""
 
     @property
     def tokens(self) -> Start:
@@ -96,7 +96,7 @@ class Merge(Stage[Merged]):
         return {share: f"share-{share:g}" for share in shares} if len(shares) > 1 else {shares[0]: "."}
 
     def what(self) -> Mapping[str, Any]:
-        """Returns kind, shares, weights, and digests of existing models. Models that stages make are inputs instead."""
+        """Returns kind, shares, weights, and digests of existing models. Stages that make other models are inputs."""
         merging = self.merging
         return {
             "merge": merging.kind,
@@ -117,7 +117,7 @@ class Merge(Stage[Merged]):
         from adapt.merge import streamed_merge, tensor_files  # imported here, because they load torch
 
         base, models = self.start.made(done), [model.made(done) for model in self.models]
-        tokens = check_alike(base, models)  # repeats the check for models that this chain has made since
+        tokens = check_alike(base, models)  # repeated, because stages of this chain may have made models after the first check
         targets = {share: folder / name for share, name in self.folders.items()}
         for target in targets.values():
             target.mkdir(parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ def merged_from(context: Context, path: str) -> Start:
 
 
 def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | None:
-    """Checks by settings and tokenizers that models can be merged with a base.
+    """Checks the settings and tokenizers of models, to find out whether they can be merged with a base.
 
     Returns:
       Tokens that models have and the base lacks. None if there are none.
@@ -191,7 +191,7 @@ def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | N
     Raises:
       ModelError: the models differ. The message names the difference.
     """
-    # puts the base in place of checkpoints, which are checked later, by their tensors
+    # leaves out checkpoints (by comparing the base with itself), because their tensors are checked later
     comparable = [base if is_checkpoint(model.model) else model for model in models]
     for model in comparable:
         if model != base:

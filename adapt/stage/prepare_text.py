@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Prepared:
     """Result of preparing text: counts of read, kept and dropped documents.
 
-    A count is None if a streamed corpus does not know it in advance.
+    A count is None if the corpus is streamed and the count is not known before the training.
     """
 
     heldout_documents: int
@@ -64,9 +64,10 @@ class Prepare(Stage[Prepared]):
     unseen: TaskTexts | None = None
     """Texts of task splits that the source must not contain."""
     measured: tuple[Stage[Prepared], ...] = ()
-    """Stages with held-out text on which models are measured. Its documents are excluded from the source."""
+    """Stages with held-out text on which models are measured. The source excludes the documents of this text."""
     shared_with: str = ""
-    """Field whose training uses the same text. Some documents must then be held out, for measurement. Empty if none."""
+    """Configuration field whose text is the same as this text, and is trained on. Then some documents must be held out
+    for measurement. Empty if no field has the same text."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the settings for reading and tokenizing the source, which enter the stage's key.
@@ -164,7 +165,7 @@ AS_IT_IS: dict[str, Any] = {
     "decontaminate": [],
     "deduplicate": "none",
 }
-"""Settings that read text unchanged, because it was cleaned before."""
+"""Corpus settings for text that was cleaned before. With these settings, the text is read without changes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +183,7 @@ class PrepareTexts(Stage[Prepared]):
     heldout_fraction: float = 0.0
     """Share of the text that is held out for measurement."""
     measured: tuple[Stage[Prepared], ...] = ()
-    """Stages with held-out text on which models are measured. Its documents are excluded."""
+    """Stages with held-out text on which models are measured. Documents of this text are excluded."""
     unseen: TaskTexts | None = None
     """Texts of task splits that the text must not contain."""
     screened: bool = False
@@ -210,7 +211,7 @@ class PrepareTexts(Stage[Prepared]):
 
     def what(self) -> Mapping[str, Any]:
         """Returns how the text is read and tokenized."""
-        reading = reading_identity(self.corpus, Digests())  # digests the files of evaluation sets
+        reading = reading_identity(self.corpus, Digests())  # `Digests` computes digests of the files of evaluation sets
         return {"corpus": {**reading, "heldout_fraction": self.corpus.heldout_fraction}, **self.tokens.what()}
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:

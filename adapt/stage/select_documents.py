@@ -53,13 +53,13 @@ class Target(Stage[TargetWritten]):
     def what(self) -> Mapping[str, Any]:
         """Returns how the files of target and pool are read.
 
-        Their content and the text of tasks are among the inputs.
+        The content of the files and the text of tasks enter the key through the input stages.
         """
         target = {"target": self.text.reading} if isinstance(self.text, Files) else {}
         return {**target, "pool": self.pool.reading}
 
     def run(self, folder: Path, done: Done) -> Outcome[TargetWritten]:
-        """Compares the texts with a sample of the pool, and writes them.
+        """Removes markup that a sample of the pool lacks from the texts, and writes the texts.
 
         Raises:
             DataError: there is no text, or files have changed since they were listed.
@@ -105,7 +105,7 @@ class Selected:
     near_copies: int
     """Number of documents that were skipped as near copies of a document with a higher score."""
     passed: list[int]
-    """Number of documents that each selection passed on to the next selection; the last one is left out."""
+    """Number of documents that each selection passed on to the next selection. The last selection has no entry."""
     dropped: dict[str, int]
     """Number of documents of the pool that were dropped, keyed by reason."""
     bad: dict[str, int]
@@ -132,7 +132,7 @@ class Select(Stage[Selected]):
     unseen: TaskTexts | None
     """Texts of task splits that must not be selected."""
     measured: tuple[Stage[Prepared], ...]
-    """Stages with held-out text on which models are measured. Its documents must not be selected."""
+    """Stages with held-out text on which models are measured. Documents of this text must not be selected."""
     start: Start | None
     """Initial model of the job. None if the selection does not read it."""
     others: Mapping[str, Start]
@@ -140,7 +140,7 @@ class Select(Stage[Selected]):
     vectors: VectorStages | None = None
     """Stages that compute the vectors that the selection reads. None if it reads no vectors."""
     like: "Select | None" = None
-    """Selection whose number of tokens is the budget of this one. None if the budget is configured."""
+    """Another selection, whose number of tokens is the budget of this selection. None if the budget is configured."""
 
     @property
     def way(self) -> str:
@@ -225,7 +225,7 @@ class Select(Stage[Selected]):
 
 
 def measuring_what(config: Config) -> dict[str, Any]:
-    """Returns the settings that determine the losses of a given model on texts, for the key of a stage."""
+    """Returns the settings, besides the model, that determine losses on texts. They enter the key of a stage."""
     return {"objective": measured_what(config), "sequence_length": config.evaluation.sequence_length}
 
 
@@ -241,7 +241,7 @@ def _choose(given: Given, tokens: Tokens, budget: Budget) -> Choice:
 def _check_enough(choice: Choice, documents: int, budget: Budget, is_control: bool) -> None:
     """Checks that the pool filled the budget.
 
-    For random documents of a comparison, any number of documents suffices.
+    If the documents are the random control of a comparison, one document suffices.
     """
     if choice.is_full or (is_control and choice.taken):
         return

@@ -170,7 +170,8 @@ class TeachRows(Stage[Taught]):
     """Stage whose model is trained: `extended`, or an earlier stage that trained the new rows."""
     domains: Mapping[str, Files]
     screening: Screening
-    """Rules for excluding documents of the domains. The key of `extended` contains them."""
+    """Rules for excluding documents of the domains. This stage's key omits the rules, because the key of `extended`
+    contains them."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the kind of training, its settings, the objective and the seed."""
@@ -254,7 +255,7 @@ class TrimmedVocabulary(OneModel):
 
 @dataclass(frozen=True, eq=False)
 class TrimVocabulary(Stage[TrimmedVocabulary]):
-    """Removes from a model and its tokenizer the tokens that some texts do not use."""
+    """Removes the tokens that do not occur in `texts` from a model and its tokenizer."""
 
     kind = "trim"
     version = 2  # since version 2, byte tokens of BPE tokenizers with byte_fallback remain
@@ -266,8 +267,8 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
     """Model to trim."""
     tokens: Tokens
     texts: Mapping[str, Files]
-    """Text whose tokens are kept. It includes held-out text and evaluation texts, which would otherwise consist largely
-    of unknown tokens. The text is not used to choose words or to train rows."""
+    """Text whose tokens are kept. It includes held-out text and evaluation texts, because the trimmed tokenizer would
+    otherwise split them into unknown tokens. The text is not used to choose words or to train rows."""
     kept: str | None
     """Digest of a file of further text whose tokens are kept; None without a file."""
 
@@ -293,7 +294,7 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
         from adapt.vocabulary.model_changes import trim_model
 
         start, settings = self.start.made(done), self.config.vocabulary
-        refuse_additions(start.model, "trimmed")  # repeats the check for a model that the chain has made since
+        refuse_additions(start.model, "trimmed")  # repeated, because a stage of the chain may have made the model after the first check
         check_weights(start.model)
         texts = chain(_lines(settings.keep), *(whole_text(files, self.config) for files in self.texts.values()))
         return Outcome(TrimmedVocabulary(**trim_model(self.config, start, texts, list(self.texts), folder)))
@@ -360,7 +361,7 @@ class ScratchModel(Stage[Begun]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Begun]:
-        """Trains the tokenizer in this process, and draws the weights.
+        """Trains the tokenizer in this process, and draws the random weights of the model.
 
         Raises:
             DataError: the corpus has no text.

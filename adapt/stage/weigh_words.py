@@ -1,6 +1,6 @@
-"""Stage `words` computes weights of a domain's words, compared with general text, for `objective.kind: difference`.
+"""Stage `words` computes a weight for each word of a domain, which `objective.kind: difference` uses.
 
-The words are counted with Ray Data, one task per shard of the prepared texts.
+The weights compare how frequent words are in the domain and in general text. The words are counted with Ray Data, one task per shard of the prepared texts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from adapt.support.schema import HELDOUT_GLOB, SHARD_GLOB, STARTS, TOKENS, WORD_
 SHOWN = 20
 """Number of words with the largest weights that the record lists."""
 PIECE = 4_000_000
-"""Number of tokens of a shard that are counted at once, which bounds memory."""
+"""Number of tokens that are read from a shard in one piece. It limits the memory that counting needs."""
 SEARCHED = 8
 """Number of shards per source in which the spelling of the listed words is looked up."""
 
@@ -67,7 +67,7 @@ class WeighWords(Stage[WordsWeighed]):
     name: str
     config: Config
     tokens: Tokens
-    """Tokenizer, with which the heaviest words are spelled."""
+    """Tokenizer that converts the words with the largest weights to text."""
     texts: Mapping[str, Stage[Prepared]]
     """Training text of the domain, keyed by source."""
     general: Stage[Prepared]
@@ -184,7 +184,7 @@ def count_shard(shard: Path, listed: np.ndarray | None = None) -> Counts:
 
 
 def _pieces(shard: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the tokens of a shard and where words start. No word is divided."""
+    """Yields the tokens of a shard in pieces, and marks the first token of each word. No piece divides a word."""
     stream = TokenStream((shard,))
     begin = 0
     while begin < stream.tokens:
@@ -198,7 +198,7 @@ def _pieces(shard: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def spelled(words: np.ndarray, shards: Sequence[Path]) -> dict[int, list[int]]:
-    """Looks words up in the first shards, until all are found.
+    """Finds the tokens of words. Searches one shard after another, until all words are found.
 
     Args:
         words: hashes of words.
