@@ -1,4 +1,4 @@
-"""Stages that change the model that a job begins with.
+"""Stages that change the model that a job begins with, before it is trained.
 
 `head`: a new masked-language-model head (`model.head: new`). `top`: new weights of the top layers
 (`model.reinitialize_top`). `turned`: attention to both sides of a token (`model.attention: bidirectional`).
@@ -141,10 +141,10 @@ class RedrawTop(Stage[Redrawn]):
         return {"model": self.start.digest, "layers": self.layers, "seed": self.seed}
 
     def refuse_early(self) -> None:
-        """Checks that the model has that many layers, and that they can be located.
+        """Checks that the model has at least `layers` layers, and that their weights can be found.
 
         Raises:
-            ConfigError, ModelError: the model has fewer layers, or they cannot be located.
+            ConfigError, ModelError: the model has fewer layers, or their weights cannot be found.
         """
         folder = self.start.pretrained.model
         check_weights(folder)
@@ -174,7 +174,7 @@ class TurnDecoder(Stage[Turned]):
         return {"model": self.start.digest}
 
     def refuse_early(self) -> None:
-        """Checks the weights. `adapt.model.architecture.check_architecture` has checked that it is a decoder."""
+        """Checks the weights. `adapt.model.architecture.check_architecture` checks that it is a decoder."""
         check_weights(self.start.pretrained.model)
 
     def run(self, folder: Path, done: Done) -> Outcome[Turned]:

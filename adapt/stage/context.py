@@ -69,8 +69,8 @@ class Context:
     made: Mapping[str, Start] = field(default_factory=dict)
     """Models made by stages of the same chain, keyed by their path in `comparison.models` and `merge.models`."""
     selected: "Select | None" = None
-    """Selection by a stage of the same chain. A training reads its documents, and another selection takes as many
-    tokens."""
+    """Selection that a stage of the same chain makes. A training reads the selected documents. Another selection
+    selects the same number of tokens."""
 
     @classmethod
     def of(
@@ -84,9 +84,9 @@ class Context:
 
         Args:
           config: configuration of the job.
-          start: initial model. None takes model.path.
+          start: initial model. None for the model at model.path.
           made: models made by stages of the same chain, keyed by path.
-          selected: selection by a stage of the same chain.
+          selected: selection that a stage of the same chain makes.
 
         Raises:
           ConfigError, DataError, ModelError, StorageError: something in the configuration cannot work.
@@ -131,7 +131,7 @@ class Context:
 
     @property
     def vectors(self) -> SentenceVectors | None:
-        """How sentence-transformers makes vectors with exported models; None if they are not for sentence vectors.
+        """How sentence-transformers makes vectors with exported models. None if they are not made for sentence vectors.
 
         Raises:
             ConfigError: see `adapt.model.sentence_vectors.exported_vectors`.
@@ -149,7 +149,7 @@ class Context:
         return replace(self, start=self.start.after(training))
 
     def configured(self, config: Config) -> "Context":
-        """Returns a context with another configuration, such as that of one domain, and the same model and files."""
+        """Returns a context with the same model and files and another configuration, such as the one of a domain."""
         return replace(self, config=config)
 
 
@@ -182,7 +182,7 @@ class Tokens:
 
 
 def check_sides(start: Start, config: Config) -> None:
-    """Checks by config.json that a model is an encoder or a decoder, as the objective needs it.
+    """Reads config.json, and checks that the model is an encoder or a decoder, whichever the objective needs.
 
     Raises:
         ModelError: see `adapt.model.architecture.check_architecture`.
@@ -205,7 +205,7 @@ def first_start(config: Config, digests: Digests) -> Start:
 def turned_start(config: Config, start: Start) -> Start:
     """Returns the start after its decoder was turned into an encoder, if `model.attention` is `bidirectional`.
 
-    A decoder that sees both sides already is not turned again.
+    A decoder whose tokens already attend to both sides is returned unchanged.
     """
     is_turned = start.turned is not None or read_json(start.pretrained.model / CONFIG).get("is_causal") is False
     if config.model.attention == "own" or is_turned:
@@ -214,7 +214,7 @@ def turned_start(config: Config, start: Start) -> Start:
 
 
 def beside_generator(config: Config, start: Start, digests: Digests) -> Start:
-    """Returns the start with the generator that the objective trains next to the model, if it has one already."""
+    """Returns the start with the existing generator that the objective trains next to the model, if there is one."""
     folder = generator_of(config, start.pretrained.model, start.training is None)
     digest = digests.of_all(model_files(folder)) if folder else None
     return replace(start, pretrained=replace(start.pretrained, generator=folder), generator=digest)
@@ -233,11 +233,11 @@ def located(model: ModelConfig, digests: Digests) -> Start:
 
 @dataclass(frozen=True)
 class DomainOrder:
-    """The record of which domains a sequence has started to learn.
+    """Record of the domains that a sequence has started to learn.
 
     Args:
         file: file of the record.
-        domains: name of each domain and key of its prepared text, in the present order.
+        domains: name of each domain and key of its prepared text, in the configured order.
     """
 
     file: Path
@@ -269,7 +269,7 @@ class DomainOrder:
             )
 
     def first(self, number: int) -> "DomainOrder":
-        """Returns the record of only the first domains."""
+        """Returns the record of only the first `number` domains."""
         return replace(self, domains=self.domains[:number])
 
     def save(self) -> None:

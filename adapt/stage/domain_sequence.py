@@ -120,7 +120,7 @@ FIGURES = {
     ),
     "general_change": ("change on general text", 1, "+.3f", "nats per token", "positive: general text was forgotten"),
 }
-"""Name, factor, format, unit and meaning of each metric of a sequence, for its table."""
+"""Title, factor, format, unit and meaning with which a sequence's table shows each metric, keyed by field."""
 
 
 def _of_method(table: Mapping[str, Any]) -> Table:
@@ -156,7 +156,7 @@ class Sequence(Stage[SequenceResult]):
     """Fine-tuning runs of the base model. Empty unless forward transfer is measured."""
     steps: tuple[Step, ...]
     past: Mapping[str, Stage[Any]]
-    """Stages of the method's own measurements after the last domain."""
+    """Stages with which the method measures the last domain after it was learned."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns order, mode, method, seeds and tasks."""

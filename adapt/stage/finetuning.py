@@ -56,11 +56,11 @@ class TaskPrepared:
     absent_classes: dict[str, list[str]]
     """Labels that occur in train but not in a split, keyed by that split."""
     duplicates: int
-    """Number of train examples whose text occurred before with the same label."""
+    """Number of train examples whose text and label are those of an earlier train example."""
     conflicting: int
-    """Number of train examples whose text has another label elsewhere."""
+    """Number of train examples whose text has another label in another train example."""
     leaks: dict[str, int]
-    """Number of texts that occur in two splits; see `adapt.task.prepare_task`."""
+    """Number of examples whose text also occurs in another split, keyed by the splits, such as `dev_in_train`."""
     label_warnings: list[str] = field(default_factory=list)
     """Warnings about the labels that matter for reading the scores, with positions; see `adapt.task.labels`."""
     text_faults: list[str] = field(default_factory=list)
@@ -123,7 +123,7 @@ class Finetuned:
     """Name of the metric of `score`."""
     score: More[float]
     score_without_leaks: More[float | None]
-    """Score on the test examples whose text does not occur in train. None if no test text, or every one, occurs in
+    """Score on the test examples whose text does not occur in train. None if none or all of the test texts occur in
     train."""
     examples: int
     """Number of examples of the test split."""
@@ -217,8 +217,8 @@ class Finetune(Stage[Finetuned]):
     def needs(self) -> Mapping[str, float]:
         """Returns the number of CPUs and GPUs that a run requires.
 
-        If the number of GPUs is not configured, only the cluster determines it. Ray then delays runs until enough GPUs
-        are free.
+        If `finetune.gpus_per_seed` is not set, the result names no GPUs, because the cluster determines their number.
+        Ray then delays runs until enough GPUs are free.
         """
         finetune = self.config.finetune
         gpus = {"GPU": finetune.gpus_per_seed} if finetune.gpus_per_seed else {}
@@ -226,7 +226,7 @@ class Finetune(Stage[Finetuned]):
 
     def refuse_early(self) -> None:
         """Checks that the model can be loaded."""
-        if is_detector(self.start.pretrained.model):  # it is trained without a language-model head
+        if is_detector(self.start.pretrained.model):  # a detector is fine-tuned without its language-model head
             check_weights(self.start.pretrained.model)
         else:
             check_model(self.start, None)
@@ -264,7 +264,7 @@ class Scored:
     degenerate: Less[int]
     """Number of seeds whose model predicts only one class."""
     without_leaks: Spread | None
-    """Scores on the test examples whose text does not occur in train. None if no test text, or every one, occurs in
+    """Scores on the test examples whose text does not occur in train. None if none or all of the test texts occur in
     train."""
 
     def blocks(self, record: Record) -> list[Block]:
@@ -291,7 +291,7 @@ class Scored:
         return [*blocks, TextBlock(f"Fine-tuning took {duration(record.cost['device_seconds'])} of device time.")]
 
     def _sentence(self) -> str:
-        """Returns a sentence on the mean score, compared with always answering the most frequent class."""
+        """Returns a sentence that compares the mean score with that of always answering the most frequent class."""
         name, majority = METRICS.get(self.metric, self.metric), in_points(self.majority_score)
         metric = name[0].upper() + name[1:]
         if self.low is None or self.high is None:

@@ -51,8 +51,8 @@ EXAMPLES = 20
 class SelectionJudged:
     """Result of `JudgeSelection`: a comparison of the selected documents with random documents.
 
-    The folder contains `texts.jsonl`, `examples.json` with examples to read, and `map.json` with map positions of some
-    texts, keyed by set of texts.
+    The folder contains `texts.jsonl`, `examples.json` with examples to read, and `map.json` with the positions of some
+    texts on a map, keyed by set of texts.
     """
 
     way: str
@@ -125,7 +125,7 @@ NEARNESS_NOTE = (
     "Model loss: held-out loss of the model before training, in nats per token."
 )
 SHOWN, WIDTH = 5, 100
-"""Number of documents that are shown, and length of their excerpts [characters]."""
+"""Number of documents that the example table shows, and length of their excerpts [characters]."""
 
 
 def nearness_table(judged: Mapping[str, Nearness]) -> Table:

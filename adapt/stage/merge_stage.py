@@ -117,7 +117,8 @@ class Merge(Stage[Merged]):
         from adapt.merge import streamed_merge, tensor_files  # imported here, because they load torch
 
         base, models = self.start.made(done), [model.made(done) for model in self.models]
-        tokens = check_alike(base, models)  # repeated, because stages of this chain may have made models after the first check
+        # repeated, because stages of this chain may have made models after the first check
+        tokens = check_alike(base, models)
         targets = {share: folder / name for share, name in self.folders.items()}
         for target in targets.values():
             target.mkdir(parents=True, exist_ok=True)

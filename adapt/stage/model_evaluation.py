@@ -49,7 +49,7 @@ class Evaluated:
 
     @classmethod
     def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts the metrics of a record of an earlier version, whose losses per byte are in nats."""
+        """Converts the losses per byte in the metrics of an earlier version from nats to bits."""
         return {**metrics, "texts": {name: bits_of_earlier(text) for name, text in metrics["texts"].items()}}
 
 
@@ -80,7 +80,7 @@ class Evaluate(Stage[Evaluated]):
 
         Args:
           context: context of the job.
-          label: name of the model in the folder's name.
+          label: name of the model, which becomes part of the name of the stage's folder.
           corpora: corpora to measure on, keyed by name.
           domains: domain of each corpus, for models with separate parts per domain.
         """
@@ -90,7 +90,7 @@ class Evaluate(Stage[Evaluated]):
         """Returns the model, and the settings that determine the measured sample and the masks."""
         config = self.config
         sample = what(config.evaluation)
-        del sample["mask_fraction"]  # the objective below contains it, as in older keys
+        del sample["mask_fraction"]  # left out, because the objective below contains it, as in older keys
         return {
             "model": self.start.digest,
             "evaluation": sample,
@@ -143,7 +143,7 @@ class Perplexity(Stage[Perplexities]):
 
     @classmethod
     def of(cls, context: Context, label: str, corpora: Mapping[str, Stage[Prepared]]) -> "Perplexity":
-        """Creates the measurement of the context's model. `label` is the model's name in the folder's name."""
+        """Creates the measurement of the context's model, which is called `label` in the name of the stage's folder."""
         return cls(f"{context.config.name}-{label}", context.config, context.start, corpora)
 
     def what(self) -> Mapping[str, Any]:
@@ -174,7 +174,7 @@ class Voted:
 
 @dataclass(frozen=True, eq=False)
 class Neighbours(Stage[Voted]):
-    """Measures how well a text's nearest neighbours predict its label. A model's features determine neighbours."""
+    """Measures how often a text's nearest neighbours, in the space of a model's features, predict its label."""
 
     kind = "neighbours"
 
@@ -187,7 +187,7 @@ class Neighbours(Stage[Voted]):
 
     @classmethod
     def of(cls, context: Context, label: str, tasks: Mapping[str, PrepareTask]) -> "Neighbours":
-        """Creates the measurement of the context's model. `label` is the model's name in the folder's name."""
+        """Creates the measurement of the context's model, which is called `label` in the name of the stage's folder."""
         return cls(f"{context.config.name}-{label}", context.config, context.start, tasks)
 
     def what(self) -> Mapping[str, Any]:
@@ -297,7 +297,7 @@ class MeasureRetrieval(Stage[Retrieved]):
 
 
 def measured_model(config: Config, start: Start) -> dict[str, Any]:
-    """Returns the entries of the key of stages that read a model's features or probabilities."""
+    """Returns the settings that identify a measured model in the keys of the stages in this module."""
     return {
         "model": start.digest,
         "causal": config.objective.kind == "causal",
@@ -316,7 +316,7 @@ class ModelMeasured:
 
 @dataclass(frozen=True, eq=False)
 class Compare(Stage[ModelsCompared]):
-    """Compares models. The first model is the baseline of the others."""
+    """Compares models. The first model is the baseline with which the others are compared."""
 
     kind = "compare"
     takes = NOTHING

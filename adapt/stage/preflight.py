@@ -1,6 +1,6 @@
-"""Checks of storage, weights and settings before anything is started.
+"""Checks storage, weights and settings before a job starts its first stage.
 
-Other checks are next to the code they protect.
+Other checks are in the modules whose code they protect.
 """
 
 import math
@@ -84,7 +84,7 @@ def space_needed(folder: Path, model: Path, keep_checkpoints: int) -> tuple[int,
 
 
 def check_precision(config: Config) -> None:
-    """Checks that the devices support the configured precision, if they are known. Otherwise the workers check it.
+    """Checks that the devices support the configured precision. The workers check this if the devices are not known.
 
     Raises:
         ConfigError: the setting cannot work; names the field.
@@ -102,7 +102,7 @@ def check_precision(config: Config) -> None:
 
 
 def check_start(config: Config, start: Start) -> None:
-    """Checks that a training can start with a model, or an evaluation measure it, as the objective needs it.
+    """Checks that the configured objective can train or measure a model.
 
     Raises:
         ModelError: the model, or the generator of replaced-token detection, cannot be used.
@@ -121,8 +121,9 @@ def check_generator(config: Config, pretrained: Pretrained) -> None:
     """Checks that a generator can draw tokens for a discriminator.
 
     Raises:
-        ModelError: the generator predicts no masked tokens, or has another vocabulary or other embeddings.
-        ConfigError: the generator shall have more layers than the discriminator.
+        ModelError: the generator predicts no masked tokens, or its vocabulary or embeddings differ from the
+            discriminator's.
+        ConfigError: the configured number of generator layers is larger than the discriminator's number of layers.
     """
     options, layers = objective_options(config), read_json(pretrained.model / CONFIG).get("num_hidden_layers")
     if pretrained.generator is None:
@@ -162,10 +163,10 @@ def check_generator(config: Config, pretrained: Pretrained) -> None:
 
 
 def check_model(start: Start, causal: bool | None, only_earlier: bool = False) -> None:
-    """Checks that a model can be loaded and trained, by the headers of its weights and by a trial.
+    """Checks that a model can be loaded and trained.
 
-    The trial builds the architecture without its weights, and tells how it takes documents. It is omitted for
-    architectures whose layers are known here, which take packed documents.
+    First reads the headers of the weights. Then builds the architecture without weights, and logs if it takes no packed
+    documents. Nothing is built for architectures whose layers are listed here, because these take packed documents.
 
     Args:
         start: the model. A model that gets a new head needs no head of its own.
@@ -197,7 +198,7 @@ def _check_model(
 
 
 def check_weights(model: Path) -> None:
-    """Checks by the headers of a model's weights that the files are complete.
+    """Reads the headers of a model's weights, and checks that the files are complete.
 
     Raises:
         ModelError: a file is truncated, or is not in safetensors format.
@@ -242,7 +243,7 @@ def check_memory(
       generator: folder of the generator of replaced-token detection, if there is one.
 
     Raises:
-      ConfigError: the training does not fit. The message suggests settings with which it would.
+      ConfigError: the training does not fit. The message suggests settings with which the training fits.
     """
     size, device = model_size(model), device_of_workers(config.resources)
     if size is None:
@@ -299,7 +300,7 @@ def check_shared(config: Config) -> None:
 
 
 def check_absolute(config: Config) -> None:
-    """Checks that result folders are absolute, because a relative one differs on every node of a cluster.
+    """Checks that result folders have absolute paths, because a relative path differs on every node of a cluster.
 
     Raises:
         ConfigError: the setting cannot work; names the field.

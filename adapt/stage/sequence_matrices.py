@@ -213,8 +213,8 @@ MIXTURE = "loss, mixture"
 def route_table(steps: Sequence[Step], done: Done) -> NoteTable | None:
     """Returns a table of held-out losses with and without domain ids.
 
-    The table also shows how often the nearest domain is the right one. For models with experts, it has the loss of
-    their mixture, which needs no domain ids.
+    The table also shows how often the domain nearest to a document is the document's own domain. For models with
+    experts, the table has the loss of the mixture of experts, which needs no domain ids.
 
     Args:
       steps: models of the sequence.

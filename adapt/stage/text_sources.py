@@ -1,8 +1,8 @@
 """Stages `manifest`, `texts` and `dedup` list sources of text, and the documents to exclude.
 
 `manifest` lists the files of a corpus with digests of their content. `texts` writes the text of labelled tasks without
-labels. `dedup` finds documents that are copies of others, over several sources. This module also has the checks before
-a corpus is read.
+labels. `dedup` finds documents that are copies of other documents, in one or several sources. This module also has the
+checks before a corpus is read.
 """
 
 import json
@@ -72,7 +72,7 @@ class Files:
     corpus: CorpusConfig
     listing: Listing
     reading: Mapping[str, Any]
-    """Entries of a stage's key that determine which documents are read."""
+    """Settings that determine which documents are read. They enter the keys of stages."""
 
     @property
     def manifest(self) -> Manifest:
@@ -80,7 +80,7 @@ class Files:
         return self.listing.manifest
 
     def what(self) -> dict[str, Any]:
-        """Returns the entries of the key of stages that hold out a share of the text."""
+        """Returns `reading` and the share that is held out. Both enter the key of a stage that holds out text."""
         return {**self.reading, "heldout_fraction": self.corpus.heldout_fraction}
 
 
@@ -90,7 +90,7 @@ def listed_files(context: Context, corpus: CorpusConfig, name: str, source: str 
     Args:
         context: context of the job.
         corpus: configuration of one source.
-        name: name of the folder.
+        name: name of the stage's folder.
         source: name of the source.
 
     Raises:
@@ -104,7 +104,7 @@ def listed_files(context: Context, corpus: CorpusConfig, name: str, source: str 
 
 
 def held_out(files: Files, share: float) -> Files:
-    """Returns the same files with another share held out."""
+    """Returns a copy of `files` of which `share` is held out."""
     return replace(files, corpus=replace(files.corpus, heldout_fraction=share))
 
 
@@ -145,7 +145,7 @@ class TaskTexts(Stage[TextsWritten]):
     name: str
     wanted: tuple[TaskSplit, ...]
     unseen: tuple[TaskSplit, ...] = ()
-    """Splits whose texts are excluded, even if a split that is written contains them too."""
+    """Splits whose texts are excluded, even if a split in `wanted` contains them too."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns how the splits are read, and their content."""
@@ -214,13 +214,13 @@ class Dedup(Stage[Deduplicated]):
     """Finds duplicates among all documents of the sources."""
 
     kind = "dedup"
-    version = 2  # since version 2, results say on which side near copies are, and why a document is dropped
+    version = 2  # since version 2, results say whether near copies are held out, and why a document is dropped
 
     name: str
     sources: tuple[Files, ...]
     """Sources, in the order of `adapt.corpus.files.sources.sources_of`."""
     before: tuple[Files, ...]
-    """Text that documents are only compared with (`adapt.corpus.deduplication.documents_left_out`)."""
+    """Text that the sources are compared with and that loses no documents (see `adapt.corpus.deduplication`)."""
     unseen: TaskTexts | None
     """Texts of task splits that the sources must not contain."""
     tokens: Tokens
@@ -263,12 +263,13 @@ def check_and_connect(manifest: Manifest, corpus: CorpusConfig, tokens: Tokens, 
     check_weights(tokens.pretrained.model)
     connect(config.resources)
     if address_of(config.resources) is None:
-        await_resources(config.resources)  # checks the devices for the training, because this machine gets no more
+        # checks that this machine has the devices for the training, because it cannot get more
+        await_resources(config.resources)
     check_memory(config, tokens.pretrained.model)
 
 
 def excluding(corpus: CorpusConfig, unseen: TaskTexts | None, done: Done) -> CorpusConfig:
-    """Returns the configuration of a corpus that also excludes texts that must not be seen."""
+    """Returns a copy of a corpus configuration that also excludes the texts of `unseen`."""
     if unseen is None:
         return corpus
     file = str(done[unseen].path / TEXTS_FILE)

@@ -79,7 +79,7 @@ class Trained:
     peak_memory_bytes: Less[int | None]
     """Largest memory of one device, if it was measured."""
     transductive: bool
-    """Whether this model, or the one it started from, was trained on the text of dev or test examples."""
+    """Whether this model or its initial model was trained on the text of dev or test examples."""
     parameters: Less[int | None] = None
     """Number of parameters of the trained model. Tied parameters count once."""
     sources: dict[str, SourceShare] | None = None
@@ -113,7 +113,7 @@ class Train(Stage[Trained]):
     weights: tuple[float, ...] | None
     """Sampling weights of the sources. None if the sources have no weights."""
     noted: DomainOrder | None = None
-    """Record of the sequence up to this domain. It is written when the training starts. None outside sequences."""
+    """Record of the sequence's domains up to this one, written when the training starts. None outside sequences."""
     recalled: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
     """Texts of earlier domains that are replayed, keyed by domain. Empty without such replay."""
     weighed_words: WeighWords | None = None
@@ -148,8 +148,8 @@ class Train(Stage[Trained]):
             The training. If `training.phases` is set, the training of the last phase; `previous` leads to the others.
 
         Raises:
-            ConfigError: a phase does not suit the job. Or the objective needs general text, but there is none. Or it
-                needs prepared text, but the corpus is streamed.
+            ConfigError: a phase does not suit the job. Or the objective needs general text, but there is none. Or the
+                objective needs prepared text, but the corpus is streamed.
         """
 
         def words(config: Config) -> WeighWords | None:
@@ -210,7 +210,7 @@ class Train(Stage[Trained]):
 
     @property
     def _made_by(self) -> Stage[Any] | None:
-        """The stage that wrote the initial model. If top layers were drawn anew, the stage before that one."""
+        """The stage that wrote the initial model. A stage that only drew top layers anew (`RedrawTop`) is skipped."""
         made = self.start.training
         return made.start.training if isinstance(made, RedrawTop) else made
 
@@ -225,7 +225,7 @@ class Train(Stage[Trained]):
 
     @property
     def length_matters(self) -> str:
-        """The setting that makes training steps depend on the length of the training.
+        """The setting because of which a training step depends on the total length of the training.
 
         Empty if there is no such setting.
         """
@@ -240,7 +240,7 @@ class Train(Stage[Trained]):
         method = method_of(config).what()
         if self.phase and self.length_matters:
             mixture |= {DEPENDS_ON_LENGTH: True}
-        elif config.training.schedule != "wsd":  # other schedules have no branches, so their keys need no such entry
+        elif config.training.schedule != "wsd":  # only `wsd` continues shorter runs, so other keys need no entry
             method.pop(DEPENDS_ON_LENGTH, None)
         elif self.length_matters:
             mixture |= {DEPENDS_ON_LENGTH: True}
@@ -285,19 +285,19 @@ class Train(Stage[Trained]):
         return training_needs(self.config.resources)
 
     def refuse_early(self) -> None:
-        """Checks the devices' precision, the model, and which parameters are trained."""
+        """Checks that the devices support the precision, that the model suits the objective, and what is trained."""
         check_precision(self.config)
         check_start(self.config, self.start)
         check_trained(self.config.training, self.start.pretrained.model)
 
     def disk(self, folder: Path) -> tuple[int, int]:
-        """Returns the disk space for checkpoints and the model, which is about as large as the initial model."""
+        """Returns the disk space for checkpoints and the trained model, which is as large as the initial model."""
         branches = self.config.training.schedule == "wsd" and not self.length_matters and not self.phase
         return space_needed(folder, self.start.pretrained.model, self._kept + branches)
 
     @property
     def _kept(self) -> int:
-        """Number of checkpoints that are kept: in a phase at least the last, with which the next phase begins."""
+        """Number of checkpoints that are kept. A phase keeps at least one, because the next phase begins with it."""
         return max(self.config.training.keep_checkpoints, 1 if self.phase else 0)
 
     def run(self, folder: Path, done: Done) -> Outcome[Trained]:
@@ -378,7 +378,7 @@ class Train(Stage[Trained]):
         return forecast(config, dimensions, tokens, self._mean_length(done), Store(root_of(config)))
 
     def _part(self, done: Done) -> RunPart:
-        """Returns the steps of this training, which follow those of earlier phases. The texts must be finished."""
+        """Returns the steps of this training, which follow the steps of earlier phases. `done` contains the texts."""
         before = self.previous._part(done) if self.previous else None
         texts, recalled = (
             {name: done[text].result for name, text in given.items()} for given in (self.corpora, self.recalled)
@@ -403,7 +403,7 @@ class Train(Stage[Trained]):
         return {name: done[text].result for name, text in {**self.corpora, **self.recalled, **replay}.items()}
 
     def _sized(self, texts: Sequence[Prepared], done: Done) -> Config:
-        """Returns the configuration with the batch size and length that follow from the texts."""
+        """Returns the configuration with the batch size and length that are computed from the texts."""
         batched = sized(self.config, self.batch_examples, texts) if texts else self.config
         return with_flops_as_steps(batched, self._size(done), self._mean_length(done), bool(self.past))
 

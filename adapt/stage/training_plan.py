@@ -112,14 +112,14 @@ def part_of(
 ) -> RunPart:
     """Computes the part of a run that a training takes.
 
-    A phase continues the order of samples where the previous phase ended. If its rows have another length, it continues
-    at the same number of tokens, in the order of the new rows. Each source continues where it stopped. The stretches of
-    a ramp follow each other in the same way.
+    A phase continues the order of samples where the previous phase ended. If the phase has rows of another length, its
+    first sample is computed from the number of tokens that were read before, and so is the first row of each source.
+    The stretches of a ramp, which have batches of different shapes, follow each other in the same way.
 
     Args:
         config: configuration of the training.
-        mixture_at: returns the mixture of the training's sources for a length of rows [tokens], from the start of a
-            run. It returns None if the corpus is streamed.
+        mixture_at: function that returns the mixture of the training's sources, from the start of a run, for rows of a
+            given length [tokens]. The function returns None if the corpus is streamed.
         phase: phase of the run; None for a run without phases.
         before: part of the previous phase; None for the first phase.
     """
@@ -155,7 +155,7 @@ def steps_over(config: Config, mixture: "Mixture | None", phase: Phase | None) -
 
 
 def length_matters(config: Config, has_general: bool) -> str:
-    """Returns the setting that makes a training's steps depend on its length.
+    """Returns the setting because of which a training step depends on the total length of the training.
 
     Without such a setting, a longer training of schedule `wsd` starts from the state of a shorter one. Data order,
     masks and dropout are functions of (seed, step), so only the method and the mixture can depend on the length.
@@ -181,14 +181,15 @@ def mixed(
     recalled: Mapping[str, Prepared],
     phase: Phase | None = None,
 ) -> "Mixture | None":
-    """Returns how the sources of a training share the run; None if the corpus is streamed.
+    """Returns the mixture, by which the sources of a training share the run. None if the corpus is streamed.
 
     Args:
         config: configuration of the training.
         sources: texts of the domain, by source.
         replay: general text to replay.
-        recalled: texts of earlier domains.
-        phase: phase of the run, along which `mixture.replay_last` changes the share; None for the whole run.
+        recalled: texts of earlier domains to replay.
+        phase: phase of the run, during which `mixture.replay_last` changes the share of general text. None for the
+            whole run.
 
     Raises:
         DataError: a text without rows has a share of the run.
@@ -245,7 +246,7 @@ def weights_of(corpus: CorpusConfig) -> list[float] | None:
 def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> None:
     """Checks that no text without rows has a share of the run.
 
-    Sources without weights share in proportion to their rows, which may be 0.
+    Without weights, nothing is refused: sources share the run in proportion to their rows, so 0 rows give a share of 0.
     """
     for name, weight in zip(rows, weights or [0.0] * len(rows), strict=True):
         if weight and not rows[name]:
@@ -256,7 +257,9 @@ def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> Non
 
 
 def shares_of(named: Mapping[str, Prepared], part: RunPart) -> dict[str, SourceShare] | None:
-    """Returns the rows and tokens that each text contributed to a training, by its name. None if it was streamed.
+    """Returns the rows and tokens that each text contributed to a training, keyed by the text's name.
+
+    Returns None if the corpus was streamed.
 
     Args:
         named: the texts, in the order of the mixture.
@@ -283,7 +286,7 @@ a reliable interval."""
 def warn_of_unmeasured(name: str, corpora: Mapping[str, Stage[Prepared]], done: Done) -> None:
     """Warns if too little text is held out to measure a training, and suggests a `corpus.heldout_fraction`.
 
-    There is no warning if no text is to be held out: the share is 0, or other files are measured, as in TAPT.
+    There is no warning if the configuration holds out no text: the share is 0, or other files are measured, as in TAPT.
 
     Args:
       name: name of the training.

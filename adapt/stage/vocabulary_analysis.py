@@ -1,6 +1,6 @@
 """Stage `vocabulary` measures how a tokenizer splits the words of domains, and how many tokens new words would save.
 
-`Screening` excludes the documents that a training excludes; all stages about vocabulary use it.
+`Screening` excludes the documents that a training excludes. Stages that choose words or train new rows use it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ class Screening:
     """Stage that lists duplicates. None if `corpus.deduplicate` is not set."""
 
     def what(self, domains: Mapping[str, Files]) -> dict[str, Any]:
-        """Returns the entries of a stage's key that identify the screening. Empty without screening.
+        """Returns the entries of a stage's key that identify the screening. The result is empty without screening.
 
         The entry `screened` distinguishes new results from older ones, which did not exclude evaluation sets although
         their keys contain the digests of these sets.
@@ -46,7 +46,7 @@ class Screening:
         """Returns an iterator over the documents of each domain. It reads the documents when they are requested.
 
         Args:
-            domains: files of the domains, in the order of their deduplication.
+            domains: files of the domains, in the order of the sources of `dedup`.
             megabytes: approximate amount of text to read per domain [MB].
             seed: seed of the order in which parts of a domain are read.
             done: the finished stages.
@@ -97,7 +97,7 @@ class AnalyzeVocabulary(Stage[Analyzed]):
     def what(self) -> Mapping[str, Any]:
         """Returns the model, the tokenizer and the text that is read.
 
-        The model's dimensions and the objective determine the estimated compute.
+        The objective and the sequence length are included, because they determine the estimated compute.
         """
         config = self.config
         return {

@@ -294,7 +294,8 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
         from adapt.vocabulary.model_changes import trim_model
 
         start, settings = self.start.made(done), self.config.vocabulary
-        refuse_additions(start.model, "trimmed")  # repeated, because a stage of the chain may have made the model after the first check
+        # repeated, because a stage of the chain may have made the model after the first check
+        refuse_additions(start.model, "trimmed")
         check_weights(start.model)
         texts = chain(_lines(settings.keep), *(whole_text(files, self.config) for files in self.texts.values()))
         return Outcome(TrimmedVocabulary(**trim_model(self.config, start, texts, list(self.texts), folder)))

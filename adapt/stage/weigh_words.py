@@ -1,6 +1,7 @@
 """Stage `words` computes a weight for each word of a domain, which `objective.kind: difference` uses.
 
-The weights compare how frequent words are in the domain and in general text. The words are counted with Ray Data, one task per shard of the prepared texts.
+The weights compare how frequent words are in the domain and in general text. The words are counted with Ray Data, one
+task per shard of the prepared texts.
 """
 
 from __future__ import annotations
