@@ -112,8 +112,8 @@ class EngineParts:
     def set_loss_scale(self, scale: float) -> None:
         """Replaces DeepSpeed's dynamic loss scale, which is torch's GradScaler, by a fixed loss scale.
 
-        At stage 0, DeepSpeed then does not scale, so the caller of `backward` must multiply the loss. At stages 1 to
-        3, GradScaler would clip gradients before it divides them by the scale, and change the scale within a step.
+        GradScaler is replaced because, at stages 1 to 3, DeepSpeed would clip gradients before they are divided by the
+        scale, and change the scale within a step. At stage 0, the caller of `backward` must multiply the loss.
         """
         if self._stage == 0:
             assign(self._engine, "torch_autocast_z0_gradscaler", None)
@@ -122,7 +122,7 @@ class EngineParts:
             assign(self._zero, "loss_scale", scale)
 
     def weights(self, parameter: Any) -> tuple[int, Tensor] | None:
-        """Returns the part of a parameter that this rank's optimizer updates, and its offset, at stages 1 and 2.
+        """Returns the offset and the values of the part of a parameter that this rank updates, at stages 1 and 2.
 
         Returns None if other ranks update the whole parameter.
         """
@@ -140,16 +140,16 @@ class EngineParts:
     def note_norm(self, parameter: Any, gradient: Tensor) -> None:
         """Updates the stored norm of a changed gradient at stages 1 and 2.
 
-        If the optimizer is offloaded, DeepSpeed computes the norms earlier, in the backward pass.
+        Only an offloaded optimizer has such norms: DeepSpeed computes them in the backward pass, before the change.
         """
         if self._has_norms:
             identity = attribute(self._zero, "get_param_id")(parameter)
             attribute(self._zero, "norm_for_param_grads")[identity] = gradient.norm()
 
     def drop_gradients(self) -> None:
-        """Clears gradients that DeepSpeed keeps after a step at stages 1 to 3.
+        """Clears gradients that DeepSpeed would keep after a step at stages 1 to 3.
 
-        DeepSpeed keeps changed gradients of parameters that had no gradient.
+        These are gradients that were changed although the backward pass gave the parameter none.
         """
         held = "fp32_partitioned_groups_flat" if self._stage == 3 else "single_partition_of_fp32_groups"
         gradients = [group.grad for group in attribute(self._zero, held) if group.grad is not None]

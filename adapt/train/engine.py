@@ -28,7 +28,7 @@ compile_no_collective()
 warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
 
 _REDUCED_ELEMENTS = 4_000_000
-"""Number of gradient elements that stage 0 sums over ranks at once."""
+"""Number of gradient elements that stage 0 sums over ranks in one call."""
 Offload = Literal["none", "optimizer", "all"]
 
 
@@ -79,7 +79,7 @@ class Engine:
         self._adamw = build_optimizer(model, training, zero_stage > 0, splits_head)
         names = {parameter: name for name, parameter in model.named_parameters()}
         self._trained = {names[p]: p for group in self._adamw.param_groups for p in group["params"]}
-        # before ZeRO divides the parameters
+        # counted before ZeRO divides the parameters
         self._sizes = {name: parameter.numel() for name, parameter in self._trained.items()}
         self._engine, *_ = deepspeed.initialize(
             model=model,
@@ -106,7 +106,7 @@ class Engine:
         return torch.device(self._engine.device)
 
     def begin_pass(self, is_last: bool) -> None:
-        """Tells DeepSpeed whether the next pass is the last of its step. The number of passes per step may change."""
+        """Tells DeepSpeed whether the next pass is the last of its step. Steps may have different numbers of passes."""
         self._engine.set_gradient_accumulation_boundary(is_last)
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -122,7 +122,7 @@ class Engine:
     def _reduce(self) -> None:
         """Averages gradients over ranks at stage 0, in pieces.
 
-        DeepSpeed would copy all gradients at once, even with one rank.
+        DeepSpeed's own reduction would copy all gradients together, even with one rank.
         """
         for parameter in self._trained.values():
             if parameter.grad is None:
@@ -160,7 +160,7 @@ class Engine:
     def _clip(self) -> float:
         """Unscales, checks and clips gradients before the step at stage 0, where DeepSpeed does none of this.
 
-        Returns the norm before clipping, which is infinite if it is not finite.
+        Returns the norm before clipping. Returns infinity if the norm is infinite or NaN.
         """
         if self.scale:
             for parameter in self._trained.values():
@@ -289,7 +289,7 @@ class Engine:
             return
         with self._inside.loading_by_parameter():
             self._read(parts)
-        # at stage 3, all parameters share one step counter, which each of them would increment
+        # gives each parameter its own step counter: at stage 3, all share one, which each parameter would increment
         for state in self._adamw.state.values():
             state["step"] = state["step"].to(state["exp_avg"].device, copy=True)
 

@@ -1,4 +1,4 @@
-"""Passes errors of a rank to the user, with their causes even if they pass between processes."""
+"""Passes errors of a rank to the user, and keeps the causes of errors that are sent between processes."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from adapt.support.versions import untried
 
 @contextmanager
 def portable_errors() -> Iterator[None]:
-    """Converts errors of the block so that they can be sent to another process, where the chain of causes is lost.
+    """Converts errors of the block before they are sent to another process, because sending loses the chain of causes.
 
     If one of our own errors is among the causes, that error is raised. An error that cannot be unpickled becomes a
     RuntimeError with its text.
@@ -34,7 +34,7 @@ def portable_errors() -> Iterator[None]:
 def _travels(error: Exception) -> bool:
     """Returns whether an error can be pickled and unpickled.
 
-    Some classes of errors cannot, because they need arguments that the error does not store.
+    Some errors cannot be unpickled, because their class needs arguments that the error does not store.
     """
     try:
         cloudpickle.loads(cloudpickle.dumps(error))

@@ -1,8 +1,10 @@
-"""A private process group for ranks that all run on this machine. They meet in a file, and listen only on loopback.
+"""Starts a private process group for ranks that all run on this machine.
 
-With Ray Train's own backend, rank 0 would open PyTorch's TCPStore, which listens on all interfaces and requires no
-token. Rank 0 also records the placement group, so that the driver can free its resources if Ray Train's controller was
-killed. Ray Train itself frees them through the dashboard, which a Ray that the job started does not have.
+The ranks find each other through a file, and listen only on loopback. With Ray Train's own backend, rank 0 would open
+PyTorch's TCPStore, which listens on all interfaces and requires no token.
+
+Rank 0 also records Ray's placement group, so that the driver can free its cores and GPUs if Ray Train's controller was
+killed. Ray Train itself would free them through Ray's dashboard, which does not run if the job started Ray.
 """
 
 import os
@@ -72,7 +74,7 @@ def free_reserved(folder: Path) -> None:
 
 
 def _begin(rank: int, world: int, backend: str, store: str, timeout_s: int) -> None:
-    """Joins the process group. Each rank calls it."""
+    """Joins the process group. Each rank calls this function."""
     import torch.distributed as dist
 
     if rank == 0 and (reserved := get_current_placement_group()):
@@ -89,6 +91,7 @@ def _begin(rank: int, world: int, backend: str, store: str, timeout_s: int) -> N
         GLOO_SOCKET_IFNAME=_LOOPBACK,
         NCCL_SOCKET_IFNAME=_LOOPBACK,
     )
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as in Ray Train: a collective that hangs times out
+    # as in Ray Train, so that a collective that hangs times out
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(backend, f"file://{store}", rank=rank, world_size=world, timeout=timeout)

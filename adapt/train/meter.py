@@ -107,7 +107,7 @@ class Utilization:
     """Model FLOPs utilization (MFU; Chowdhery et al., arXiv 2204.02311).
 
     The MFU is the FLOP/s that training the model needs, divided by the FLOP/s that the devices reach when they
-    multiply large matrices. The latter is measured at the start.
+    multiply large matrices. The rate of the devices is measured when the training starts.
     """
 
     needed: float
@@ -130,7 +130,7 @@ class Utilization:
         return cls(training_flops(size, work), training_flops(size, work, recompute), peak.item())
 
     def mfu(self, tokens_per_s: float) -> float:
-        """Returns the MFU of a run at this speed, which is between 0 and about 1."""
+        """Returns the MFU, a number between 0 and about 1, of a run at this speed."""
         return self.needed * tokens_per_s / self.peak
 
     def added(self, report: dict[str, Any]) -> dict[str, Any]:

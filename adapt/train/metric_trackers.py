@@ -101,7 +101,7 @@ class Trackers:
     def _give_up(self) -> None:
         """Closes all trackers after a failure.
 
-        Their errors are ignored, because the error of the run is more important.
+        Errors of trackers are ignored, because the error of the run is more important.
         """
         for tracker in self._trackers:
             with suppress(Exception):
@@ -127,7 +127,7 @@ def _open(job: TrainingRun, step: int) -> list[Tracker]:
 
 
 def _name(job: TrainingRun, step: int) -> str:
-    """Returns the run's name in MLflow and W&B. It is new if training starts at step 0, else it is the stored name.
+    """Returns the run's name in MLflow and W&B: a new name for a start at step 0, else the stored name.
 
     Trackers accept each step only once, so a training that starts again under the same key needs a new name.
     """
@@ -150,7 +150,7 @@ def _shown(value: Any) -> Any:
 class File:
     """Writes metrics as JSON lines.
 
-    At the start, incomplete lines are removed, and lines of steps after the checkpoint that the run resumes from.
+    At the start, removes incomplete lines, and lines of steps after the checkpoint from which the run resumes.
     """
 
     def __init__(self, path: Path, step: int) -> None:

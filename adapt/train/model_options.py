@@ -17,7 +17,7 @@ from adapt.train.worker_process import keep_freed_memory
 
 
 def apply_options(model: PreTrainedModel, training: TrainingConfig, device: torch.device) -> None:
-    """Speeds up a model on CPUs, and checkpoints or compiles its layers as configured. Changes the model in place.
+    """Turns on gradient checkpointing and compilation as configured, and speeds up CPUs. Changes the model in place.
 
     Args:
         model: model that no engine has wrapped yet.
@@ -57,14 +57,14 @@ def freeze(model: PreTrainedModel, training: TrainingConfig) -> None:
 
 
 def checkpoint(model: PreTrainedModel) -> None:
-    """Stores only the input of each layer, and runs the layer again in the backward pass (Chen et al., 1604.06174).
+    """Makes each layer store only its input, and run again in the backward pass (Chen et al., arXiv 1604.06174).
 
     Raises:
         ModelError: the architecture does not support gradient checkpointing.
     """
     if not model.supports_gradient_checkpointing:
         raise unsupported_option(model, "training.gradient_checkpointing")
-    # The reentrant variant needs inputs with gradients, and breaks hooks.
+    # uses the variant that is not reentrant, because the other one needs inputs with gradients, and breaks hooks
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 

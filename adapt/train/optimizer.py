@@ -1,4 +1,4 @@
-"""The optimizer: AdamW, AdamW with update clipping, and the choice of parameters that get weight decay."""
+"""Builds the optimizer, AdamW with or without update clipping, and chooses the parameters that get weight decay."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from adapt.model.masked_updates import has_held_rows
 from adapt.model.trainable import rate_factors
 
 FACTOR = "rate_factor"
-"""Key in a parameter group for the group's factor of the learning rate."""
+"""Key in a parameter group: the factor by which the group's learning rate differs from the step's."""
 IS_HEAD = "is_head"
-"""Key in a parameter group for whether its parameters belong to a language-model head that is trained first."""
+"""Key in a parameter group: whether its parameters belong to a language-model head that is trained first."""
 
 
 def build_optimizer(
@@ -110,7 +110,7 @@ class StableAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Takes a step of all groups whose parameter has a gradient. ZeRO steps one group at a time."""
+        """Updates the groups whose parameter has a gradient, because ZeRO sets gradients of one group at a time."""
         groups = self.param_groups
         self.param_groups = [group for group in groups if any(p.grad is not None for p in group["params"])]
         rates = [group["lr"] for group in self.param_groups]

@@ -21,7 +21,7 @@ R = TypeVar("R")
 Share: TypeAlias = list[tuple[int, np.ndarray]]
 """Batches of rows, as pairs of the batch's number and an array of rows."""
 OnRows: TypeAlias = "Callable[[torch.device, str, Share], R]"
-"""Function of a device, the precision of the computation, and some of the batches."""
+"""Function whose arguments are a device, the precision of the computation, and some of the batches."""
 
 
 def batches_of(rows: np.ndarray, size: int) -> Share:
@@ -32,8 +32,9 @@ def batches_of(rows: np.ndarray, size: int) -> Share:
 def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: int = 1) -> tuple[list[R], float]:
     """Calls a function on batches of rows, divided among one Ray task per worker.
 
-    Each batch is computed by a single task, so that its result does not depend on the number of tasks. It does not
-    depend on the device either: if precision `auto` differs between devices, all batches are computed again in fp32.
+    Each batch is computed by a single task, so the result does not depend on the number of tasks. The result does
+    not depend on the devices either: if they resolve precision `auto` differently, all batches are computed again in
+    fp32.
 
     Args:
         function: function of a module, or a `partial` of such a function.

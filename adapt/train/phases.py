@@ -2,7 +2,7 @@
 
 Phases follow one another in one run, as in the pre-training of ModernBERT (arXiv 2412.13663) and mmBERT (arXiv
 2509.06888, masking 30%, then 15%, then 5%). Weights, the optimizer's moments and its step count go on from phase to
-phase, so that no phase but the first needs a warm-up. Each phase has its own learning rate, objective, mixture, batch
+phase, so that only the first phase needs a warm-up. Each phase has its own learning rate, objective, mixture, batch
 and sequence length. This module loads no heavy library, because plans use it too.
 """
 
@@ -37,8 +37,8 @@ class Phase:
     number: int
     """Number of the phase, from 1."""
     config: Config
-    """Configuration with the phase's own values, without phases. Its length limits are those of the phase, or, if the
-    phase is a share of the run, those of the whole run."""
+    """Configuration with the phase's own values, without `training.phases`. It has the length limits of the phase, or
+    of the whole run if the phase is a share of the run."""
     share: tuple[float, float] | None
     """Begin and end of the phase in the run, as shares from 0 to 1. None if the phase has its own length."""
 
@@ -71,12 +71,12 @@ class Phase:
 
 
 PHASE_COLUMNS = ("steps", "tokens", "learning rate", "objective", "batch x length")
-"""Headers of the cells of a phase."""
+"""Column headers of the tables of phases."""
 
 
 @dataclass(frozen=True)
 class PhaseFigures:
-    """A phase of a run, with the losses of its model on held-out text if it has finished."""
+    """Figures of a phase of a run, for tables. If the phase has finished, they include losses on held-out text."""
 
     steps: int
     """Optimizer steps of the phase."""
@@ -89,7 +89,7 @@ class PhaseFigures:
     objective: str
     """Objective of the phase."""
     mask_fraction: float | None
-    """Share of the tokens that are predicted. None for next tokens."""
+    """Share of the tokens that are predicted. None if the objective predicts next tokens."""
     sequence_length: int
     global_batch_size: int
     losses: dict[str, Less[float | None]] = field(default_factory=dict)
@@ -293,7 +293,7 @@ def _tokens(phase: PhaseConfig, training: TrainingConfig) -> int:
 
 
 def _run_tokens(training: TrainingConfig) -> int:
-    """Returns the number of tokens of a run in which only some phases are given as shares.
+    """Returns the number of tokens of a run in which some, but not all, phases have a length as a share of the run.
 
     Raises:
         ConfigError: the number depends on the corpus or the model.
@@ -373,7 +373,8 @@ def _limits(
 ) -> dict[str, Any]:
     """Returns the length limits of a phase.
 
-    If the run is limited by steps, and the phase has more or fewer tokens per step, the phase gets its share of tokens.
+    If the run has a limit of steps, but the phase has another number of tokens per step than the run, the limit is
+    converted to tokens, so that the phase gets its share of the run's tokens.
     """
     if share is None:
         return {"max_steps": phase.steps, "max_tokens": phase.tokens, "max_flops": None, "epochs": None}

@@ -66,7 +66,7 @@ class RankedRun:
     told: dict[str, Any]
     """Argument of the function."""
     folder: Path
-    """Folder of the stage, on storage that all nodes share. Ranks write metrics and notices to it."""
+    """Folder of the stage, on storage that all nodes share. Ranks write metrics and messages to it."""
     name: str
     """Name of the run and of its folder of checkpoints. A restarted run finds its checkpoints by this name."""
     resources: ResourcesConfig
@@ -155,7 +155,7 @@ def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
         while thread.is_alive():
             thread.join(0.2)  # a short wait, so that ctrl-C is noticed
     except KeyboardInterrupt:
-        if library.is_active():  # outside of the library, the process ends, and Ray with it
+        if library.is_active():  # in a program that uses the library; otherwise, Ray ends with the process
             disconnect()
         raise
     if errors:

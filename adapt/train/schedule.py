@@ -64,7 +64,7 @@ def shapes_of(training: TrainingConfig, steps: int) -> tuple[Shape, ...]:
 
 
 def steps_for(training: TrainingConfig, tokens: int) -> int:
-    """Returns the number of steps after which a run has had this many tokens, if all rows are full."""
+    """Returns the number of steps after which a run has read `tokens` tokens, if all rows are full."""
     for shape in shapes_of(training, sys.maxsize):
         if tokens <= shape.tokens:
             return shape.first + ceil(tokens / shape.step_tokens)
@@ -73,7 +73,7 @@ def steps_for(training: TrainingConfig, tokens: int) -> int:
 
 
 def rows_of(tokens: int, training: TrainingConfig) -> int:
-    """Returns the number of rows that a number of tokens of a source fill. The last row may be short."""
+    """Returns the number of rows into which `tokens` tokens of a source are cut. The last row may be short."""
     return ceil(tokens / training.sequence_length)
 
 
@@ -115,7 +115,7 @@ def _check_ramps_end(training: TrainingConfig, steps: int) -> None:
     """Refuses a ramp that does not end before the last step.
 
     Raises:
-        ConfigError: names the ramp, and its end and the length of the run in tokens.
+        ConfigError: the ramp ends too late. The message names its end and the length of the run [tokens].
     """
     for name in ("batch_ramp", "length_ramp"):
         if not (ramp := getattr(training, name)):
@@ -152,7 +152,7 @@ def worlds(training: TrainingConfig, workers: Workers) -> list[int]:
 
 
 def common_batch(training: TrainingConfig) -> int:
-    """Returns the greatest common divisor of the global batch sizes of a run, which has several with a ramp."""
+    """Returns the greatest common divisor of a run's global batch sizes. A run with a batch ramp has several sizes."""
     return gcd(training.global_batch_size, *(size for _, size in training.batch_ramp))
 
 
@@ -167,8 +167,8 @@ def micro_batch(training: TrainingConfig, workers: Workers, most: int | None = N
         training: training settings.
         workers: number or range of training processes. For a range, the number of passes is that of the fewest
             workers.
-        most: largest number of sequences per pass. None stands for the configured number, or with `auto` for all
-            sequences of a worker's share (see `adapt.train.capacity.memory`).
+        most: largest number of sequences per pass. None means the configured number or, with `auto`, all sequences
+            of a worker's share (see `adapt.train.capacity.memory`).
 
     Raises:
         ConfigError: the global batch cannot be shared equally among the workers.
@@ -226,7 +226,7 @@ def cooldown_start(training: TrainingConfig, steps: int) -> int:
 
 
 def branch_step(training: TrainingConfig, steps: int) -> int | None:
-    """Returns the step after which `wsd` saves the state for longer runs (`adapt.train.checkpoints.branch`), if any."""
+    """Returns the step after which `wsd` saves a state for longer runs (`adapt.train.checkpoints.branch`), or None."""
     return cooldown_start(training, steps) or None if training.schedule == "wsd" else None
 
 

@@ -49,7 +49,7 @@ class Stretch:
 
     @property
     def shift(self) -> int:
-        """Number of samples by which the stretch is ahead of a run that has had batches of this size from step 0."""
+        """Number of samples that this run has read in excess of a run with batches of this size from step 0."""
         return self.sample - self.first * self.global_batch_size
 
     @cached_property
@@ -69,7 +69,7 @@ class TrainingRun:
 
     config: Config
     key: str
-    """Key of the stage. It also names the Ray Train run, so that a restarted job finds its checkpoints."""
+    """Key of the stage. Its first digits name the Ray Train run, so that a restarted job finds its checkpoints."""
     folder: str
     """Folder of the stage."""
     corpora: tuple[str, ...]
@@ -89,7 +89,7 @@ class TrainingRun:
     past: Mapping[str, str] = field(default_factory=dict)
     """Folders of earlier results that the method needs, keyed by the names that the method uses for them."""
     base: str = ""
-    """Folder of the model that the first domain of the sequence started from. Empty if it is `pretrained`."""
+    """Folder of the model that the first domain of the sequence started from. Empty if that model is `pretrained`."""
     number: int | None = None
     """Number of the domain in a sequence, from 1."""
     domain: str = ""
@@ -109,7 +109,7 @@ class TrainingRun:
 
 @dataclass
 class Progress:
-    """Counts of a run. Besides weights, optimizer and seed, a resumed run needs only these."""
+    """Counts of a run. A resumed run needs only these counts, besides weights, optimizer state and seed."""
 
     step: int = 0
     """Number of completed steps."""
@@ -146,5 +146,6 @@ def tell(folder: Path, message: str) -> None:
         folder: folder of the stage.
         message: message that the driver prints.
     """
-    with suppress(OSError), (folder / NOTICE_FILE).open("a") as file:  # the training is more important than a notice
+    # ignores errors, because the training is more important than a message
+    with suppress(OSError), (folder / NOTICE_FILE).open("a") as file:
         file.write(json.dumps({"said": message}) + "\n")

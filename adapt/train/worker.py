@@ -190,7 +190,7 @@ class RankParts:
         return self.utilization.added(metrics) if self.utilization else metrics
 
     def figures(self, progress: Progress) -> dict[str, Any]:
-        """Returns the final counts for the stage's record. All ranks must call it."""
+        """Returns the final counts and figures for the stage's record. All ranks must call this method."""
         peak, own = peak_memory(self.loop.engine.device), progress.own_tokens
         figures = {**asdict(progress), "own_tokens": own, **self.resources, "peak_memory_bytes": peak}
         if self.utilization:
@@ -200,7 +200,10 @@ class RankParts:
 
 
 def _mean_context(job: TrainingRun, document_length: float | None) -> float:
-    """Returns the mean number of tokens that a token can attend to, which is the length of its row or document."""
+    """Returns the mean length of the rows in which tokens attend to each other [tokens].
+
+    With a length ramp, a row counts as at most `document_length`, and the mean is over the tokens of all rows.
+    """
     if not job.config.training.length_ramp:
         return job.config.training.sequence_length
     lengths = [(sum(stretch.rows) * stretch.sequence_length, stretch.sequence_length) for stretch in job.stretches]
@@ -209,7 +212,7 @@ def _mean_context(job: TrainingRun, document_length: float | None) -> float:
 
 
 def _with_padding_told(batches: Iterator[Columns], parts: RankParts, folder: Path) -> Iterator[Columns]:
-    """Tells the user how much of the computation is padding, if documents are rows, and returns the same batches.
+    """Returns `batches` unchanged. If each row is one document, tells the user the share of padding in the computation.
 
     The padding is measured on the rank's part of the first global batch, and is also written to the stage's record.
     """
@@ -244,7 +247,7 @@ def rank_device(local_world: int, trainings: int = 1) -> torch.device:
 
 
 def _setting(job: TrainingRun, method: Method, device: torch.device, world: int, precision: str) -> Setting:
-    """Builds the method's setting. The length of the training is set only if the method depends on it."""
+    """Builds the method's setting. The setting has the length of the training only if the method depends on it."""
     config, start = job.config, job.pretrained
     kind, options = OBJECTIVES.load(config.objective.kind), objective_options(config)
 
@@ -285,7 +288,7 @@ def _cut_short(method: Method, done: int, steps: int) -> str:
 
 
 def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> AbstractContextManager[Iterator[Columns]]:
-    """Opens the stream of this rank's shares of the global batches, starting at a step."""
+    """Opens the stream of this rank's shares of the global batches, starting at step `first_step`."""
     context = ray.train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
     if job.online:

@@ -69,9 +69,9 @@ class CoreWait:
         self._seen = _times()
 
     def share(self) -> float | None:
-        """Returns the share of waiting since the last call, between 0 and 1.
+        """Returns the share of time since the last call that threads waited for a core, between 0 and 1.
 
-        Returns None if Linux does not count or if no thread ran or waited. Threads that have ended are left out.
+        Returns None if Linux does not count the time or if no thread ran or waited. Leaves out threads that have ended.
         """
         before, self._seen = self._seen, _times()
         spent = [
@@ -140,9 +140,9 @@ def die_with_parent() -> None:
 
 @contextmanager
 def only_run(folder: Path, rank: int) -> Iterator[None]:
-    """Makes rank 0 wait until rank 0 of an earlier run has ended, which may be orphaned on another node.
+    """Makes rank 0 wait until rank 0 of an earlier run has ended.
 
-    The other ranks then wait for rank 0.
+    The earlier rank 0 may still run on another node after its driver died. The other ranks wait for the new rank 0.
 
     Args:
         folder: folder of the stage.

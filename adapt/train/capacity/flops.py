@@ -69,7 +69,7 @@ def forward_flops(size: ModelSize, work: Workload) -> float:
 def layer_flops(size: ModelSize, context: float) -> float:
     """Returns the FLOPs per token of the layers: their matrices, attention scores, and weighted sums of values.
 
-    Causal attention counts in full, as is usual.
+    Causal attention counts like attention to all tokens of the context, as is usual.
     """
     return 2 * size.layer_parameters + 4 * size.attention * context * size.layers
 

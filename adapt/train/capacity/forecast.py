@@ -31,7 +31,7 @@ class Forecast:
     """Source of `rate`, in words."""
     price_per_hour: float | None = None
     missing: list[str] = field(default_factory=list)
-    """Names of the facts that the missing values depend on, in words."""
+    """Descriptions of the unknown facts because of which some values are None."""
 
     @property
     def device_hours(self) -> float | None:
@@ -126,8 +126,8 @@ def may_fit(config: Config, model: Path) -> bool:
 def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | None, str]:
     """Returns the training speed of a device [FLOP/s] and its source in words.
 
-    The speed is that of the last training on such a device. Without such a training, it is an assumed part of the
-    matrix multiplication rate, which is measured now.
+    This is the speed of the last recorded training on a device of this kind. Without such a record, the function
+    measures the matrix multiplication rate, and returns an assumed part of it.
     """
     precision = device.precision(config.training.precision) if device else config.training.precision
     for record in sorted(store.records("train"), key=lambda record: record.started_at, reverse=True):

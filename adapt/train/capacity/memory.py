@@ -21,7 +21,7 @@ from adapt.train.schedule import common_batch, micro_batch
 
 GIB = 2**30
 BUCKET = 50_000_000
-"""Number of elements that ZeRO 1 to 3 sum over ranks at once.
+"""Number of gradient elements that ZeRO 1 to 3 sum over ranks in one call.
 
 One fp32 bucket of this size is reserved. DeepSpeed's default is ten times as large, which takes 2 GB per device.
 """
@@ -51,7 +51,7 @@ _RELATIVE = 512
 LONG = 1024
 """Document length up to which CPUs store attention weights [tokens].
 
-With dropout, CPUs store them at any length (see adapt.model.packing.attention).
+With dropout, CPUs store attention weights at any length (see adapt.model.packing.attention).
 """
 
 
@@ -269,8 +269,8 @@ class Fit:
 def fit(config: Config, size: ModelSize, device: Device, document_length: float | None = None) -> Fit:
     """Returns the micro-batch and the memory that it needs according to the estimate.
 
-    A configured micro-batch is used as it is. `auto` is the largest micro-batch that leaves 20% of the memory free, or
-    1 if none does.
+    A configured micro-batch is not changed. `auto` gives the largest micro-batch that leaves 20% of the memory free, or
+    1 if no micro-batch does.
 
     Args:
         config: configuration of the job.
@@ -363,7 +363,7 @@ def _nearest(config: Config, size: ModelSize, device: Device, document_length: f
 def _changes(config: Config, device: Device) -> Iterator[dict[str, object]]:
     """Yields changes of the configuration that save memory, least harmful first.
 
-    Most changes include earlier changes.
+    Most of the yielded dicts include the changes of earlier dicts.
     """
     changes: dict[str, object] = {}
     yield dict(changes)  # empty at first: only the micro-batch becomes automatic (see `_with`)

@@ -1,4 +1,4 @@
-"""Chooses the number of sequences per pass (micro-batch), which is tried on GPUs and equal on all ranks."""
+"""Chooses the number of sequences per pass (micro-batch). All ranks use the same number, and GPUs try it first."""
 
 import gc
 from collections.abc import Callable, Iterable
@@ -43,10 +43,9 @@ def passes(
 ) -> tuple[int, int]:
     """Returns the micro-batch and the number of passes per step, for the present number of ranks.
 
-    For `auto`, this is the largest micro-batch that fits by the estimate. If the device is a GPU, the micro-batch is
-    also tried on it. Then the smallest micro-batch of all ranks is used. The estimate is based on the device's total
-    memory instead of its free memory, so that a restarted run makes the same decision. All ranks must call this
-    function.
+    With `auto`, each rank takes the largest micro-batch that fits according to the memory estimate. A GPU also tries
+    it. All ranks then use the smallest of these micro-batches. The estimate is based on the device's total memory
+    instead of its free memory, so that a restarted run makes the same decision. All ranks must call this function.
 
     Args:
         config: configuration of the job.
@@ -79,7 +78,8 @@ def passes(
 
         size = largest_that_runs(run, candidates)
         if is_first:
-            (folder / PASS_FILE).unlink(missing_ok=True)  # a kill between trial and training has another cause
+            # removes the record of the trial, which would be blamed for a kill between trial and training
+            (folder / PASS_FILE).unlink(missing_ok=True)
     return _cut(training, resources.workers, least_of_ranks(size, place.device))
 
 
@@ -93,7 +93,7 @@ def _cut(training: TrainingConfig, workers: Workers, most: int | None = None) ->
 
 
 def _beyond_the_bare_model(memory: Memory, parameters: int) -> int:
-    """Returns the engine's memory without fp32 weights and gradients, which a trial pass also needs [bytes]."""
+    """Returns the memory that the engine needs in addition to fp32 weights and gradients of a bare model [bytes]."""
     held = memory.parameters + memory.gradients + memory.optimizer + memory.buffers
     return max(0, int(held) - 8 * parameters)
 

@@ -5,7 +5,7 @@ Schedule `wsd` stores the state before the cooldown.
 A longer run with the same settings takes exactly the same steps up to that state, because the order of data, masks and
 dropout are functions of (seed, step). The longer run therefore starts from the state (constant rate with cooldowns,
 Hägele et al., arXiv 2405.18392). A run whose method or mixture depends on the length of the run always starts at step
-0. The identity of the method or mixture declares the dependence.
+0. The method or mixture declares this in the stage's key.
 """
 
 import json
@@ -30,7 +30,7 @@ from adapt.train.training_run import CHECKPOINTS, as_inherited
 BRANCHES = "branch"
 """Subfolder of a training stage with the state at the start of the cooldown. The state is never pruned."""
 DEPENDS_ON_LENGTH = "depends_on_length"
-"""Key in the identity of a method or a mixture whose steps depend on the length of the training."""
+"""Entry of a stage's key by which a method or a mixture declares that its steps depend on the training's length."""
 _LENGTH = ("max_steps", "max_tokens", "max_flops", "epochs", "cooldown_fraction")
 
 
@@ -125,12 +125,13 @@ def start_from_branch(
 
 
 def _fault(branch: Branch, secret: Secret) -> str | None:
-    """Returns why a state of another run cannot be used; None if it can."""
+    """Returns the reason why a state of another run cannot be used; None if the state can be used."""
     theirs = Sealing(secret, sealed_run(branch.record.path, branch.record.key[:8]))
     sealed = digests_of(branch.folder)
     if fault := forgery_in(branch.folder, theirs) or content_fault(branch.folder, sealed):
         return fault
-    if not sealed:  # an unsigned state of an earlier version: links would change the time that shows its age
+    if not sealed:
+        # signs a state of an earlier version before it is linked, because links change the time that shows its age
         reseal(branch.folder, branch.folder.name, theirs)
     return None
 
@@ -143,7 +144,7 @@ def _last_state(record: Record) -> Path | None:
 def depends_on_length(what: Mapping[str, Any]) -> bool:
     """Returns whether a training declares that its steps depend on its length.
 
-    The declaration is in the identity of the training's method or mixture.
+    The declaration is in the part of `what` about the method or the mixture.
     """
     return any(what.get(part, {}).get(DEPENDS_ON_LENGTH, False) for part in ("method", "mixture"))
 
@@ -167,7 +168,7 @@ def _but_for_length(version: int, what: Mapping[str, Any], inputs: Mapping[str, 
 
 
 def _same_rates(branch: Branch, training: TrainingConfig, steps: int, first: int) -> bool:
-    """Returns whether a run up to step `steps` has the same learning rates up to the state of the branch."""
+    """Returns whether a run up to step `steps` and the run of a branch have equal learning rates up to the branch."""
     theirs, last = TrainingConfig(**branch.record.what["training"]), branch.record.metrics["steps"]
     return branch.step <= steps and all(
         learning_rate(training, step, steps - first) == learning_rate(theirs, step, last - first)
@@ -176,7 +177,7 @@ def _same_rates(branch: Branch, training: TrainingConfig, steps: int, first: int
 
 
 def _link(source: Path, run_folder: Path, sealing: Sealing) -> None:
-    """Copies a state, and resets its time and cost to 0.
+    """Copies a state, and sets the time and cost in the copy to 0.
 
     Files are hard links where possible, because they never change.
     """

@@ -37,11 +37,11 @@ class Checkpoints:
     """Saves and loads the checkpoints of one run.
 
     Args:
-        engine: engine, whose model and optimizer are saved.
-        method: method, whose state is saved if it has one.
+        engine: holds the model and the optimizer, which are saved.
+        method: method of the training. Its state, if it has one, is saved.
         run_folder: folder of the Ray Train run, in which checkpoints are stored.
         sealing: signs checkpoints, and verifies them before they are loaded.
-        branches: folder on the same storage for the state after `branch_step`, which is never pruned.
+        branches: folder on the same storage for the state after `branch_step`. This state is never pruned.
         branch_step: step after which a longer run can continue (see `adapt.train.checkpoints.branch`).
     """
 
@@ -58,7 +58,7 @@ class Checkpoints:
     def arriving(self) -> Iterator[None]:
         """Delays an error of the block until the last checkpoint is stored.
 
-        The error ends the ranks, which upload the checkpoint.
+        Otherwise, the error would end the ranks before they have uploaded the checkpoint.
         """
         try:
             yield
@@ -92,7 +92,7 @@ class Checkpoints:
         self._sent.append(self.run_folder / folder_name(progress.step))
 
     def load(self) -> Progress:
-        """Restores the newest complete checkpoint, if there is one. It may have been written with other resources.
+        """Restores the newest complete checkpoint, if there is one. Other resources may have written it.
 
         Raises:
             CheckpointError: the files of the checkpoint are not those that the run wrote. The checkpoint was removed.
@@ -142,8 +142,8 @@ class Checkpoints:
 def _keep(folder: Path, target: Path) -> None:
     """Copies the shares of all ranks to `target`.
 
-    This happens before the checkpoint of the step is stored, because a run that resumes from it would never write the
-    copy.
+    The copy is written before the checkpoint of the step is stored, because a run that resumes from that checkpoint
+    would never write the copy.
     """
     if dist.get_rank() == 0:
         shutil.rmtree(target, ignore_errors=True)  # an existing folder is incomplete or was left by crashed ranks

@@ -1,9 +1,9 @@
 """Converts a checkpoint to one folder per parameter, which any number of ranks can load at any ZeRO stage.
 
-DeepSpeed's universal checkpoints do only a part of this. They do not support stage 0, and can be loaded only at the
+DeepSpeed's "universal" checkpoints do only a part of this. They do not support stage 0, and can be loaded only at the
 stage that wrote them (1 and 2 count as one stage). At stage 3, they give every parameter the weight decay of the first
-group. DeepSpeed therefore only joins the shards here, and this module adds the files that DeepSpeed's loaders need at
-any stage.
+parameter group. Here, DeepSpeed therefore only joins the shards, and this module adds the files that DeepSpeed's
+loaders need at any stage.
 """
 
 import os
@@ -89,7 +89,7 @@ def taken_apart(folder: Path, zero_stage: int, names: Sequence[str]) -> Iterator
         try:
             yield Path(
                 [path for path, _ in by_rank[: dist.get_rank() + 1] if path][-1]
-            )  # the ranks of a machine are consecutive
+            )  # the folder of this rank's machine, because the ranks of a machine are consecutive
         finally:
             dist.barrier()
     finally:

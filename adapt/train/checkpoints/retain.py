@@ -1,9 +1,9 @@
 """Finds the complete checkpoints of a run by their files, and removes incomplete, forged and old ones.
 
-Ray Train has a list of checkpoints too, but overwrites it in place, seconds after the files. If a process is killed in
-between, the list is truncated or out of date. Therefore, each rank seals its share with a list of its files
-(`adapt.train.checkpoints.seal`). A checkpoint is whole if the seals of all ranks exist and every file has the listed
-size.
+Ray Train also keeps a list of checkpoints. It overwrites this list seconds after it has stored a checkpoint, so the
+list is out of date or truncated if a process is killed before or during this. Therefore, each rank seals its share
+with a list of its files (`adapt.train.checkpoints.seal`). A checkpoint is whole if the seals of all ranks exist and
+every file has the listed size.
 """
 
 import json
@@ -92,7 +92,7 @@ def remove_forged(run_folder: Path, sealing: Sealing) -> None:
 def mend_run(run_folder: Path, sealing: Sealing) -> None:
     """Prepares a run's folder for a start. Removes incomplete and forged checkpoints, and an outdated list.
 
-    Ray Train would fail if its list of checkpoints named missing ones.
+    Ray Train would fail if its list named checkpoints that are missing.
 
     Raises:
         StorageError: as in `remove_forged`.

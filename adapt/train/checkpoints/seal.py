@@ -1,9 +1,9 @@
 """Seals of checkpoints: lists of files with sizes and digests, signed with the user's key.
 
-Each rank seals its share. A checkpoint is whole if the seals of all ranks exist and every file has the listed size. It
-is loaded only if, in addition, the seals are signed by this user's key for this run and step, there are no other
-files, and every file has the listed digest. Files of other users are therefore never read, and a flipped bit is
-detected.
+Each rank seals its share. A checkpoint is whole if the seals of all ranks exist and every file has the listed size. A
+whole checkpoint is loaded only if, in addition, the seals are signed by this user's key for this run and step, there
+are no other files, and every file has the listed digest. Files of other users are therefore never read, and a flipped
+bit is detected.
 
 Seals of earlier versions contain only sizes and have no signature. Such a checkpoint is accepted if none of its files
 has changed since the key was created.
@@ -21,7 +21,7 @@ from adapt.runner.secret import Secret
 
 
 def sealed_run(folder: Path, name: str) -> str:
-    """Returns the identity of a run: the digits of the stage's key in its folder's name, and the run's name."""
+    """Returns the identity of a run: the digits of the stage's key from the name of `folder`, and the run's name."""
     return f"{folder.name.rsplit('-', 1)[-1]}/{name}"
 
 
@@ -131,7 +131,7 @@ def _sign(
 
 
 def forgery_in(checkpoint: Path, sealing: Sealing) -> str | None:
-    """Returns why this user's job cannot have written a whole checkpoint for this run. Returns None if it did.
+    """Returns the reason why this user's job cannot have written a whole checkpoint for this run, else None.
 
     The content of files is not read: see `content_fault`.
     """
@@ -160,5 +160,5 @@ def digests_of(checkpoint: Path) -> dict[str, str]:
 
 
 def content_fault(checkpoint: Path, digests: Mapping[str, str]) -> str | None:
-    """Returns a description of the files of a checkpoint that do not have their digest. Returns None if all do."""
+    """Describes the files of a checkpoint whose content does not match `digests`. Returns None if all files match."""
     return named_faults(changed_files(checkpoint, digests)) or None

@@ -1,7 +1,7 @@
-"""Checkpoints between the regular ones: before the group of workers grows, and before a node leaves.
+"""Requests additional checkpoints: before the group of workers grows, and before a node leaves.
 
-The policy, in Ray Train's controller, requests a checkpoint by creating a file. Rank 0 looks for the file. It passes
-the request to the other ranks with the numbers that all ranks exchange in every step. Ray Train's public function
+The policy, in Ray Train's controller, requests a checkpoint by creating a file. Rank 0 looks for the file, and
+adds the request to the numbers that all ranks exchange in every step. Ray Train's public function
 `get_preemption_info` returns the nodes that are about to leave. Ranks wait for each other in this function, so they
 call it only every few seconds, after a step in which rank 0 has sent a flag.
 """
@@ -16,7 +16,7 @@ _LOOK_S = 1.0
 _ASK_S = 5.0
 """Time between two calls of Ray Train's function for nodes that are about to leave [s]."""
 _WISH, _ASK = 1, 2
-"""Flags that rank 0 sends in a step: a checkpoint is requested, and all ranks should call Ray Train."""
+"""Flags that rank 0 sends in a step. _WISH: a checkpoint is requested. _ASK: all ranks should now ask Ray Train."""
 _LAST_S = 30.0
 """Time before a node leaves at which a second checkpoint is saved, with the steps since the notice [s]."""
 _UNTOLD_S = 120.0
@@ -84,7 +84,7 @@ class CheckpointRequests:
         return said
 
     def hear(self, said: int) -> None:
-        """Takes the flags that rank 0 sent. All ranks call it in the same step."""
+        """Reads the flags that rank 0 sent. All ranks call this method in the same step."""
         self.heard = bool(said & _WISH)
         if said & _ASK:
             self._take_notice()
@@ -105,7 +105,7 @@ class CheckpointRequests:
         return bool(due)
 
     def _take_notice(self) -> None:
-        """Schedules a checkpoint at once if there is a new notice, and another one shortly before the node leaves."""
+        """If there is a new notice that a node leaves, schedules a checkpoint now, and one just before it leaves."""
         from ray.train import get_preemption_info
 
         if (noticed := get_preemption_info()) and noticed != self._noticed:

@@ -12,9 +12,9 @@ class Patience:
     """Waiting times before the number of workers changes."""
 
     settle_s: float = 5.0
-    """Time without a change in the possible number of workers, after which fewer than the maximum start [s]."""
+    """Time that the possible number of workers must stay the same before fewer than the maximum are started [s]."""
     look_s: float = 5.0
-    """Time between two checks for more room while training [s]."""
+    """Time between two checks whether the cluster has room for more workers, while training [s]."""
     looks: int = 4
     """Number of consecutive checks that must find more room before the group grows."""
 
