@@ -98,7 +98,10 @@ def similarities(samples: Mapping[str, Sequence[str]]) -> Similar:
 
 
 def word_overlaps(texts: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
-    """Returns, for each text, the share of its frequent words that each other text has too, in equally long samples."""
+    """Returns, for each text, the share of its frequent words that are also frequent in each other text.
+
+    All texts are first cut to the same number of words.
+    """
     words = min(sum(len(text.split()) for text in documents) for documents in texts.values())
     overlaps = similarities({name: _first_words(documents, words) for name, documents in texts.items()}).overlap
     return {

@@ -50,7 +50,7 @@ def ready(pretrained: Pretrained, causal: bool, shared_by: int = 1) -> Ready:
 
 
 def _device(shared_by: int) -> torch.device:
-    """Returns the GPU that the Ray task reserved, or the CPU, whose threads it then limits."""
+    """Returns the GPU that the Ray task reserved. Without a GPU, returns the CPU and limits the number of threads."""
     hide_unreserved_gpus()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
@@ -119,7 +119,7 @@ def filled_masks(
 def next_words(
     model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, device: torch.device
 ) -> list[dict[str, Any]]:
-    """Returns the text up to a word, the word, and a causal model's most probable predictions for some documents."""
+    """Returns, for some documents, the text before a word, the word, and a causal model's most probable predictions."""
     examples = []
     for ids, position in _chosen(tokenizer, sample, count, first=SHORTEST_PREFIX):
         text = f"{tokenizer.decode(ids[:position], skip_special_tokens=True)} …"

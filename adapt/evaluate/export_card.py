@@ -54,7 +54,7 @@ class Handover:
     text: Record
     """The record of the stage that prepared the training text."""
     is_of_tasks: bool
-    """Whether the training text consists of tasks' texts. If not, it is the corpus."""
+    """Whether the training text consists of the texts of tasks. If not, the training text is the corpus."""
     is_transductive: bool
     """Whether the training text includes the text of dev and test."""
     changes: Sequence[LossChange]
@@ -87,7 +87,8 @@ def loss_changes(before: Evaluation, after: Evaluation, samples: int, of: str = 
         before: the evaluation of the model before training.
         after: the evaluation of the model after training, on the same documents and masks.
         samples: number of bootstrap resamples.
-        of: what the losses are losses of, unless of predicted tokens.
+        of: what the model does instead of predicting tokens, such as replaced-token detection; empty if it predicts
+            tokens.
     """
     changes = []
     for text in get_args(Text):
@@ -189,7 +190,7 @@ def _random_parts(config: Config) -> list[str]:
 
 
 def _dropped(prepared: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the number of dropped documents of the training text for the model card, by reason."""
+    """Returns, for the model card, how many documents of the training text were dropped for which reasons."""
     kept = sum(prepared.get(name) or 0 for name in ("train_documents", "heldout_documents"))
     text = dropped_documents(kept, prepared.get("dropped") or {})
     return {"dropped": text} if text else {}
@@ -227,7 +228,7 @@ def _source(corpus: CorpusConfig) -> str:
 
 
 def _method(config: Config, training: Record) -> dict[str, Any]:
-    """Returns the method with its options, and the model that training started from if it is not the base model."""
+    """Returns the method with its options. If the training started from a model of an earlier training, names it."""
     start, kind, options = training.inputs.get("start.training"), config.method.kind, config.method_options
     before = {"began with the model of": start["path"]} if start else {}
     if kind == "plain":
@@ -419,6 +420,6 @@ def _per_byte(row: LossChange) -> list[str]:
 
 
 def perplexity(loss: Estimate) -> str:
-    """Formats the perplexity and its interval, which are the exponentials of the loss and of its interval's ends."""
+    """Formats the perplexity and its interval: the exponentials of the loss and of the ends of the loss's interval."""
     ends = [None if end is None else math.exp(end) for end in (loss.low, loss.high)]
     return Estimate(math.exp(loss.value), *ends).text(".2f")

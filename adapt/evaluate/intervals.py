@@ -1,8 +1,8 @@
 """Estimates mean losses per token and per byte of text, with bootstrap intervals over documents.
 
-Two tokenizers split a text differently, so models with different tokenizers are compared by loss per byte. With masked
-single tokens, a tokenizer that splits words into more pieces has an advantage, because the other pieces of a masked
-word are visible. `whole_word` masks all pieces of a word, so it is the fairer objective for this comparison.
+Two tokenizers split a text differently, so models with different tokenizers are compared by loss per byte. If
+single tokens are masked, a tokenizer that splits words into more pieces has an advantage, because the other pieces of a
+masked word are visible. `whole_word` masks all pieces of a word, so it is the fairer objective for this comparison.
 """
 
 from collections.abc import Callable, Sequence
@@ -84,7 +84,7 @@ class TextLosses:
         """Computes the loss in bits per byte of text: mean loss per token times predictable tokens per byte.
 
         A tokenizer with longer tokens has fewer tokens and a higher loss per token. This figure includes both effects.
-        For causal models, which predict every token, it is -log2 of the text's probability, divided by its length.
+        For causal models, which predict every token, this is -log2 of the text's probability, per byte of the text.
         """
         per_token = self.losses.sum(axis) / self.counts.sum(axis)
         bits: np.ndarray = BITS_PER_NAT * per_token * (self.predictable.sum(axis) / self.sizes.sum(axis))

@@ -1,4 +1,4 @@
-"""Measures how good a model's features are, by nearest-neighbour classification, without training."""
+"""Classifies texts by the labels of their nearest neighbours, to measure a model's features without training."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,7 +61,7 @@ def mean_features(
 def knn_accuracy(
     known: np.ndarray, labels: np.ndarray, queries: np.ndarray, truth: np.ndarray, neighbours: int
 ) -> float | None:
-    """Returns the share of texts that get the right label by the vote of their nearest neighbours (by cosine).
+    """Returns the share of test texts for whose label most of their nearest train texts (by cosine) vote.
 
     Args:
         known: features of the train texts [train, H].

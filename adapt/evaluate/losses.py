@@ -1,14 +1,14 @@
-"""Measures the held-out loss of a model for each document, for masked or causal models (Don't Stop Pretraining, t. 12).
+"""Measures the held-out loss of a masked or causal model on each document (Don't Stop Pretraining, table 12).
 
 The sample of documents is fixed, and the masks of a document depend only on its number in the corpus. All models with
-the same tokenizer predict the same tokens in the same contexts, so their differences can be paired by document.
+the same tokenizer predict the same tokens in the same contexts, so two models can be compared document by document.
 
 Some models have parts for each domain: adapters, prompts, masks or experts. They are measured with the parts of the
-text's domain, with those of the nearest domain, and, for experts, with their mixture (arXiv 2108.05036). In it, the
-probability of a document's t-th predicted token is sum_j w_j(t) p_j(x_t). p_j is the prediction with the expert of
-domain j. w_j(t) is the posterior of the domain: a uniform prior times the product of p_j(x_s) over the predictions
-s < t of the document, normalized. The paper has causal models only. Masked tokens are treated as predicted from left to
-right, and all experts see the unmasked tokens of the document.
+text's domain, with those of the nearest domain, and, for experts, with the mixture of all experts (arXiv 2108.05036).
+In the mixture, the probability of a document's t-th predicted token is sum_j w_j(t) p_j(x_t). p_j is the prediction
+with the expert of domain j. w_j(t) is the posterior of the domain: a uniform prior times the product of p_j(x_s) over
+the predictions s < t of the document, normalized. The paper has causal models only. Masked tokens are treated as
+predicted from left to right, and all experts see the unmasked tokens of the document.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -140,7 +140,7 @@ def heldout_losses(
 
 @dataclass(frozen=True)
 class DomainLosses:
-    """Losses on held-out documents, computed with the model's parts for their own domain and for other domains."""
+    """Losses on held-out documents of one domain, with the model's parts for this domain and for other domains."""
 
     losses: np.ndarray
     """Loss of each document, summed over its predictions [nats]."""
@@ -165,7 +165,7 @@ def losses_by_domain(
     """Measures the losses of documents with the model's parts for their own domain and for the nearest domain.
 
     Args:
-        model: the model. If it has parts for `domain`, they are in use afterwards.
+        model: the model. If it has parts for `domain`, these are active afterwards.
         objective: the objective whose loss is measured.
         sample: the documents.
         evaluation: sequence length and batch size.

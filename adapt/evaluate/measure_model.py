@@ -1,6 +1,6 @@
 """Stage `evaluate`: measures the losses of one model on held-out samples of some corpora, in a Ray task.
 
-The module also counts measured documents that the model was trained on, by comparing keys of documents. The count
+The module also compares keys of documents, to count the measured documents that the model was trained on. This count
 should be 0. This module does not import torch: the driver does not need it, and the task must hide GPUs before it
 imports torch.
 """
@@ -38,8 +38,9 @@ def call_on_device(function: Callable[..., T], resources: ResourcesConfig, *argu
 
 
 MADE_BY = {"export": "training", **dict.fromkeys(("train", "finetune", "merge", "top"), "start.training")}
-"""Names of inputs, keyed by kind of stage. The input leads to the model from which such a stage started.
-Merges have further inputs, `models.*`."""
+"""Name of the input that leads to the model from which a stage started, keyed by the kind of the stage.
+
+Merges have further inputs of this sort, `models.*`."""
 
 
 HEAD = "head"
@@ -89,7 +90,7 @@ def trained_on(maker: Record | None) -> list[Path] | None:
     before = maker.inputs.get(MADE_BY.get(maker.stage, ""))
     for made in [*([before] if before else []), *(merged if maker.stage == "merge" else [])]:
         record = load_record(Path(made["path"]))
-        if record and _from_elsewhere(record):  # earlier training texts are not known
+        if record and _from_elsewhere(record):  # its training texts are not known, so none are added
             continue
         earlier = trained_on(record)
         if earlier is None:
@@ -99,7 +100,7 @@ def trained_on(maker: Record | None) -> list[Path] | None:
 
 
 def _from_elsewhere(maker: Record) -> bool:
-    """Whether a stage changed a model that no stage trained: gave it a head, or drew its top layers anew."""
+    """Returns whether a stage gave a new head or new top layers to a model that no stage had trained."""
     return maker.stage == HEAD or (maker.stage == "top" and "start.training" not in maker.inputs)
 
 

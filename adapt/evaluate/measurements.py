@@ -29,7 +29,7 @@ BITS_PER_NAT = 1 / math.log(2)
 Text = Literal["domain", "general"]
 """Kind of text on which an adapted model is measured."""
 NOT_MEASURED = "fewer than two documents are held out (corpus.heldout_fraction, or the dev split for TAPT)"
-"""Reason that is shown if the loss on the domain is missing."""
+"""Reason that is shown if the loss on the domain was not measured."""
 FEWEST = 6
 """Smallest number of documents for an interval. With n documents, all values lie on the same side of the true median
 with probability 2^(1 - n), which is below 5% for n >= 6."""
@@ -75,14 +75,14 @@ class LossChange:
     change: Less[Estimate]
     """Change of the loss, after - before, paired by document [nats per predicted token]."""
     bits_per_byte_before: Less[float | None] = None
-    """Loss before the training [bits per byte of text], which compares models with different tokenizers. None if the
-    length of the texts is not known."""
+    """Loss before the training [bits per byte of text]. In this unit, models with different tokenizers can be compared.
+    None if the length of the texts is not known."""
     bits_per_byte_after: Less[float | None] = None
     """Loss after the training [bits per byte of text]; None if the length of the texts is not known."""
     overlap: Less[int | None] = None
     """Number of held-out documents that the model was trained on; None if it is not known."""
     of: str = ""
-    """What the loss is a loss of, such as replaced-token detection; empty for predicted tokens. Losses of different
+    """What the model does, such as replaced-token detection; empty if it predicts tokens. Losses of different
     kinds cannot be compared."""
     figures_before: dict[str, float] = field(default_factory=dict)
     """Further figures of the objective before the training (`TextLoss.figures`)."""
@@ -157,8 +157,8 @@ class Retrieved:
     """Mean cosine of the vectors of two different documents (Ethayarajh 2019, arXiv 1909.00512). It is 0 for isotropic
     vectors, and 1 for vectors of the same direction."""
     isoscore: More[float]
-    """IsoScore of the documents' vectors (Rudman et al. 2022, arXiv 2108.07344): about the share of dimensions that
-    vary equally, from 0 to 1."""
+    """IsoScore of the documents' vectors (Rudman et al. 2022, arXiv 2108.07344): roughly the share of
+    dimensions in which the vectors vary equally, from 0 to 1."""
     queries: int
     documents: int
     """Number of documents that were searched."""
@@ -249,7 +249,7 @@ class TextLoss:
 
     loss: float | None
     """Loss [nats per predicted token]; None if there is no held-out text. A model with separate parts per domain (such
-    as adapters) uses the parts for the corpus's domain, or else those for the nearest domain."""
+    as adapters) uses the parts for the corpus's domain, or else the parts for the nearest domain."""
     documents: int
     """Number of measured documents of the corpus."""
     predictions: int
@@ -265,8 +265,8 @@ class TextLoss:
     """Loss with the mixture of all experts (`adapt.evaluate.losses`) [nats per predicted token]; None if the model has
     no experts."""
     bits_per_byte: float | None = None
-    """Loss [bits per byte of text], which compares models with different tokenizers (`adapt.evaluate.intervals`). None
-    if the length of the texts is not known."""
+    """Loss [bits per byte of text]. In this unit, models with different tokenizers can be compared
+    (`adapt.evaluate.intervals`). None if the length of the texts is not known."""
     figures: dict[str, float] = field(default_factory=dict)
     """Further figures of the objective, such as `recall` of replaced-token detection."""
 
@@ -316,7 +316,7 @@ class ModelsCompared:
 
     @classmethod
     def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts the metrics of a record from an earlier version, which has losses per byte in nats."""
+        """Converts the losses per byte in the metrics of an earlier version from nats to bits."""
         unit = metrics.get("unit")
         if unit not in ("token", "byte"):
             return dict(metrics)
@@ -438,7 +438,7 @@ class Similar:
     """Jaccard index |A and B| / |A or B| of all words in at least 3 documents, as in the paper's code."""
     cross_loss: Rows
     """Kullback-Leibler divergence of word frequencies [nats per word]: how much worse words of the column's domain are
-    predicted by the word frequencies of the row's domain than by their own."""
+    predicted by the word frequencies of the row's domain than by those of their own domain."""
     model_loss: Rows | None = None
     """Mean held-out loss of the model of the row's domain on text of the column's domain [nats per predicted token];
     None if there are no models."""

@@ -55,7 +55,7 @@ class PairSearch:
 
 
 def check_pairs(retrieval: RetrievalConfig) -> None:
-    """Reads the pairs up to the first usable row. Refuses files without such a row, or whose first row lacks a field.
+    """Reads the pairs up to the first usable row. Refuses files that lack one, or whose first row lacks a field.
 
     Raises:
         ConfigError, DataError: see `read_search`.
@@ -166,7 +166,7 @@ def _corpus(retrieval: RetrievalConfig) -> Iterator[str]:
 
 @contextmanager
 def _errors_of(field: str) -> Iterator[None]:
-    """Returns a context manager that adds the name of a configuration field to errors about its files."""
+    """Adds the name of a configuration field to errors that the block raises about the field's files."""
     try:
         yield
     except DataError as error:
@@ -201,7 +201,7 @@ def ranking_measures(scores: np.ndarray, relevant: Sequence[Sequence[int]]) -> d
 def mean_cosine(vectors: np.ndarray) -> float:
     """Returns the mean cosine of two different vectors, over all pairs (Ethayarajh 2019, arXiv 1909.00512).
 
-    With unit vectors u_1 to u_n it is (|sum_i u_i|^2 - n) / (n (n - 1)).
+    With unit vectors u_1 to u_n, the mean cosine is (|sum_i u_i|^2 - n) / (n (n - 1)).
 
     Args:
         vectors: [n, d].
@@ -240,9 +240,9 @@ class VectorModel:
     pretrained: Pretrained
     causal: bool
     pooling: str
-    """`mean` or `cls`."""
+    """Pooling of the states of tokens: `mean` or `cls`."""
     evaluation: EvaluationConfig
-    """Settings. Only the maximum length of a text and the number of texts per pass are used."""
+    """Settings, of which the maximum length of a text and the number of texts per pass are used."""
 
 
 def measure_retrieval(config: Config, vectors: VectorModel, folder: Path) -> Retrieved:

@@ -34,7 +34,7 @@ class ExampleBatch:
     targets: Tensor
     """The true classes of the U units, in order: int64 [U]; for `multi_label` float32 [U, classes] of 0 and 1."""
     places: Tensor | None
-    """For `tokens`, the index of each unit's token in the sequence: int64 [U]."""
+    """For `tokens`, the index of each unit's token in the sequence: int64 [U]. None for other kinds of tasks."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def keep(tokens: np.ndarray, max_length: int, closing: Collection[int]) -> np.nd
 
 
 def _border(closes: np.ndarray) -> int:
-    """Returns the index at which the second text of a pair begins, after the closing tokens of the first text."""
+    """Returns the index at which the second text of a pair begins; the number of tokens if there is only one text."""
     ends = np.flatnonzero(closes[:-1] & ~closes[1:]) + 1
     after_text = [int(end) for end in ends if not closes[:end].all()]
     return after_text[0] if after_text else len(closes)
@@ -231,7 +231,7 @@ class Problem:
     def by_example(self, name: str, probabilities: np.ndarray) -> Any:
         """Returns the probabilities of each example: [E, classes], or for `tokens` a list of [tokens, classes].
 
-        Truncated tokens get the majority class. This is usually O, so truncated entities count as not found.
+        Truncated tokens get the majority class, which is usually O (no entity). Truncated entities count as missed.
         """
         if self.facts.kind != "tokens":
             return probabilities

@@ -65,7 +65,8 @@ def train(course: LoopInput, settings: FinetuneSettings, seed: int, loss_scaling
 
     The optimizer is AdamW. The learning rate rises during warm-up and then falls linearly to 0. Gradients are clipped
     to norm 1. Every epoch sees each example once, in an order that depends on seed and epoch. The examples of a step
-    are computed at once, or `micro_batch` at a time. This affects only rounding and the random numbers of dropout.
+    are computed in one pass, or in passes of `micro_batch` examples. The number of passes affects only rounding and the
+    random numbers of dropout.
 
     Raises:
         TrainingError: the loss is not finite.
@@ -136,13 +137,13 @@ EPOCHS, FEW_EPOCHS = 10, 3
 """Default number of epochs, and default for tasks with more than MANY_EXAMPLES train examples."""
 MANY_EXAMPLES = 5000
 SAVABLE = {"bert": ("bert.pooler.dense", "classifier"), "roberta": ("classifier.dense", "classifier.out_proj")}
-"""Model types whose classifier in transformers equals ours. The values are the names of the head's two layers there.
+"""Model types whose classifier in transformers equals ours, with the names of the two layers of its head.
 For `tokens`, the head is one layer, `classifier`."""
 
 
 @dataclass(frozen=True)
 class FinetuneSettings:
-    """The settings of a run: those of FinetuneConfig, with defaults in place of null."""
+    """The settings of a run: the fields of FinetuneConfig, with defaults in place of null values."""
 
     finetune: FinetuneConfig
     epochs: int
@@ -157,7 +158,7 @@ class FinetuneSettings:
         Args:
             finetune: the configured settings.
             model: folder of the model.
-            pooling: pooling that suits the model, which `finetune.pooling` replaces.
+            pooling: pooling that suits the model. It is used if `finetune.pooling` is null.
             examples: number of train examples.
         """
         longest = max_sequence_length(model)

@@ -151,7 +151,7 @@ UNITS_AT_ONCE = 4096
 def extract_features(
     encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetuneDevice
 ) -> Learned:
-    """Fits logistic regression on the standardized states of the units in the last layer.
+    """Fits logistic regression on the standardized last-layer states of the units (examples or labelled tokens).
 
     The dev score chooses the strength of regularization. The result does not depend on the seed.
     """
@@ -188,7 +188,7 @@ def extract_features(
 def probe(
     encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetuneDevice
 ) -> Learned:
-    """Trains a linear layer on a learned mix of the units' states in all layers, with the same loop as a model.
+    """Trains a linear layer on a learned mix of the units' states in all layers, with the training loop of `fine_tune`.
 
     Raises:
         TrainingError: the loss is not finite.
@@ -221,7 +221,7 @@ def probe(
 def _computed(
     encoder: PreTrainedModel, problem: Problem, place: FinetuneDevice, function: Callable[[ExampleBatch], Tensor]
 ) -> dict[str, Tensor]:
-    """Returns the function's values for the units of every split, [U, ...], on the CPU."""
+    """Computes `function` for the units of every split. Returns its values on the CPU, [U, ...], keyed by split."""
     nn.Module.to(encoder, place.device).eval()
     with place.autocast():
         return {name: in_passes(function, examples, place.device) for name, examples in problem.examples.items()}

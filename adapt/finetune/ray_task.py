@@ -67,7 +67,7 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
 
 
 def fits_with_less(finetune: FinetuneConfig) -> tuple[str, int]:
-    """Returns advice on how to reduce the memory of a run, and its number of examples per forward pass.
+    """Returns advice on how to reduce the memory of a run, and the run's number of examples per forward pass.
 
     The number is 1 if fewer examples per pass would not help.
     """
@@ -88,7 +88,7 @@ def gpus_per_seed(finetune: FinetuneConfig) -> float:
 
 
 def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
-    """Waits for a machine with these resources. If none has them, raises an error, because Ray would wait forever."""
+    """Waits for a machine with these resources. Raises an error if no machine has them: Ray would wait forever."""
     try:
         await_resources(replace(resources, workers=1, cpus_per_worker=cpus, gpus_per_worker=gpus))
     except ClusterError as error:

@@ -86,7 +86,7 @@ def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, fold
 
 
 def _domain_parts(model: Any, problem: Problem, domain: str | None, place: FinetuneDevice) -> dict[str, str]:
-    """Activates the model's parts (such as adapters) for a domain: the configured domain, else the nearest one.
+    """Activates the model's parts (such as adapters) for the configured domain, else for the domain nearest to it.
 
     Returns:
         The domain whose parts are active, and the nearest domain; empty if the model has no domain parts.

@@ -23,7 +23,7 @@ NO_LABEL = Bad("no label")
 _TEXT_SETTINGS = ("text_field", "pair_field")
 _SETTINGS = (*_TEXT_SETTINGS, "label_field", "id_field")
 _REASONS = {TOO_LONG: Bad("longer than 32 MiB")}
-"""Reasons for leaving out a record, each keyed by the reason of the file reader that it replaces in messages."""
+"""Reasons for leaving out a record, as messages show them, keyed by the reason that the file reader returns."""
 
 
 @dataclass(frozen=True)

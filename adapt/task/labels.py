@@ -24,8 +24,8 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 MISSING = ("nan", "<na>", "null")
 """Strings that programs write for a missing value."""
 CHANCE = 0.001
-"""Smallest probability at which a dev or test split of one class is accepted. It is the probability that random
-examples of train, as many as the split has, all have this class."""
+"""Smallest probability at which a dev or test split of one class is accepted. The probability is that of drawing as
+many examples from train as the split has, and getting only examples of this class."""
 MOST_AMOUNTS = 20
 """Largest number of different labels with decimals in train. If there are more and all labels are numbers, the labels
 are amounts and not classes, and they are refused."""

@@ -60,8 +60,8 @@ def encode(
 ) -> Encoded:
     """Tokenizes examples without truncation.
 
-    The tokenizer joins pairs. Segments are its `token_type_ids`, or 0 if the model has none. A text without tokens gets
-    one token, the end of text (else padding, else id 0), because a model needs at least one.
+    The tokenizer joins pairs. Segments are the tokenizer's `token_type_ids`, or 0 if it returns none. A text without
+    tokens gets one token, the end of text (else padding, else id 0), because a model needs at least one.
 
     For `tokens`, the words are tokenized as one text with spaces between them, as in pre-training. Words that are
     tokenized one by one would lack the leading space that byte-level tokenizers include in a word. The label of a word
@@ -98,7 +98,7 @@ def encode(
 def _quickly(
     examples: Sequence[Example], quick: "QuickTokenizer"
 ) -> Iterator[tuple[Example, list[int], list[int], list[tuple[int, int]]]]:
-    """Yields the same as `_tokenized` in less time. It can only be used for single texts with one segment."""
+    """Yields the same as `_tokenized` in less time. Works only for examples that are single texts of one segment."""
     for example, ids in zip(examples, quick([example.text for example in examples]).lists(IDS), strict=True):
         yield example, ids.tolist(), [0] * len(ids), []
 
