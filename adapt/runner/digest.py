@@ -1,7 +1,7 @@
 """Computes content digests of files: SHA-256 of many files in parallel, with a cache.
 
-With the cache, a second call costs one `stat` per file. The cache recognizes an unchanged file by its size, times and
-inode. Hashing releases Python's global lock, so one thread per core is used.
+With the cache, the digest of an unchanged file costs only one `stat`. The cache recognizes an unchanged file by its
+size, times and inode. Files are hashed by one thread per core, because hashing releases Python's global lock.
 """
 
 import hashlib
@@ -16,14 +16,15 @@ from adapt.runner.record import RECORD_FILE, load_record
 from adapt.support.errors import DataError, StageError
 
 _DEPTH = 3
-"""Number of levels above a file in which the folder of the stage that wrote it is searched."""
+"""Number of parent folders of a file that are searched for the record of the stage that wrote the file."""
 
 
 class Digests:
     """SHA-256 of files, cached in one JSON file.
 
     Args:
-        cache: JSON file of the cache. If it is missing or cannot be read, the cache starts empty. None stores no cache.
+        cache: JSON file of the cache. If it is missing or cannot be read, the cache starts empty. None keeps the cache
+            in memory only.
     """
 
     def __init__(self, cache: Path | None = None) -> None:
@@ -58,8 +59,8 @@ class Digests:
 
         Args:
             paths: files.
-            root: folder of the files. The name of a file is its path in this folder. If None, it is the file's name
-                without a folder.
+        root: folder of the files. A file's path in this folder counts as its name. If None, the file's name without
+            any folder counts.
         """
         names = {path: path.relative_to(root).as_posix() if root else path.name for path in paths}
         joined = "\n".join(f"{self.of(path)} {name}" for path, name in names.items())
@@ -88,7 +89,7 @@ def _check_unchanged(path: Path, digest: str) -> None:
         try:
             record = load_record(folder)
         except StageError:
-            return  # nothing is known about the file without a readable record
+            return  # without a readable record, the original content is unknown
         written = record.digests.get(path.absolute().relative_to(folder).as_posix()) if record else None
         if written and written != digest:
             raise StageError(
@@ -100,7 +101,7 @@ def _check_unchanged(path: Path, digest: str) -> None:
 
 
 def stamp_of(stat: os.stat_result) -> str:
-    """Returns a text that changes whenever a file changes. It has the size, modification time, status time and inode.
+    """Returns a text that changes whenever a file changes: its size, modification time, status time and inode.
 
     Programs such as rsync and cp -p can reset the modification time, but not the status time.
     """
@@ -141,7 +142,7 @@ def _threads(files: int) -> ThreadPoolExecutor:
 
 
 def changed_files(folder: Path, digests: Mapping[str, str]) -> list[str]:
-    """Returns a description of each file of a folder whose content does not have its digest.
+    """Returns a description of each file of a folder whose content does not match the file's entry in `digests`.
 
     Args:
         folder: folder of the files.

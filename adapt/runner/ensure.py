@@ -24,9 +24,10 @@ R = TypeVar("R")
 
 
 def unfinished(stages: Sequence[Stage[Any]], store: Store) -> tuple[list[Stage[Any]], dict[str, Record]]:
-    """Returns the stages that must run so that `stages` are finished, and existing records keyed by stage key.
+    """Returns the unfinished stages that `stages` need, including themselves, and the records of finished stages.
 
-    The stages are in an order in which inputs come first. The inputs of finished stages are not checked.
+    Unfinished stages come after their unfinished inputs. The records are keyed by stage key. The inputs of finished
+    stages are not checked.
 
     Raises:
         StageError: files of a needed finished stage are missing or have another size.
@@ -53,7 +54,7 @@ def check_ahead(waiting: Sequence[Stage[Any]], store: Store) -> None:
     """Checks stages before the first of them runs, and warns about untested versions of packages.
 
     Raises:
-        StorageError: the stages together would write more than the free space.
+        StorageError: the stages together would write more bytes than are free.
         AdaptError: a stage's own check failed (`adapt.runner.stage.Stage.refuse_early`).
     """
     if waiting:
@@ -92,7 +93,7 @@ def inputs_done(stage: Stage[Any], records: Mapping[str, Record]) -> Done:
 
 
 def run(stage: Stage[Any], done: Done, store: Store) -> Record:
-    """Runs a stage whose inputs are finished, unless another process finishes it meanwhile.
+    """Runs a stage whose inputs are finished, unless another process has finished the stage meanwhile.
 
     Raises:
         StageError: a file of an input has changed since it was written.

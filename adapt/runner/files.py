@@ -1,4 +1,4 @@
-"""Writes files atomically, so that a kill at any moment leaves the old or the new file. Explains write errors."""
+"""Writes files atomically: if the process is killed, the old or the new file is complete. Explains write errors."""
 
 import errno
 import os
@@ -59,7 +59,7 @@ def folder_aside(folder: Path) -> Iterator[Path]:
     """
     aside = folder.with_name(f".{folder.name}{ASIDE}")
     with storage_errors(folder):
-        shutil.rmtree(aside, ignore_errors=True)  # left behind by a killed run
+        shutil.rmtree(aside, ignore_errors=True)  # an earlier run that was killed may have left it
         make_folder(aside.parent)
         aside.mkdir()
         yield aside
@@ -68,10 +68,10 @@ def folder_aside(folder: Path) -> Iterator[Path]:
 
 
 def make_folder(folder: Path) -> None:
-    """Creates a folder and its missing parents, with the permissions of a shared parent.
+    """Creates a folder and its missing parents. In a shared folder, new folders get the shared folder's permissions.
 
-    A folder is shared if its group or everybody may write to it. New folders in a shared folder get its permissions,
-    including the setgid bit (files keep the group) and the sticky bit (only owners delete files).
+    A folder is shared if its group or everybody may write to it. The setgid bit (files keep the group) and the sticky
+    bit (only owners delete files) are permissions too.
     """
     missing = [parent for parent in (folder, *folder.parents) if not parent.is_dir()]
     for new in reversed(missing):
@@ -98,9 +98,11 @@ def file_mode(folder: Path) -> int:
 
 
 def share_with_group(root: Path) -> None:
-    """Makes new files of this process and its children writable for the group if the group may write to the root.
+    """Makes new files of this process and its children writable for the group.
 
-    The process's umask is changed, because files that other libraries write follow it.
+    Does nothing if the group may not write to the root, or if the root has the sticky bit.
+
+    Changes the process's umask, because the umask also applies to files that other libraries write.
     """
     mode = root.stat().st_mode
     if mode & stat.S_IWGRP and not mode & stat.S_ISVTX:
@@ -127,7 +129,7 @@ def remove_asides(folder: Path) -> None:
 
 @contextmanager
 def storage_errors(path: Path | str) -> Iterator[None]:
-    """Converts the operating system's refusal to write to a StorageError that names the folder and the fix."""
+    """Turns an operating system's error while writing into a StorageError that names the folder and the fix."""
     try:
         yield
     except OSError as error:
@@ -137,10 +139,11 @@ def storage_errors(path: Path | str) -> Iterator[None]:
 
 
 def storage_error(error: OSError, path: Path | str) -> StorageError | None:
-    """Returns the StorageError for the operating system's refusal to write. Returns None for other errors.
+    """Returns a StorageError if the error says that the operating system refuses to write. Otherwise returns None.
 
     Args:
-        error: error of the operating system. If it names a file that is not near `path`, the message names that file.
+        error: error of the operating system. If the error names a file outside the folder of `path`, the message names
+            that file.
         path: file or folder that was being written.
     """
     other = _other_file(error, Path(path))
@@ -161,9 +164,9 @@ def storage_error(error: OSError, path: Path | str) -> StorageError | None:
 
 
 def _other_file(error: OSError, path: Path) -> Path | None:
-    """Returns the file that an error names.
+    """Returns the file that an error names, if it lies elsewhere than `path`.
 
-    Returns None for a file in the folder of `path` and for a folder above `path`.
+    Returns None if the error names no file, a file in the folder of `path`, or a folder above `path`.
     """
     if not isinstance(error.filename, str | bytes | os.PathLike):
         return None

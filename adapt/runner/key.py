@@ -88,7 +88,7 @@ RECORDED = ("dontstop", "torch", "transformers", "tokenizers", "deepspeed", "ray
 """Packages whose versions every record contains."""
 DECIDING = {
     "ftfy": 3,  # heuristics that repair characters; 6.0.2 and 6.1.1 changed them
-    "py3langid": 3,  # contains a language identification model
+    "py3langid": 3,  # the package contains its language identification model
     "rensa": 3,  # hash functions that decide which documents are near-duplicates
     "tokenizers": 2,  # follows the format of tokenizer files; patch releases only fix bugs
     "scikit-learn": 2,  # definition of words, search of nearest neighbours, and convergence of regressions
@@ -96,7 +96,8 @@ DECIDING = {
     "optuna": 2,  # its samplers propose the trials of a search
     "peft": 2,  # chooses positions and initial values of low-rank adapters
 }
-"""Packages whose changes have changed results, with the number of leading parts of the version that enter keys."""
+"""Packages of which some releases computed other results, with the number of leading parts of the version that enter
+keys."""
 
 
 def deciding(*packages: str) -> dict[str, dict[str, str]]:
@@ -123,4 +124,4 @@ def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return ""  # a source tree, or an extra that is not installed; stages that need it raise their own error
+        return ""  # not installed: dontstop in a source tree, or an extra, for which stages raise an error

@@ -1,4 +1,4 @@
-"""Messages to a webhook when a job or a chain ends. They are sent by threads, so that no run waits for the receiver."""
+"""Sends messages to a webhook when a job, a chain or a search ends. Threads send them, so that no run waits."""
 
 import atexit
 import json
@@ -47,7 +47,7 @@ def check_webhook_address(settings: NotifyConfig) -> None:
     """Checks that the webhook's address is known in this process, which runs the stages. A plan needs no address.
 
     Raises:
-        ConfigError: the environment variable of `notify.webhook` is not set, or holds no address of the web.
+        ConfigError: the environment variable of `notify.webhook` is not set, or its value is not a web address.
     """
     if settings.webhook is None:
         return
@@ -65,7 +65,7 @@ def check_webhook_address(settings: NotifyConfig) -> None:
 
 
 def notify(settings: NotifyConfig, event: Event, about: str, text: str, **facts: Any) -> None:
-    """Starts to send a message, if `notify` asks for messages of this kind. Returns at once.
+    """Sends a message in a thread of its own, if `notify.events` contains the event. Does not wait for the thread.
 
     Args:
         settings: the section `notify`.
@@ -120,7 +120,7 @@ def _send(address: str, content: Mapping[str, Any]) -> None:
                 return
         except urllib.error.HTTPError as error:
             fault = f"the webhook answered {error.code} {error.reason}"
-            if error.code < 500 and error.code != 429:  # the same message would be refused again
+            if error.code < 500 and error.code != 429:  # the receiver would refuse the message again
                 break
         except (OSError, ValueError, HTTPException) as error:
             fault = f"the webhook cannot be reached ({type(error).__name__})"
@@ -129,15 +129,15 @@ def _send(address: str, content: Mapping[str, Any]) -> None:
 
 @contextmanager
 def notifying(settings: NotifyConfig, about: str) -> Iterator[Callable[[str, Path], None]]:
-    """Checks the webhook's address, and sends a message when the block ends, or when an error ends it.
+    """Checks the webhook's address. Sends a message about each result when the block ends, or about the error that ends it.
 
     Args:
         settings: the section `notify`.
         about: the job or chain that the block runs.
 
     Yields:
-        A function to call with a sentence on the result and its path, if something ran. Without a call, no message
-            is sent at the end.
+        A function that takes a sentence on a result and the result's path. The block calls it if something ran. Without
+        a call, no message is sent when the block ends without an error.
 
     Raises:
         ConfigError: see `check_webhook_address`.

@@ -1,9 +1,9 @@
 """Flushes the output files of a stage to disk before its record is written, and checks them before use.
 
-Only the record says that a stage is finished. Therefore, all files must be on disk before the record, even if tasks on
-other nodes wrote them, and even if a machine crashes in between. Sizes are checked before a stage that reads the files
-is planned, because a missing part of a corpus would silently shift all later rows. Contents are checked before a stage
-reads them, once per process.
+Only the record says that a stage is finished. Therefore, all files must be on disk before the record is written, even
+if tasks on other nodes wrote the files, and even if a machine crashes. Sizes are checked before a stage that reads the
+files is planned, because a missing part of a corpus would silently shift all later rows. Contents are checked before a
+stage reads them, once per process.
 """
 
 import errno
@@ -47,7 +47,7 @@ def settle(folder: Path) -> dict[str, int]:
         descriptor = os.open(file, os.O_RDONLY)
         try:
             _sync(descriptor)
-            known = os.fstat(descriptor)  # up to date, also on file systems that cache attributes
+            known = os.fstat(descriptor)  # of an open file, so up to date where file systems cache attributes
             readable = known.st_mode | file.parent.stat().st_mode & 0o044
             if readable != known.st_mode:  # safetensors creates files that only the owner may read
                 with suppress(PermissionError):  # fails if a worker of another user wrote the file
@@ -72,8 +72,8 @@ def sync_folder(folder: Path) -> None:
 def check_outputs(record: Record) -> None:
     """Checks that the files of a finished stage exist and have the sizes in its record.
 
-    A stage with changed files is not run again automatically. This may take days and would overwrite the remaining
-    files.
+    A stage with changed files is not run again automatically, because the run may take days and would overwrite the
+    remaining files.
 
     Raises:
         StageError: files are missing or have another size. The message names the first few files.
@@ -115,7 +115,7 @@ def _stamp(file: Path) -> str:
     try:
         return stamp_of(file.stat())
     except OSError:
-        return "missing"  # a stamp that no file has, so that the comparison of contents reports the missing file
+        return "missing"  # no file has this stamp, so `changed_files` reads the file and reports that it is missing
 
 
 def _refuse(record: Record, faults: list[str]) -> None:

@@ -49,7 +49,7 @@ def ensure_all(stages: Sequence[Stage[Any]], store: Store, capacity: Capacity | 
     try:
         while step(work, store, capacity, most):
             pass
-    except BaseException:  # ctrl-C may fall on any line above
+    except BaseException:  # ctrl-C may interrupt any line above
         work.is_given_up = True
         raise
     if work.failed:
@@ -135,9 +135,10 @@ def _run(stage: Stage[Any], work: Work, store: Store) -> None:
 
 
 def _failure(work: Work) -> BaseException:
-    """Returns the error to raise.
+    """Returns the error that reports the failed stages.
 
-    If a single stage failed, this is its error. If several stages failed, it has their number and the first message.
+    If one stage failed, this is the error of that stage. If several stages failed, the error has their number and the
+    message of the first. A first error that is not an AdaptError is returned unchanged.
     """
     first, *others = work.failed.values()
     if not others or not isinstance(first, AdaptError):

@@ -1,6 +1,6 @@
 """The record of a finished stage: the file `stage.json`, which is written last. Without it, a stage is unfinished.
 
-A record contains the cost of the stage and its result as plain values, from which the result is read back.
+A record contains the cost of the stage, and the stage's result as plain values, from which `read_result` rebuilds it.
 """
 
 import json
@@ -185,7 +185,7 @@ def cost_of(device_seconds: float, price_per_hour: float | None) -> dict[str, An
 
 
 def summed_costs(costs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Adds up the costs of several stages. A figure that one of them does not know is None."""
+    """Adds up the costs of several stages. A figure is None if one of the stages has no value for it."""
     if len(costs) == 1:
         return dict(costs[0])
     names = dict.fromkeys(name for cost in costs for name in cost)

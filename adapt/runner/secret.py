@@ -1,4 +1,4 @@
-"""The user's secret key, which signs files, so that files of other users in the storage root are recognized."""
+"""Signs files with the user's secret key, so that files that other users wrote to the storage root are recognized."""
 
 import hashlib
 import hmac
@@ -77,7 +77,7 @@ def _make(file: Path) -> None:
 
 
 def _read(file: Path) -> Secret:
-    with tempfile.TemporaryFile(dir=file.parent) as own:  # shows this user's id on the file system, which may map ids
+    with tempfile.TemporaryFile(dir=file.parent) as own:  # its owner is this user's id after the file system's mapping
         owner = os.fstat(own.fileno()).st_uid
     if file.is_symlink() or not file.is_file() or file.lstat().st_uid != owner:
         raise StorageError(

@@ -89,11 +89,11 @@ class Stage(ABC, Generic[R]):
     def tidy(self, folder: Path) -> None:
         """Removes files that are not needed after the record is written.
 
-        The method does not run if the process is killed before.
+        The method does not run if the process is killed after writing the record.
         """
 
     def needs(self) -> Mapping[str, float] | None:
-        """Returns the cluster resources that the stage uses. A subclass overrides it if they depend on its settings."""
+        """Returns the cluster resources that the stage uses. Subclasses override this if their settings decide it."""
         return self.takes
 
     @cached_property

@@ -105,7 +105,7 @@ class Store:
     def nearest(
         self, stage: str, version: int, what: Mapping[str, Any], inputs: Mapping[str, str]
     ) -> tuple[Record, list[str]] | None:
-        """Finds the finished stage of this kind with the fewest differences, and lists the differences."""
+        """Finds the finished stage of this kind that differs least from the arguments, and lists differences."""
         new = _ingredients(version, what, inputs)
         candidates = [(record, changes(_of(record), new)) for record in self.records(stage)]
         return min(candidates, key=lambda pair: len(pair[1]), default=None)

@@ -1,7 +1,8 @@
 """Stage `confirm`: runs the best trial and the unchanged configuration with fresh seeds, and tests both.
 
-The best of many trials is best partly by luck. Runs with other seeds do not have this luck, so their difference is the
-real gain, and the rest of the gain in the search was luck. Only this stage uses the test split.
+The best of many trials is best partly by luck. Runs with fresh seeds do not have this luck, so in these runs the
+difference between the two configurations is the real gain. The rest of the gain that the search measured was luck. Only
+this stage of a search uses the test split.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from adapt.tuning.search_stage import Search, Searched
 
 @dataclass(frozen=True)
 class FreshFigure:
-    """A figure of the best trial and of the unchanged configuration with fresh seeds."""
+    """A figure that was measured with fresh seeds, for the best trial and for the unchanged configuration."""
 
     best: Estimate
     """Mean value of the figure over the fresh seeds with the best configuration."""
@@ -42,16 +43,16 @@ class Confirmed:
     fresh: dict[str, FreshFigure]
     """The compared figures, keyed by name: all objectives, and the score on test if there are tasks."""
     apparent: float | None
-    """How much better the best trial was than the unchanged configuration in the search, in the first objective;
-    positive is better. None if trial 0, the unchanged configuration, failed."""
+    """Gain of the best trial over the unchanged configuration in the first objective, as the search measured it. A
+    positive gain is an improvement. None if trial 0, the unchanged configuration, failed."""
     gained: float | None
-    """How much better the best configuration is with fresh seeds, in the first objective; None if trial 0 failed."""
+    """Gain of the best configuration in the first objective with fresh seeds; None if trial 0 failed."""
     selection: float | None
     """The part of the apparent gain that was luck: `apparent` minus `gained`. None if one of these is None, or if the
     search measured the first objective on dev and this stage measures it on test."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Returns sentences and a table on the gain of the best trial with fresh seeds."""
+        """Returns a table that compares the best trial with the unchanged configuration, and sentences on the gain."""
         rows: list[list[Cell | str]] = [
             [name, *(of.cell(".4f") if of else "failed" for of in (figure.best, figure.as_it_is, figure.difference))]
             for name, figure in self.fresh.items()
@@ -62,7 +63,11 @@ class Confirmed:
         return [*summary(self._sentence()), table, *([TextBlock(self.gain)] if self.gain else [])]
 
     def _sentence(self) -> str:
-        """Returns a sentence: the best trial is better or worse in the first objective, or its interval includes 0."""
+        """Returns a sentence that says whether the best trial is better or worse in the first objective.
+
+        If the interval of the difference includes 0, the sentence says that the difference is not measurable. If trial
+        0 failed, the text is empty.
+        """
         name, figure = next(iter(self.fresh.items()))
         if figure.as_it_is is None or figure.difference is None or self.gained is None:
             return ""
@@ -79,7 +84,11 @@ class Confirmed:
 
     @property
     def gain(self) -> str:
-        """A sentence on how much of the gain in the first objective was luck; empty if the luck is not known."""
+        """A sentence on how much of the gain in the first objective was luck.
+
+        If trial 0 failed, the sentence says that the gain is not known. The text is empty if the search measured the
+        objective on dev and this stage measures it on test.
+        """
         if self.gained is None or self.apparent is None:
             return "Your configuration failed, so the gain of the best values is not known."
         if self.selection is None:
@@ -108,7 +117,7 @@ class Confirm(Stage[Confirmed]):
 
     @classmethod
     def of(cls, search: Search, searched: Searched) -> "Confirm":
-        """Returns the stage that confirms the best trial of a search. It uses the test split.
+        """Returns the stage that runs the best trial of a search with fresh seeds. The stage uses the test split.
 
         Raises:
             AdaptError: the test split cannot be used.
@@ -124,11 +133,11 @@ class Confirm(Stage[Confirmed]):
         return cls(search.config.name, search, best, as_it_is, row.values)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the values of the best trial, for the key and the record."""
+        """Returns the values of the best trial, which are part of the stage's key and record."""
         return {"values": dict(self.values)}
 
     def run(self, folder: Path, done: Done) -> Outcome[Confirmed]:
-        """Compares the runs of each seed, and computes gain and luck."""
+        """Compares both configurations seed by seed, and computes how much of the gain in the search was luck."""
         searched = done[self.search].result
         best, as_it_is = (_measured(done, trials) for trials in (self.best, self.as_it_is))
         names = [*searched.objectives, *([TEST_SCORE] if TEST_SCORE in best[0].figures else [])]

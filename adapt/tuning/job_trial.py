@@ -1,9 +1,10 @@
 """Stage `trial` runs a job with values for the searched fields, and measures the result.
 
-This module also adds a digest of the values to names, writes configurations to files, and sets resources of trials.
+This module also names trials by a digest of their values, formats configurations as YAML, and sets resources of trials.
 
-Several trials run at once on one machine. A search is refused before its first trial if no machine of the cluster has
-the resources of a trial. If a device runs out of memory, its trial continues with smaller micro-batches and same keys.
+Several trials can run on one machine at the same time. A search is refused before its first trial if the cluster does
+not have the resources of one trial. If a device runs out of memory, the trial continues with smaller micro-batches. The
+keys of stages do not depend on micro-batches, so finished stages are reused.
 """
 
 import hashlib
@@ -48,13 +49,13 @@ DEV_SCORE, TEST_SCORE = "dev_score", "test_score"
 
 @dataclass(frozen=True)
 class TrialMeasured:
-    """Result of a trial: the numbers in the job's result, and scores of fine-tuning."""
+    """Result of a trial: the numbers in the result of the job, and the scores of the fine-tuning runs."""
 
     figures: dict[str, Estimate]
 
     @classmethod
     def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts the metrics of a record from an earlier version, which has losses per byte in nats."""
+        """Converts the metrics of any record. Earlier versions recorded losses per byte in nats instead of bits."""
         figures: dict[str, Any] = {}
         for name, figure in metrics["figures"].items():
             text, dot, last = name.rpartition(".")
@@ -68,7 +69,7 @@ class TrialMeasured:
 
 @dataclass(frozen=True, eq=False)
 class Trial(Stage[TrialMeasured]):
-    """A job with the values of a trial, and fine-tuning runs of the model that it produces."""
+    """The stage that summarizes a trial: a job with the trial's values, and fine-tuning runs of the job's model."""
 
     kind = "trial"
     takes = NOTHING
@@ -94,7 +95,7 @@ class Trial(Stage[TrialMeasured]):
 
 
 def trial_of(job: Job, config: Config, context_of: Callable[[Config], Context] = Context.of) -> Trial:
-    """Returns the trial of a job with a configuration, with fine-tuning runs if there are tasks.
+    """Returns the trial that runs a job with a configuration. If there are tasks, the trial has fine-tuning runs.
 
     Args:
         job: the job.
@@ -120,7 +121,11 @@ def _without_test(task: TaskConfig) -> TaskConfig:
 
 
 def _runs(job: Job, context: Context, final: Stage[Any]) -> dict[str, tuple[Finetune, ...]]:
-    """Returns the job's fine-tuning runs (for a sequence, those of its last model); if none, new runs of its model."""
+    """Returns the fine-tuning runs of the job's model, keyed by task.
+
+    If the job itself fine-tunes, its own runs are returned; for a sequence, these are the runs of the last model.
+    Otherwise, new runs are built for each task if `dev_score` is an objective of the search.
+    """
     if isinstance(final, Scores):
         return {context.config.task.name: tuple(final.runs.values())}
     if isinstance(final, DomainSequence):
@@ -180,7 +185,7 @@ def _figures(losses: LossChange) -> Iterator[tuple[str, Estimate]]:
 
 
 def _over_tasks(scores: Mapping[str, Sequence[float]]) -> Estimate:
-    """Estimates the mean score over tasks and seeds. Its interval is over seeds."""
+    """Estimates the mean score over tasks and seeds. The interval is computed from the mean over tasks of each seed."""
     return over_seeds([fmean(of_seed) for of_seed in zip(*scores.values(), strict=True)])
 
 
@@ -196,7 +201,7 @@ def figures_of(trial: Trial) -> set[str]:
 
 
 def is_lower_better(objective: str, result: type[Any] = SequenceResult) -> bool:
-    """Whether lower values of a figure are better, as its field declares.
+    """Whether lower values of a figure are better, as the figure's field in the type of the result declares.
 
     Args:
         objective: the name of the figure.
@@ -206,10 +211,14 @@ def is_lower_better(objective: str, result: type[Any] = SequenceResult) -> bool:
 
 
 def side_by_side(context: Context) -> Context:
-    """Returns the context with as many trainings per machine as trials run at once, if this process starts Ray itself.
+    """Returns the context with `resources.trainings_per_machine` set, so that trials share this machine.
 
-    A small training spends most of its time starting, on one core, so two trainings take little longer than one. If the
-    machine does not have enough memory for all, there are fewer, because a training that runs out of memory restarts.
+    The context is unchanged if the field is already set, or if the trials run on an existing cluster. The number of
+    trainings is at most the number of trials that run at once.
+
+    A small training spends most of its time starting, on one core, so two trainings side by side take little longer
+    than one. If the machine does not have enough cores or memory, fewer trainings share it, because a training that
+    runs out of memory restarts.
 
     Args:
         context: the context of a trial.
@@ -233,7 +242,7 @@ def check_trial_resources(config: Config, trial: Trial) -> None:
 
     Args:
         config: the configuration of the search.
-        trial: one of its trials. All trials need the same resources.
+        trial: a trial of the search. All trials need the same resources.
 
     Raises:
         ClusterError: the cluster does not have enough resources. The message says how much it has.
@@ -254,11 +263,11 @@ MICRO_BATCH, FINETUNE_MICRO_BATCH = "training.micro_batch", "finetune.micro_batc
 
 
 def with_fewer(config: Config, error: DeviceMemoryError) -> dict[str, int]:
-    """Returns the field of the micro-batch and its next smaller value, after a device ran out of memory.
+    """Returns the next smaller micro-batch after a device ran out of memory, keyed by the field that sets it.
 
     Args:
         config: the configuration of the trial.
-        error: the error of its stage, whose micro-batch had at least two sequences.
+        error: the error that ended a stage of the trial. The stage's micro-batch had at least two sequences.
     """
     if error.field == FINETUNE_MICRO_BATCH:
         return {error.field: error.micro_batch // 2}
@@ -266,7 +275,7 @@ def with_fewer(config: Config, error: DeviceMemoryError) -> dict[str, int]:
 
 
 def smaller_micro_batches(trial: Trial, given: Container[str], store: Store) -> dict[str, int]:
-    """Returns the micro-batches of a trial's finished stages that are smaller than configured, keyed by field.
+    """Returns the micro-batches that were smaller than configured in a trial's finished stages, keyed by field.
 
     The micro-batches are read from records, so they are also known after the driver was killed. Micro-batches that
     `auto` chose are not included, because they depend on the machine only.
@@ -319,7 +328,7 @@ def settings_of(config: Config, job: Job) -> dict[str, Any]:
 
 
 def as_file(settings: Mapping[str, Any]) -> str:
-    """Returns settings as YAML for `--config`, without the credentials of addresses."""
+    """Returns settings as the text of a YAML file for the option `--config`. Credentials in addresses are removed."""
     shown = redacted(dict(settings))
     note = (
         ""
@@ -330,7 +339,7 @@ def as_file(settings: Mapping[str, Any]) -> str:
 
 
 def values_in(config: Config, fields_of_space: Iterable[str]) -> dict[str, Any]:
-    """Returns the values of these fields in a configuration. Options of methods that are not used are omitted."""
+    """Returns a configuration's values of `fields_of_space`. Options of methods that are not used are omitted."""
     all_values = flat(config)
     return {name: _plain(all_values[name]) for name in fields_of_space if name in all_values}
 

@@ -1,7 +1,8 @@
-"""Proposes the values of each trial, from the seed, the number of the trial and the results of earlier trials.
+"""Proposes the values of each trial from the search's seed, the trial's number and the results of earlier trials.
 
-So a search proposes the same values on any machine, even after interruptions. Stages that have finished are found by
-their keys and do not run again. Searcher `tpe` is Optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
+Proposals depend on nothing else, so a search proposes the same values on any machine, even after interruptions.
+Finished stages are found by their keys and do not run again. Searcher `tpe` is Optuna's tree-structured Parzen
+estimator (Bergstra et al. 2011).
 """
 
 import importlib.util
@@ -35,10 +36,11 @@ class Proposals:
     """Function that returns the values of the next trial. Its arguments are the values of all earlier trials, and the
     results of the first of these trials."""
     lag: int | None
-    """Number of latest trials whose results a proposal ignores, as they may still run; None if it uses no results."""
+    """Number of latest trials whose results a proposal ignores, because these trials may still run. None if proposals
+    use no results."""
 
     def told(self, number: int) -> int:
-        """Returns the number of trials that must have a result before trial `number`, from 0, is proposed."""
+        """Returns how many of the first trials must have results before trial `number` (counted from 0) is proposed."""
         return 0 if self.lag is None else max(0, number - self.lag)
 
 
@@ -68,7 +70,7 @@ def proposals(space: Space, tune: TuneConfig, lower_is_better: Sequence[bool]) -
 
 
 def draw(domain: Any, generator: Any) -> Any:
-    """Draws a value of a domain, and returns it as a plain Python value.
+    """Draws a random value from the search domain of a field, and returns the value as a plain Python type.
 
     Args:
         domain: the domain of a field.
@@ -124,14 +126,15 @@ def tpe(
 ) -> dict[str, Any]:
     """Returns the values that Optuna proposes for the next trial.
 
-    The study is rebuilt from earlier trials each time, so the result depends on the arguments only.
+    Optuna's study is rebuilt from the earlier trials at each call, so the result depends only on the arguments.
 
     Args:
         space: the domains of the searched fields.
         seed: seed of the search.
         lower_is_better: for each objective, whether lower values are better.
         proposed: the values of all earlier trials.
-        known: the objectives of the first of these trials; None for a trial that failed. The other trials are running.
+        known: for the first of these trials, the values of the objectives, or None if the trial failed. The other
+            trials are still running.
     """
     import optuna
     from ray.tune.search.optuna import OptunaSearch

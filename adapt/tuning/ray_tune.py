@@ -1,8 +1,8 @@
-"""Connects to Ray Tune, which requests proposals, limits the number of running trials, and decides which continue.
+"""Connects to Ray Tune, which requests proposals, limits the number of running trials, and stops trials early.
 
-Stages do not run in Tune's processes. A trial in Ray Tune is a process that requests the result of its trial from a
-mailbox and waits. It reserves no core and no GPU, so waiting trials cannot block stages. A stage that two trials share
-runs once.
+The stages of trials do not run in Tune's processes. For each trial, Tune starts a process that requests the trial's
+result from a mailbox and waits for it. This process reserves no core and no GPU, so it cannot block stages. A stage
+that two trials share runs once.
 """
 
 import asyncio
@@ -65,10 +65,13 @@ class Board:
         return len(self.lengths)
 
     def next(self) -> int | None:
-        """Proposes the next trial and returns its number; returns None while the proposal must wait for results.
+        """Proposes the next trial, and returns the trial's number.
+
+        Returns None while the proposal, or the forecast of the trial's cost, must wait for results of earlier trials.
 
         Raises:
-            StopIteration: there are no more trials.
+            StopIteration: all trials are proposed, the budget allows no further trial, or an error has ended the
+                search.
         """
         number = len(self.values)
         if self.is_over or number > self.proposals.count:
@@ -86,7 +89,7 @@ class Board:
         return number
 
     def end(self, number: int) -> None:
-        """Records that a trial has ended, with the result of its last turn."""
+        """Records that a trial has ended. The result of its last finished turn becomes the result of the trial."""
         heard = [self.heard[number, turn] for turn in range(self.turns) if (number, turn) in self.heard]
         if heard:
             self.answers[number] = heard[-1]
@@ -160,7 +163,10 @@ def dispatch(
 
 
 def _leftover(board: Board, begin: Callable[[Asked], None], look: Callable[[], Mapping[Asked, Answer]]) -> None:
-    """Runs the first turn of the trials whose process died repeatedly, and ends these trials."""
+    """Runs one turn of each trial whose waiting process died too often, and ends the trial.
+
+    This is the first turn; for trial 0, it is the last turn, because trial 0 has no other.
+    """
     left = [number for number in range(len(board.values)) if number not in board.answers]
     first = {number: (number, 0 if number != AS_IT_IS else board.turns - 1) for number in left}
     for asked in first.values():
@@ -172,9 +178,9 @@ def _leftover(board: Board, begin: Callable[[Asked], None], look: Callable[[], M
 
 
 def _tune(board: Board, at_once: int, scheduler: Any, mailbox: Any, scratch: str, errors: list[BaseException]) -> None:
-    """Runs Ray Tune in a thread. Its own files are temporary, because all results are in the store."""
+    """Runs Ray Tune; called in a thread. Tune's own files are temporary, because all results are in the store."""
     hush()
-    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # because the new output prints a message even with verbose=0
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # Ray's new output prints a message even with verbose=0
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # nobody reads the logs that Tune writes into its own files
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # Tune must accept failed trials, which report no metrics
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
@@ -195,14 +201,17 @@ def _tune(board: Board, at_once: int, scheduler: Any, mailbox: Any, scratch: str
 
 
 def _resources_to_wait() -> dict[str, float]:
-    """Returns the resources of a waiting process on the driver's node. Tune does not allow zero resources."""
+    """Returns a tiny share of the driver's node, for a waiting process, because Tune does not allow zero resources."""
     here = ray.get_runtime_context().get_node_id()
     (address,) = [node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here]
     return {f"node:{address}": 0.001}
 
 
 def _asks(config: dict[str, Any], mailbox: Any) -> None:
-    """Requests and reports the result of each turn. Tune ends the process after a report to stop the trial early."""
+    """Requests the result of each turn from the mailbox, and reports the result to Tune.
+
+    To stop the trial early, Tune ends this process after a report.
+    """
     for turn in config["turns"]:
         answer = ray.get(mailbox.ask.remote((config["number"], turn)))
         if answer is None:
@@ -225,7 +234,7 @@ class _Mailbox:
         if self._is_closed:
             return None
         self._asked.append(asked)
-        return await asyncio.shield(self._answer_to(asked))  # shielded, as a restarted process needs the same answer
+        return await asyncio.shield(self._answer_to(asked))  # a restarted process can await a shielded future again
 
     async def take(self) -> list[Asked]:
         taken, self._asked = self._asked, []
@@ -236,7 +245,7 @@ class _Mailbox:
             waiting.set_result(answer)
 
     async def close(self) -> None:
-        """Answers all present and future requests with None, which ends their processes."""
+        """Answers all present and future requests with None, which ends the processes that wait for an answer."""
         self._is_closed = True
         for asked in list(self._answers):
             await self.answer(asked, None)

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 
 HOPELESS = (ClusterError, StorageError)
-"""Types of errors that all trials would have. They end the search, and any other error ends only its trial."""
+"""Types of errors that all trials would have. Such an error ends the search. Any other error ends only the trial in
+which it occurs."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Trials:
         return self.search.trial({**self.values[number], **self.fewer.get(number, {})}, turn)
 
     def _begin_smaller(self, asked: Asked, error: DeviceMemoryError) -> None:
-        """Restarts a turn with the next smaller micro-batch. Keys stay the same, so finished stages are reused."""
+        """Restarts a turn with a smaller micro-batch. Keys do not depend on it, so finished stages are reused."""
         number = asked[0]
         smaller = with_fewer(self.search.configure(self.values[number]), error)
         log(f"trial {number}: {error.what}; it continues with {values_shown(smaller)}")
@@ -239,7 +240,8 @@ def _line(row: TrialRow, objectives: list[str]) -> str:
 
 
 MOST_ROWS = 15
-"""Largest number of finished trials in the progress table (the best ones), and largest number of failed trials."""
+"""Largest number of finished trials that the progress table shows (the best ones), and largest number of failed
+trials."""
 PERIOD_S = 1.0
 """Shortest time between two writes of the progress file while no trial ends [seconds]."""
 
@@ -262,10 +264,13 @@ class TrialsDisplay:
         self._written_at = 0.0
 
     def look(self, has_ended: bool) -> None:
-        """Draws the progress of trials, and writes it to the progress file if it changed and the last write is old.
+        """Draws the progress of the trials on the terminal, and saves the progress to the progress file.
+
+        The file is not written if nothing has changed, or if it was written less than PERIOD_S ago.
 
         Args:
-            has_ended: whether a trial has ended since the last call; then the file is written at once.
+            has_ended: whether a trial has ended since the last call. In this case, the file is written without waiting
+                for PERIOD_S.
         """
         is_due = has_ended or time.monotonic() - self._written_at >= PERIOD_S
         if not is_due and not self._draw:

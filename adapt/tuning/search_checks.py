@@ -58,9 +58,13 @@ def checked_search(search: "Search") -> tuple[Space, Proposals]:
 
 
 def _check_going_on(search: "Search", space: Space) -> None:
-    """Refuses a search whose trials cannot continue after a turn. Tries the ends of each searched range one by one.
+    """Refuses a search if the training of a trial could not continue after a turn.
 
-    Combinations of values are not checked. A trial that cannot continue trains each turn from the beginning.
+    Checks the unchanged configuration. Then checks each field's lowest and highest value with all other fields
+    unchanged.
+
+    Combinations of values are not checked. If a trial with such a combination cannot continue, it trains each turn from
+    the beginning.
     """
     for values in ({}, *({name: end} for name in space for end in ends(space[name]))):
         try:
@@ -106,14 +110,14 @@ def check_fields(space: Space, place: str, configure: Configure, trial: Callable
 
 
 def _matters(name: str, space: Space, configure: Configure, trial: Callable[[Config], Trial]) -> bool:
-    """Whether a field affects trials: two of its values give different keys if all other fields are equal."""
+    """Whether a field affects trials: its first and last value give different keys if other fields are equal."""
     generator = np.random.default_rng(0)
     for _ in range(DRAWS):
         drawn = {other: draw(domain, generator) for other, domain in space.items()}
         try:
             keys = {trial(configure({**drawn, name: end})).key for end in _two(ends(space[name]))}
         except ConfigError:
-            continue  # tries other values, because these contradict each other
+            continue  # draws again, because the drawn values contradict each other
         if len(keys) > 1:
             return True
     return False
@@ -133,7 +137,7 @@ def _fits(name: str, value: Any, place: str, configure: Configure) -> None:
 
 
 def check_objectives(config: Config, trial: Trial) -> None:
-    """Refuses objectives that trials do not report, or of which neither higher nor lower values are better.
+    """Refuses objectives that trials do not report, and figures of which neither higher nor lower values are better.
 
     Raises:
         ConfigError: an objective is refused. The message names the nearest figure, or what the objective needs.
@@ -159,7 +163,7 @@ def check_objectives(config: Config, trial: Trial) -> None:
 
 
 def check_fresh_seeds(config: Config) -> None:
-    """Refuses fresh seeds that trials of the search use too.
+    """Refuses fresh seeds that are repeated, out of range, or also used by trials of the search.
 
     Raises:
         ConfigError: fresh seeds are seeds of trials, repeated, or out of range.
@@ -229,7 +233,7 @@ def _functions(module: ModuleType) -> list[Callable[[], Any]]:
 def _from_yaml(path: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in read_yaml(path).items():
-        if isinstance(value, Mapping) and "." not in str(name):  # a section with fields
+        if isinstance(value, Mapping) and "." not in str(name):  # `name` is a section, and `value` contains its fields
             fields |= {f"{name}.{field}": domain for field, domain in value.items()}
         else:
             fields[str(name)] = value

@@ -1,4 +1,4 @@
-"""Forecasts which stages a search will run and its device-hours, and compares these with its budget."""
+"""Forecasts the stages and the device-hours of a search, and compares the device-hours with the search's budget."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,8 +32,8 @@ class TrialAhead:
     found: int
     """Number of the trial's stages that are finished or part of an earlier trial."""
     device_hours: float | None
-    """Device-hours of the trial's stages that are not part of an earlier trial, whether finished or not. None if the
-    device-hours of such a stage are not known."""
+    """Device-hours of all stages, finished and unfinished, that the trial does not share with an earlier trial. None if
+    the device-hours of one of these stages are not known."""
     refused: str = ""
     """Error message if the values of the trial contradict each other; otherwise empty."""
 
@@ -119,7 +119,8 @@ def known_proposals(asked: Proposals) -> list[Values]:
 def hours_of_all(ahead: Iterable[TrialAhead], count: int) -> float | None:
     """Estimates the device-hours of trial 0 and `count` further trials from the forecasts of some trials.
 
-    Returns None if the device-hours of trial 0 or of all other forecast trials are not known.
+    Returns None if the device-hours of trial 0 are not known, or if there are other forecast trials but the
+    device-hours of none of them are known.
     """
     first, *others = [each.device_hours for each in ahead if not each.refused]
     known = [hours for hours in others if hours is not None]

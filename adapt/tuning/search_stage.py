@@ -49,7 +49,7 @@ class TrialRow:
     key: str
     """Key of the trial's stage; empty if the values contradict each other, so that the trial has no stage."""
     figures: dict[str, Estimate]
-    """Measured figures, keyed by name, with dev as the test split; empty if the trial failed."""
+    """Measured figures, keyed by name; empty if the trial failed. Trials use dev as their test split."""
     error: str = ""
     """Error message if the trial failed; otherwise empty."""
     steps: int | None = None
@@ -176,11 +176,11 @@ class Search(Stage[Searched]):
     context_of: Callable[[Config], Context] = Context.of
     """Returns the context from which a trial's stages are created. In a chain, trials start from a stage's model."""
     given: tuple[Any, ...] = ()
-    """Inputs of all trials that are not part of the search: `adapt.model.start.Start`, stages, or None. The search
-    stage has the same inputs."""
+    """Inputs that all trials share and that the search does not run: `adapt.model.start.Start`, stages, or None. These
+    are also inputs of the search stage."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the space and the settings of the search, which determine all trials together with their results."""
+        """Returns the key of trial 0, the digest of the space, and the settings that decide which trials run."""
         tune = self.config.tune
         learns = {"at_once": tune.at_once, **deciding("optuna")} if tune.searcher == "tpe" else {}
         judged = {"scheduler": tune.scheduler, "turns": tune.turns, "reduction": tune.reduction}
@@ -195,7 +195,7 @@ class Search(Stage[Searched]):
         }
 
     def trial(self, values: Mapping[str, Any], turn: int = -1) -> Trial:
-        """Returns the stages of the trial with these values up to the end of a turn, by default the last turn.
+        """Returns the trial with these values, up to the end of a turn (by default the last). Its test split is dev.
 
         Raises:
             AdaptError: the values contradict each other.
@@ -262,7 +262,9 @@ def _cost(row: TrialRow, objective: str, way: str) -> float:
 
 
 def nondominated(costs: Sequence[Sequence[float]]) -> list[int]:
-    """Returns the indices of the points on the Pareto front: no other point is at most as high in every cost.
+    """Returns the indices of the points on the Pareto front.
+
+    A point is on the front if every other point is higher in at least one cost.
 
     Of equal points, only the first is on the front.
 

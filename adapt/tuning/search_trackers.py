@@ -1,8 +1,9 @@
 """Logs a search to TensorBoard and MLflow.
 
-TensorBoard is always written: `tensorboard/trial-N` in the folder of the search has the values and figures of each
-trial for the page of hyperparameters, and the loss of its training. MLflow is used if `tracking.mlflow_uri` is set: the
-search is a run, its trials are runs inside it, and their trainings are runs inside the trials.
+TensorBoard files are always written. The folder `tensorboard/trial-N` in the search's folder has the training loss of
+trial N, and the trial's values and figures, which TensorBoard shows on its page of hyperparameters. MLflow is used if
+`tracking.mlflow_uri` is set. In MLflow, the search is a run, each trial is a run inside the search's run, and each
+training is a run inside its trial's run.
 """
 
 import json
@@ -44,7 +45,7 @@ class SearchTrackers:
     """
 
     def __init__(self, search: Search, folder: Path, store: Store) -> None:
-        shutil.rmtree(folder / FOLDER, ignore_errors=True)  # deletes files of a killed run, which are all logged again
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)  # deletes files of a killed run; all is logged again
         self._search, self._store, self._folder = search, store, folder / FOLDER
         uri = anchored(search.config.tracking).mlflow_uri
         self._mlflow = SearchInMLflow(search, uri) if uri else None
@@ -73,7 +74,7 @@ class SearchTrackers:
         last = trainings[0]
         file = self._store.folder(last.kind, last.name, last.key) / METRICS_FILE
         reports: list[dict[str, Any]] = []
-        with suppress(OSError, ValueError):  # skips the rest, since a line is incomplete if the trial was killed
+        with suppress(OSError, ValueError):  # the file may be missing, or end with an incomplete line
             for line in file.read_text().splitlines():
                 reports.append(json.loads(line))
         return reports
@@ -89,7 +90,7 @@ def _trainings(search: Search, trial: Trial | None) -> list[Train]:
 def _note_in_tensorboard(folder: Path, row: TrialRow, reports: list[dict[str, Any]]) -> None:
     steps, figures = row.steps or 0, {name: figure.value for name, figure in row.figures.items()}
     target = folder / f"trial-{row.number}"
-    with SummaryWriter(str(target), filename_suffix=f".{steps}") as writer:  # unique names, also within a second
+    with SummaryWriter(str(target), filename_suffix=f".{steps}") as writer:  # unique even within a second
         for summary in hparams(_told(row.values), figures):
             writer.file_writer.add_summary(summary)
         for name, value in figures.items():
@@ -135,7 +136,7 @@ class SearchInMLflow:
         self._client.set_terminated(run, "FAILED" if row.error else "FINISHED")
         for training in trainings:
             for found in self._found("dontstop.key", training.key):
-                if PARENT not in found.data.tags:  # a training that trials share stays a child of the first one
+                if PARENT not in found.data.tags:  # a training that trials share stays a child of the first trial
                     self._client.set_tag(found.info.run_id, PARENT, run)
 
     def close(self, failed: bool) -> None:
@@ -146,7 +147,7 @@ class SearchInMLflow:
         return list(self._client.search_runs([self._experiment], f"tags.`{tag}` = '{value}'"))
 
     def _run_of(self, name: str, shown: str, told: Mapping[str, Any], tags: Mapping[str, str]) -> str:
-        """Returns the id of the run with this name, and creates the run if there is none."""
+        """Returns the id of the run whose tag `dontstop.run` is `name`. Creates the run if there is none."""
         if earlier := self._found("dontstop.run", name):
             self._client.update_run(earlier[0].info.run_id, status="RUNNING")
             return str(earlier[0].info.run_id)

@@ -1,7 +1,7 @@
 """Divides trials into turns. After each turn, a trial is measured, and Ray Tune's scheduler decides whether to go on.
 
-This needs the learning-rate schedule `wsd`. Each turn is a training of another length. It starts from the state that
-the previous turn had before its cooldown.
+Turns need the learning-rate schedule `wsd`, which ends with a cooldown. Each turn is a separate training that is longer
+than that of the previous turn. It starts from the state that the previous training had before its cooldown.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ def lengths_of(tune: TuneConfig) -> list[int]:
 
 
 def steps_after(config: Config, turn: int) -> int | None:
-    """Returns the number of training steps after a turn; None without a scheduler."""
+    """Returns the number of training steps from the start of a trial to the end of a turn; None without a scheduler."""
     if config.tune.scheduler == "none":
         return None
     assert config.training.max_steps
@@ -71,7 +71,9 @@ def check_turns(config: Config, fields: Iterable[str]) -> None:
 
 
 def check_goes_on(scheduler: str, shorter: Trial, longer: Trial) -> None:
-    """Refuses a trial whose training steps depend on its length, so that a longer turn cannot continue a shorter one.
+    """Refuses a trial if the steps of its training depend on the training's length.
+
+    The training of a later turn could then not continue the training of an earlier turn.
 
     Args:
         scheduler: name of the scheduler, for the message.
