@@ -32,7 +32,7 @@ def how(default: T) -> T:
 def how_list() -> Any:
     """Declares a `how` field that is a list, empty by default.
 
-    For paths, a stage's key contains a digest of the file contents instead.
+    Lists of paths are such fields. A stage's key contains a digest of the files' content instead of the paths.
     """
     return field(default_factory=list, metadata={"how": True})
 

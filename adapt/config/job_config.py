@@ -31,7 +31,8 @@ from adapt.config.training import MethodConfig, ModelConfig, ObjectiveConfig, Se
 def flat(config: Config) -> dict[str, Any]:
     """Returns the values of all fields, keyed by dotted name, for trackers and messages.
 
-    Options of methods, objectives and selections are included only if the configuration uses these.
+    Options of methods, objectives and selections are included only if the configuration uses the method, objective or
+    selection.
     """
     sections = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "select_options"}
     for field_name, kind in (("method_options", config.method.kind), ("objective_options", config.objective.kind)):
@@ -111,7 +112,7 @@ class Kind:
     selects: bool = False
     """Whether the job can train on documents selected from a pool (`select.pool_paths`) instead of a corpus."""
     detects: bool = False
-    """Whether the job accepts objective.kind rtd: it trains by it, or does not use the objective."""
+    """Whether the job accepts objective.kind rtd, because the job trains with this objective or uses no objective."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Defaults that differ from those of the fields, by dotted field name. A length in epochs or tokens overrides a
     default in steps."""

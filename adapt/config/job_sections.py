@@ -159,8 +159,8 @@ class MergeConfig:
     weights: list[float] | Literal["linear", "cosine", "sqrt"] | None = None
     """Weight of each model; null weights all equally. `task_arithmetic` and `dare` multiply each model's difference by
     its weight; `ties` and `average` also divide by the sum of the weights. For `average` over the checkpoints of a run,
-    oldest first, `linear`, `cosine` and `sqrt` imitate such a decay of the learning rate; equal weights imitate a
-    linear one."""
+    oldest first, `linear`, `cosine` and `sqrt` imitate a decay of the learning rate of this shape; equal weights
+    imitate a linear decay."""
     density: Fraction | None = None
     """`ties` and `dare`: share of each model's differences from the base that is kept; null is 0.2 for `ties` (the
     largest differences) and 0.1 for `dare` (random ones, drawn with `seed`)."""
@@ -261,8 +261,8 @@ class TuneConfig:
     seed: NonNegativeInt = 0
     """Seed of the proposals."""
     at_once: PositiveInt = how(4)
-    """Number of trials that run at the same time. `tpe` proposes each trial from the results of all but this many of
-    the latest trials, so its proposals depend on this number but not on timing."""
+    """Number of trials that run at the same time. `tpe` ignores the results of the at_once - 1 latest trials, which may
+    still run, so its proposals depend on this number but not on timing."""
     fresh_seeds: list[int] = field(default_factory=lambda: [1001, 1002, 1003, 1004, 1005])
     """The best trial and the unchanged configuration are repeated with these seeds, and only then tested. An empty list
     skips this."""

@@ -48,7 +48,7 @@ class Kinds(dict[str, str], Generic[T]):
         """Imports a kind.
 
         Raises:
-            ConfigError: no kind has this name, or a user's own cannot be imported, does not inherit from the base,
+            ConfigError: no kind has this name, or a user's own kind cannot be imported, does not inherit from the base,
                 lacks an abstract method, or has options without defaults.
         """
         place = self.place(name)
@@ -84,7 +84,7 @@ class Kinds(dict[str, str], Generic[T]):
         return getattr(self.load(name), "Options", None)
 
     def source(self, name: str) -> dict[str, str]:
-        """Returns the entry of stage keys that identifies a kind's source code; empty for built-in kinds."""
+        """Returns a digest of the source code of a user's own kind, for stage keys; empty for built-in kinds."""
         return {} if name in self else {"source": source_digest(self.load(name))}
 
     def _check(self, place: str, loaded: Any) -> None:
@@ -129,7 +129,7 @@ def imported(field: str, place: str) -> Any:
 def source_digest(kind: Any) -> str:
     """Returns the SHA-256 digest of the file that defines a class.
 
-    It is part of stage keys, so that a change of a user's code reruns the stages that use it.
+    The digest is part of stage keys, so that a change of a user's code reruns the stages that use this code.
     """
     return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()
 

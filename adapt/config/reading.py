@@ -32,8 +32,8 @@ def read_fields(kind: Any, values: Any, name: str = "", see: str = "") -> Any:
     """Converts plain values to a type: a dataclass of fields, a list of these, or a field's type.
 
     Args:
-        kind: the type. Integers are accepted as floats, and numbers as text (from placeholders in chains) are
-            converted; nothing else is converted.
+        kind: the type. An integer is accepted as a float. A text that is a number (from a placeholder in a chain) is
+            converted to a number. Nothing else is converted.
         values: plain values.
         name: section or field that is read, for messages.
         see: hint on where to read more, for messages; may be empty.
@@ -164,7 +164,10 @@ def _in_words(kind: Any, values: Any, errors: Sequence[Any], name: str, see: str
 
 
 def _place(kind: Any, values: Any, location: Sequence[Any]) -> tuple[list[str | int], Any, Any]:
-    """Converts the location in an error of pydantic to keys and list positions, with the type and value there."""
+    """Follows the location of a pydantic error as long as its parts are keys or list positions of the values.
+
+    Returns these parts, and the declared type and the value at the place that they lead to.
+    """
     keys: list[str | int] = []
     for key in location:
         inner = next(_below(kind, values, key), None)

@@ -102,7 +102,7 @@ class SelectConfig:
     million documents (docs/guide/selection.md)."""
     min_recall: Fraction = 0.95
     """Share of the true nearest documents that the index must find, measured on 200 target texts. The search is widened
-    until it does; if it cannot, the job fails."""
+    until the index finds this share; if it never does, the job fails."""
     measure_loss: bool = True
     """dontstop select: also measure the model's held-out loss on the chosen documents, on random documents and on the
     target, on 20,000 tokens each, on the CPUs of this machine."""

@@ -38,9 +38,9 @@ class ModelConfig:
     (LLM2Vec, arXiv 2404.05961). Train it with `objective.kind: mntp`. Its config.json says `is_causal: false`, which
     transformers 5 applies when it loads the model, and a mask token is added to a tokenizer without one."""
     head: Literal["require", "new"] = "require"
-    """`new` gives an encoder without a masked-language-model head a new one: for models published for sentence
-    embeddings. The head has random weights, and its last layer is the table of token embeddings. `require` refuses such
-    models."""
+    """`new` adds a masked-language-model head to an encoder that has none, such as a model published for sentence
+    embeddings. The head's weights are random, except those of its last layer, which is the table of token embeddings.
+    `require` refuses models without a head."""
     head_warmup_steps: NonNegativeInt = 0
     """With a new head: number of steps at the start of the first training in which only the head is trained."""
     reinitialize_top: NonNegativeInt = 0
@@ -82,8 +82,8 @@ class ObjectiveConfig:
     """`entity`: `package.module:Class`, a subclass of adapt.corpus.entities.Tagger that finds the entities of a text,
     instead of `entity_field`. The class is your code; it runs on the workers that tokenize."""
     span_stop: OpenFraction = 0.2
-    """`span`: probability that a span ends after each of its words, so lengths are geometric (SpanBERT, arXiv
-    1907.10529)."""
+    """`span`: probability that a span ends after each of its words, so lengths have a geometric distribution (SpanBERT,
+    arXiv 1907.10529)."""
     span_max_words: PositiveInt = 10
     """`span`: length of the longest span [words]."""
 
@@ -121,8 +121,8 @@ class PhaseConfig:
     """Fields of section mixture that differ in this phase: replay_fraction (0 trains on the domain only), replay_last,
     temperature and order."""
     weights: dict[str, NonNegativeFloat] = field(default_factory=dict)
-    """Sampling weights of corpus.sources in this phase, keyed by name; a source without one is not trained on. Empty
-    keeps the weights of the sources."""
+    """Sampling weights of corpus.sources in this phase, keyed by name; a source without a weight is not trained on.
+    Empty keeps the weights of the sources."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +194,8 @@ class TrainingConfig:
     (McCandlish et al., arXiv 1812.06162)."""
     length_ramp: list[tuple[PositiveInt, PositiveInt]] = field(default_factory=list)
     """Shorter sequences at the start of a run: a list of [tokens, sequence length], both ascending. After the last
-    entry, sequences have sequence_length (Li et al., arXiv 2108.06084). Rows of another length are other rows; each
-    source goes on at the same number of tokens."""
+    entry, sequences have sequence_length (Li et al., arXiv 2108.06084). Rows of another length are cut anew; each
+    source continues after the same number of tokens."""
     phases: list[PhaseConfig] = field(default_factory=list)
     """Phases of the run: a list of {steps, learning_rate, objective, …}, trained one after another. Each phase is a
     separate stage. It continues from the previous phase's weights, optimizer moments, step count and position in the
@@ -247,8 +247,8 @@ class SequenceConfig:
     method. All rows of that text are replayed equally often. null replays none, or as much as the method needs."""
     domain_ids: bool = how(True)
     """For methods with separate parts per domain (docs/guide/forgetting.md): `true` fine-tunes a task with the parts of
-    its own domain; `false` with those of the domain whose text is nearest to the task's train split. Held-out losses
-    are reported both ways."""
+    its own domain; `false` with the parts of the domain whose text is nearest to the task's train split. Held-out
+    losses are reported both ways."""
 
 
 @dataclass(frozen=True)

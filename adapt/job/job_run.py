@@ -36,21 +36,21 @@ class Job:
     kind: Kind
     """Name of the job, and sections of the configuration that the job needs."""
     final: Callable[[Context], Stage[Any]]
-    """Builds the last stage of the job. It depends on all other stages of the job."""
+    """Builds the job's last stage, which depends on all other stages of the job."""
     answer: Callable[[Context, Finished[Any], Sequence[str]], Any] | None = None
     """Computes the job's result from the last stage and the command line. None means that the last stage's result is
     the job's result. The result is a dataclass with a method `blocks`."""
     training: Callable[[Any], Stage[Any] | None] | None = None
-    """Returns, for the last stage, the training or merge whose model other jobs may start from, or None if the job
-    makes no such model."""
+    """Takes the job's last stage, and returns the training or merge whose model other jobs may start from. Returns None
+    if the job makes no such model."""
     tokens: Callable[[Any], Start] | None = None
-    """Returns, for the last stage, the model that determines tokenizer and architecture of the new model. None means
-    that the start model determines them."""
+    """Takes the job's last stage, and returns the model whose tokenizer and architecture the new model has. None means
+    that the new model has those of the start model."""
     own_tokenizer: bool = False
     """Whether the job's new model has a new tokenizer."""
     texts: Callable[[Any], Select] | None = None
-    """Returns, for the last stage, the selection that other jobs may train on. None means that the job selects no
-    text."""
+    """Takes the job's last stage, and returns the selection that other jobs may train on. None means that the job
+    selects no text."""
     takes_texts: bool = False
     """Whether the field `from` of a chain's entry may name a selection."""
     parts: Callable[[Context], Mapping[str, Stage[Any]]] | None = None

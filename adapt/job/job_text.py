@@ -1,4 +1,4 @@
-"""Prepares the text of a job for training and measuring, and builds the stages of its method around each domain."""
+"""Prepares the text of a job, and builds the stages that the job's method needs before and after each domain."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +40,8 @@ def general_text(context: Context) -> Prepare | None:
     If the files are also trained on, only their held-out share is measured, and the training leaves this share out.
 
     Raises:
-        ConfigError: the general text is the domain's text, or no share of files that are also trained on is held out.
+        ConfigError: the general text is the domain's text; or its files are also trained on, and no share of them is
+            held out.
     """
     config, name = context.config, f"{context.config.name}-general"
     if not config.evaluation.general_paths:
@@ -59,7 +60,9 @@ def general_text(context: Context) -> Prepare | None:
 
 
 def domain_text(context: Context, general: Prepare | None) -> DomainText:
-    """Prepares the text of the corpus without near copies of the measured general text.
+    """Prepares the text of the corpus without the measured general text.
+
+    Near copies of general text are left out too if `corpus.deduplicate` is `near`.
 
     Args:
         context: context of the job.
@@ -110,7 +113,10 @@ def additional_text(
     general: Prepare | None,
     unseen: TaskTexts | None,
 ) -> Prepare:
-    """Prepares additional text to train on, without near copies of the measured general text."""
+    """Prepares additional text to train on, without the measured text.
+
+    Near copies of the measured general text are left out too if `corpus.deduplicate` is `near`.
+    """
     apart = measured_general_files(context, general, replay=False)
     dedup = deduplicated(context, (files,), apart, unseen) if apart else None
     return Prepare(
@@ -129,7 +135,8 @@ def prepared_files(
 def measured_general_files(context: Context, general: Prepare | None, replay: bool = True) -> tuple[Files, ...]:
     """Lists the files of general text whose near copies a corpus must not contain.
 
-    The list is empty unless `corpus.deduplicate` is `near`.
+    These are the files of the measured text and, if `replay` is true, of the replayed text. The list is empty unless
+    `corpus.deduplicate` is `near`.
     """
     config = context.config
     if config.corpus.deduplicate != "near":
@@ -154,12 +161,12 @@ def deduplicated(
     config = context.config
     if config.corpus.deduplicate == "none":
         return None
-    tokens = replace(context.tokens, vocabulary=None)  # no input, because duplicates do not depend on the vocabulary
+    tokens = replace(context.tokens, vocabulary=None)  # not an input of the stage: it does not change duplicates
     return Dedup(config.name, sources, before, unseen, tokens, config)
 
 
 def on_one_source(config: Config, name: str, corpus: CorpusConfig) -> Config:
-    """Returns the configuration with one of the sources as the whole corpus."""
+    """Returns the configuration with one source as the whole corpus, and with the source's name after its own name."""
     return replace(config, name=f"{config.name}-{name}", corpus=corpus)
 
 

@@ -38,8 +38,9 @@ FIRST = "base"
 def evaluate_stages(context: Context) -> Compare:
     """Builds the stages of the evaluate job in the order in which they run.
 
-    The first model, called `base`, is model.path, followed by comparison.models. Domains are the corpus's sources (or
-    `domain` if it has none) and `general`. For tasks with one label per text, features are evaluated too.
+    The compared models are model.path, which is called `base`, and comparison.models. The domains are the sources of
+    the corpus (or `domain` for a corpus without sources) and general text (`general`). Features are evaluated on tasks
+    with one label per text.
 
     A model with another tokenizer is measured on the same texts in its own tokens; losses are then per byte.
 
@@ -85,7 +86,7 @@ def _measured(
 def _tasks(context: Context) -> dict[str, PrepareTask]:
     """Prepares the tasks for evaluating features.
 
-    A task must have one label per text, because neighbours vote for labels.
+    Only tasks with one label per text are prepared, because the nearest neighbours of a text vote for one label.
     """
     config = context.config
     tasks = [task for task in (config.task, *config.tasks) if task.train and task.kind == "single_label"]
@@ -154,7 +155,7 @@ def similarity_stages(context: Context) -> Similarity:
     """Builds the comparison of the domains in `corpus.sources`. It compares words and, if models are given, losses.
 
     Raises:
-        ConfigError: there is only one source, or the number of models differs from that of sources.
+        ConfigError: there is only one source, or the number of models differs from the number of sources.
         ModelError: a model has another tokenizer.
     """
     config, models = context.config, context.config.similarity.models
@@ -207,7 +208,7 @@ def _files(context: Context, name: str, corpora: Sequence[tuple[str, CorpusConfi
 
 
 def facts_of(context: Context) -> ModelFacts:
-    """Reads what the files of a context's model say about it."""
+    """Reads facts about a context's model, such as its type, from the model's files."""
     pretrained = context.start.pretrained
     kind = str(read_json(pretrained.model / CONFIG).get("model_type", ""))
     is_decoder = context.config.objective.kind == "causal"

@@ -33,9 +33,9 @@ def merge_stages(context: Context) -> Merge:
 
 
 def _extended(base: Start, models: Sequence[Start]) -> int | None:
-    """Returns the index of the first model with more tokens than the base model, or None.
+    """Returns the index of the first model whose vocabulary was extended, or None if there is none.
 
-    Also checks all existing models.
+    Also checks that the models that exist already match the base model.
     """
     tokens = check_alike(base.pretrained, [model.pretrained for model in models])
     made = [place for place, model in enumerate(models) if model.vocabulary is not base.vocabulary]

@@ -89,7 +89,8 @@ def selection_of_job(context: Context, general: Prepare | None) -> Select | None
     """Returns the selection that a job trains on, from the chain or from `select.pool_paths`. None means no selection.
 
     Raises:
-        ConfigError: a selection is given in both places, or `select_documents` raises an error.
+        ConfigError: a selection is given in both places, a budget is set without a pool, or `select_documents` raises
+            an error.
     """
     select = context.config.select
     if context.selected and select.pool_paths:
@@ -168,7 +169,7 @@ def target_of(context: Context, tasks: Sequence[TaskConfig], pool: Files) -> Tar
 def unseen_texts(context: Context, tasks: Sequence[TaskConfig]) -> TaskTexts | None:
     """Returns the dev and test text that training must exclude.
 
-    Returns None if training may use it or there is no task.
+    Returns None if training may use this text (`tapt.transductive`), or if there is no task.
     """
     return None if context.config.tapt.transductive or not tasks else split_texts(context, tasks, ["dev", "test"])
 
@@ -186,7 +187,7 @@ def split_texts(
 def selected_text(
     context: Context, chosen: Select, measured: Sequence[Stage[Prepared]], unseen: TaskTexts | None = None
 ) -> PrepareTexts:
-    """Prepares the selected documents for training, without the share that every corpus holds out.
+    """Prepares the selected documents for training, without the share that `corpus.heldout_fraction` holds out.
 
     Args:
         context: context of the job.
@@ -198,7 +199,7 @@ def selected_text(
 
 
 def has_corpus(corpus: CorpusConfig) -> bool:
-    """Returns whether the configuration has text of a domain."""
+    """Returns whether the section `corpus` names text of a domain."""
     return bool(corpus.paths or corpus.sources or corpus.source != "files")
 
 

@@ -79,14 +79,15 @@ def _merged_step(setup: Setup, domain: Context, number: int, training: Train, mo
 
 
 def merging_of_domains(config: Config, models: int) -> Merging:
-    """Returns the settings for merging the models of the first domains.
+    """Returns the settings for merging the models of the domains that have been learnt so far.
 
     Args:
         config: configuration of the sequence.
         models: number of domains that have been learnt.
 
     Raises:
-        ConfigError: the way of merging does not fit these models, or there are several shares or too few weights.
+        ConfigError: `merge.kind` limits the number of models, `merge.models` is set, or there are several shares or too
+            few weights.
     """
     section, most = config.merge, MERGERS.load(config.merge.kind).models[1]
     if most is not None:
@@ -119,8 +120,9 @@ def sequence_stages(context: Context) -> SequenceStage:
 
     Each domain has the method's stages before training, the training, the method's stages after it, the export,
     held-out losses, and fine-tuning on the tasks of all domains so far. Each task is learnt by a copy of the model,
-    without the domain's name (arXiv 2302.03241, section 4). Every stage depends only on earlier domains, so adding
-    a domain at the end reruns nothing, and another order reuses the common beginning.
+    without the domain's name (arXiv 2302.03241, section 4). Every stage depends only on earlier domains, so adding a
+    domain at the end reruns nothing. A sequence in another order reuses the stages of the domains with which both
+    orders begin.
 
     Raises:
         ConfigError: a domain is unknown, or is listed twice by its name or by its text; a task belongs to no domain; or
@@ -186,7 +188,7 @@ def _each_alone(setup: Setup) -> Iterator[Step]:
 
 
 def _all_at_once(setup: Setup) -> Iterator[Step]:
-    """Builds one training on the mixed domains, with as many steps as all domains have together."""
+    """Builds one training on the mixed domains, as long as the trainings on the single domains would be together."""
     config, training = setup.context.config, setup.context.config.training
     given = {name: getattr(training, name) for name in ("max_steps", "max_tokens", "max_flops")}
     limits = {name: value * len(setup.order) for name, value in given.items() if value}

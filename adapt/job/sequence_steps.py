@@ -1,4 +1,4 @@
-"""The steps of a sequence: the domains, and the model after each domain with its measurements."""
+"""Checks the domains of a sequence, prepares their texts, and builds the measured model after each domain."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -107,8 +107,9 @@ def _check_replay(config: Config) -> None:
 def domain_texts(context: Context, order: Sequence[str], general: Prepare | None) -> dict[str, Prepare]:
     """Prepares the text of each domain separately, so that a domain does not change the training text of other domains.
 
-    Measured text is an exception, because no domain trains on text that is measured for another domain. All domains
-    hold out the same documents. If near copies are removed, the domain that is configured later drops its copy.
+    Measured text is an exception, because no domain trains on text that is measured for another domain. A document that
+    occurs in several domains is held out of all or none of them. If near copies are removed and two domains have copies
+    of a document, the domain that is configured later drops its copy.
 
     Raises:
         ConfigError: two domains have the same text.
@@ -167,9 +168,10 @@ def on_domain(setup: Setup, context: Context, name: str) -> Context:
 
 
 def with_general_share(context: Context, number: int) -> Context:
-    """Returns the context with the share of replayed general text for a domain.
+    """Returns the context with the share of general text that is replayed for domain `number`.
 
-    Some methods increase the share with each domain. Otherwise the context is returned unchanged.
+    Some methods increase this share from the second domain on. For other methods and for the first domain, the context
+    is returned unchanged.
     """
     config, growth = context.config, method_of(context.config).general_growth
     if not growth or number == 1:
@@ -250,8 +252,8 @@ def finetuning_after(setup: Setup, context: Context, tasks: Sequence[TaskConfig]
         setup: settings of the whole sequence.
         context: context that starts from the model to fine-tune.
         tasks: tasks to fine-tune on.
-        parted: domains for which the model has separate parameters. A task of such a domain uses them, unless
-            `sequence.domain_ids` is off.
+        parted: domains for which the model has separate parameters. A task of such a domain uses the domain's
+            parameters, unless `sequence.domain_ids` is off.
     """
     given = setup.context.config
     runs = {}
@@ -264,10 +266,10 @@ def finetuning_after(setup: Setup, context: Context, tasks: Sequence[TaskConfig]
 
 
 def tested(setup: Setup, number: int, name: str, seen: Sequence[str]) -> list[TaskConfig]:
-    """Returns the tasks that the model after a domain is fine-tuned on.
+    """Returns the tasks that the model after domain `name` is fine-tuned on.
 
-    With sequence.full_matrix, and for the last model, these are the tasks of all domains so far; otherwise only those
-    of its own domain. With sequence.forward_transfer, tasks of the next domain are added.
+    With sequence.full_matrix, and for the last model, these are the tasks of all domains so far. Otherwise, they are
+    the tasks of domain `name` only. With sequence.forward_transfer, the tasks of the next domain are added.
     """
     settings = setup.context.config.sequence
     ahead = setup.order[number : number + 1] if settings.forward_transfer and settings.mode == "continual" else []

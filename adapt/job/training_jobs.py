@@ -30,7 +30,7 @@ from adapt.terminal.console import log
 def dapt_stages(context: Context) -> Export:
     """Builds the stages of DAPT in the order in which they run.
 
-    Stages that the data may make fail run before the training.
+    Stages that may fail because of the data run before the training.
     """
     general = general_text(context)
     uses_corpus = has_corpus(context.config.corpus) and not context.selected

@@ -59,8 +59,8 @@ class Digests:
 
         Args:
             paths: files.
-        root: folder of the files. A file's path in this folder counts as its name. If None, the file's name without
-            any folder counts.
+            root: folder of the files. A file's path in this folder counts as its name. If None, the file's name without
+                any folder counts.
         """
         names = {path: path.relative_to(root).as_posix() if root else path.name for path in paths}
         joined = "\n".join(f"{self.of(path)} {name}" for path, name in names.items())

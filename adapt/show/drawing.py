@@ -67,7 +67,7 @@ def canvas(width: float, height: float) -> "tuple[Figure, Axes]":
 
 
 def style(**more: Any) -> Any:
-    """Returns a context manager, with further settings of matplotlib. Figures must be made and saved inside it."""
+    """Returns a context manager that applies STYLE and `more` to matplotlib. Make and save figures inside it."""
     from matplotlib import rc_context
 
     settings: Any = {**STYLE, **more}

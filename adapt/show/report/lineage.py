@@ -87,7 +87,7 @@ def _walk(study: Study) -> dict[str, _Stage]:
 
 
 def _through_exports(entries: list[Entry], stages: dict[str, _Stage]) -> None:
-    """Connects the users of a training to the training's export, because readers think of the exported model."""
+    """Makes the export of a training the input of stages that use its model, because readers know the export."""
     export_of = {
         entry.record.inputs["training"]["key"]: entry.record.key for entry in entries if entry.record.stage == "export"
     }
@@ -104,7 +104,8 @@ def _label(entry: Entry) -> str:
 def _grouped(order: list[str], stages: dict[str, _Stage], labels: dict[str, str]) -> dict[str, LineageNode]:
     """Assigns each stage to a node.
 
-    The label of its entry decides, or for stages without entry the nodes that use the stage.
+    Stages of entries share a node if they have the same kind and label. Other stages share a node if they have the same
+    kind and are used by the same nodes.
     """
     users: dict[str, set[int]] = {key: set() for key in order}
     by_group: dict[object, LineageNode] = {}
@@ -187,7 +188,10 @@ def _laid_out(nodes: Sequence[LineageNode]) -> tuple[list[_Slot], list[list[_Slo
 
 
 def _place(columns: Sequence[list[_Slot]]) -> None:
-    """Sorts each column by the mean height of the connected slots, in both directions, so that few arrows cross."""
+    """Sorts each column's slots by the mean height of the slots that they are connected to, so that few arrows cross.
+
+    The columns are visited from left to right and from right to left by turns.
+    """
     tallest = max(_tall(column) for column in columns)
     for sweep in range(SWEEPS):
         for column in columns if sweep % 2 == 0 else columns[::-1]:

@@ -1,4 +1,4 @@
-"""Results of finished searches: the trials, and curves of the trials."""
+"""Collects the results of finished searches: the trials, and curves of the trials."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class FoundSearch:
 
     @property
     def front(self) -> list[FoundTrial]:
-        """The Pareto-optimal trials. A trial is Pareto-optimal if no other trial is better in all objectives."""
+        """The Pareto-optimal trials. A trial is Pareto-optimal if each other trial is worse in an objective."""
         return [trial for trial in self.trials if trial.number in self.record.metrics["front"]]
 
 

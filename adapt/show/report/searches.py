@@ -21,7 +21,7 @@ FEW_SEEDS = "Five seeds or fewer cannot show a significant difference."
 FRESH = {"best": "best trial", "as_it_is": "your configuration", "difference": "difference"}
 """Columns of the table of runs with fresh seeds, keyed by their names in the record."""
 FRONT = "*"
-"""Mark of Pareto-optimal trials. A trial is Pareto-optimal if no other trial is better in all objectives."""
+"""Mark of Pareto-optimal trials. A trial is Pareto-optimal if each other trial is worse in an objective."""
 
 
 def search_verdicts(searches: Sequence[FoundSearch]) -> list[FindingBlock]:
@@ -57,7 +57,7 @@ def _gained(found: FoundSearch) -> str:
 def _are_few(seeds: int) -> bool:
     """Returns whether this number of seeds cannot show significance.
 
-    If the differences of all n seeds have the same sign, p is 2^(1 - n).
+    With n seeds, p is at least 2^(1 - n). It has this value if the differences of all seeds have the same sign.
     """
     return bool(2.0 ** (1 - seeds) >= LEVEL)
 

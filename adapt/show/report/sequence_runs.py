@@ -244,7 +244,8 @@ def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paire
 def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[tuple[float, float]]:
     """Returns a method's value and the baseline's value for each seed that both have.
 
-    A value is the mean over the orders that both have. If one of the two has no order, it is the mean over all orders.
+    If both learn domains in an order, a value is the mean over the orders that both have. Otherwise, it is the mean
+    over all runs of the seed.
     """
     names = method, sequences.baseline or ""
     mine, theirs = (sequences.methods[name] for name in names)

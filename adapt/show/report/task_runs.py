@@ -194,9 +194,9 @@ def _transductive(study: Study, rows: list[Row]) -> frozenset[str]:
 
 
 def _knows(group: RunGroup) -> bool:
-    """Returns whether a training's record says that it read dev and test.
+    """Returns whether a recipe's model was trained on text of dev and test, according to the training's record.
 
-    The record of the export is not read, because it may be missing.
+    The record of the export is not used, because it may be missing.
     """
     training = upstream(group.entries[0].record, "start.training")
     return bool(training and training.metrics.get("transductive"))

@@ -105,7 +105,10 @@ def _label(values: Mapping[str, str], name: str) -> str:
 
 
 def _exported(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
-    """Yields two models of an export: the model before its training and the model after it."""
+    """Yields the model after an export's training and, if no other training made it, the model before.
+
+    Yields nothing if the export did not measure both the domain and general text.
+    """
     inputs, losses = entry.record.inputs, entry.result.losses
     if not {"domain", GENERAL} <= inputs.keys() or not {"domain", GENERAL} <= losses.keys():
         return
@@ -181,7 +184,7 @@ def _hours(maker: Record | None) -> float | None:
 
 
 def _makers(record: Record) -> list[str]:
-    """Lists the inputs of a stage that made its start model."""
+    """Lists the names of the inputs that made a stage's start model."""
     is_merge = record.stage == "merge"
     return [name for name in record.inputs if name == START or (is_merge and name.startswith("models."))]
 
@@ -208,8 +211,8 @@ def pareto_front(points: Sequence[Point]) -> list[int]:
 def knee(front: Sequence[Point]) -> int | None:
     """Returns the index of the point that is farthest below the line between the ends of a front.
 
-    If no point is below the line, the result is None. Each loss is divided by its distance between the two ends of the
-    front.
+    If no point is below the line, the result is None. For the comparison, each loss is divided by the difference
+    between its values at the two ends of the front.
 
     Args:
         front: points of the front, sorted by the first loss. The second loss falls from point to point.
