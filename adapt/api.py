@@ -93,7 +93,7 @@ class Run(SelfShown, Generic[R]):
             The model, in evaluation mode, on the CPU and in fp32, and its tokenizer.
 
         Raises:
-            ConfigError: the job makes no model, or none for this share.
+            ConfigError: the job makes no model, or no model for this share.
             ModelError: the model cannot be loaded, or has no parameters for this domain.
         """
         from adapt.model import detector, load, tokenizer  # load torch
@@ -429,8 +429,8 @@ def configuration(kind: Kind, config: Source, fields: Mapping[str, Any]) -> Conf
 
     Args:
         kind: the kind of job.
-        config: the source of the configuration.
-        fields: fields that replace those of `config`.
+        config: the source of the configuration, such as the path of a YAML file.
+        fields: fields that replace fields of `config`.
 
     Raises:
         ConfigError: a file cannot be read, or a field is unknown (names the nearest) or has a wrong value.
@@ -442,7 +442,7 @@ def configuration(kind: Kind, config: Source, fields: Mapping[str, Any]) -> Conf
 
 
 def arguments_of(config: Source, fields: Mapping[str, Any]) -> list[str]:
-    """Returns the command line that gives the same configuration.
+    """Returns command-line arguments that give the configuration `config` with `fields` replaced.
 
     Raises:
         ConfigError: a configuration file does not exist.
@@ -458,7 +458,7 @@ def arguments_of(config: Source, fields: Mapping[str, Any]) -> list[str]:
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Fields by dotted name, from sections or from dotted names."""
+    """Returns fields keyed by dotted name. The argument may contain sections and dotted names."""
     flattened: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):
@@ -475,7 +475,7 @@ def _options(values: Mapping[str, Any]) -> list[str]:
 
 
 def _written(value: Any) -> str:
-    """A value as the command line takes it."""
+    """Formats a value in the form in which the command line reads it."""
     if isinstance(value, str | PathLike):
         return str(value)
     return json.dumps(value, default=_plain)

@@ -1,4 +1,4 @@
-"""Speed of the training core with all techniques, divided by its speed without one of the techniques."""
+"""Measures the speed of the training core with all techniques, divided by its speed without one of the techniques."""
 
 from dataclasses import replace
 from functools import partial

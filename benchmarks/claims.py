@@ -1,4 +1,4 @@
-"""Prints how a finished chain bears on the papers' claims, as a Markdown table for docs/science/dapt-tapt.md.
+"""Prints whether the results of a finished chain confirm the papers' claims, as a table for docs/science/dapt-tapt.md.
 
 python -m benchmarks.claims benchmarks/replication.yaml [options of dontstop chain]
 
@@ -56,7 +56,7 @@ def direction(found: RecipeCompared) -> str:
 
 
 def harder_tasks(found: Study) -> Iterator[Line]:
-    """Yields, for DAPT and DAPT+TAPT, the rank correlation over tasks between score without adaptation and gain."""
+    """Yields, for DAPT and DAPT+TAPT, the rank correlation over tasks of the score without adaptation and the gain."""
     results = collect(found)
     compared = compare_all(results)
     for recipe in ("DAPT", "DAPT+TAPT"):

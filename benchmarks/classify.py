@@ -1,4 +1,4 @@
-"""The classification task of the fine-tuning benchmark (ChemProt or generated), and its training with the Trainer."""
+"""Makes the task of the fine-tuning benchmark (ChemProt or a generated task), and trains on it with the Trainer."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ SHAPES: dict[str, dict[str, int]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A model and the task for it."""
+    """A model, and the task that the model is fine-tuned on."""
 
     size: str
     """Size of the model: `tiny` or `minilm`."""
@@ -53,7 +53,7 @@ def examples(case: Case) -> list[tuple[list[int], int]]:
         texts, labels = made_up()
     encoded = tokenizer(case).backend_tokenizer.encode_batch_fast(texts)
     rows = [(encoding.ids[:MAX_LENGTH], label) for encoding, label in zip(encoded, labels, strict=True)]
-    # short trainings use only the first examples, which are longer than average in ChemProt
+    # shuffled, because short trainings use only the first examples, and those of ChemProt are longer than average
     random.Random(0).shuffle(rows)
     return rows
 

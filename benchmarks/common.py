@@ -1,4 +1,4 @@
-"""Functions that all benchmarks share: options, the description of the machine, the printed table and the JSON."""
+"""Functions that all benchmarks use: they read options, describe the machine, print the table and write the JSON."""
 
 import argparse
 import json
@@ -53,7 +53,7 @@ class Options:
 
 
 def quick_precision() -> Any:
-    """Returns the precision that `training.precision: auto` chooses on this machine: bf16 if it is faster than fp32."""
+    """Returns the precision that `training.precision: auto` chooses here: bf16 if it is faster than fp32, else fp32."""
     import torch
 
     from adapt.train.precision import resolve
@@ -197,7 +197,7 @@ def apart(function: Callable[..., T], *arguments: Any) -> T:
     """Runs a function in a new process, so that measurements do not affect each other."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         result: T = pool.apply(function, arguments)
-        pool.close()  # Terminating the pool may print that it was interrupted, so it is closed and joined.
+        pool.close()  # closes and joins the pool, because a terminated pool may print a message
         pool.join()
     return result
 

@@ -12,7 +12,7 @@ from benchmarks.texts import SMALL
 def write_jsonl(path: Path, megabytes: float, data: Path | None, salt: str = "") -> Path:
     """Writes documents of the shared corpora, or of Python's documentation.
 
-    A salt makes each repetition of a document unique.
+    Documents are repeated until the file is large enough. A number and the salt before each text make texts unique.
     """
     size = 0
     with path.open("w") as file:

@@ -1,7 +1,7 @@
-"""Memory and disk space while a corpus is prepared. Memory must not grow with the corpus.
+"""Measures memory and disk space while a corpus is prepared. Memory must not grow with the corpus.
 
-The peak is the largest sum of the proportional memory of all processes (driver, Ray, workers), sampled twice per
-second. In proportional memory (PSS), shared pages are divided among the processes that share them.
+Memory is the sum over all processes (driver, Ray, workers), sampled twice per second; the figure is the largest sum.
+Pages that several processes share are divided among these processes (proportional set size, PSS).
 """
 
 import multiprocessing

@@ -1,8 +1,8 @@
-"""Speed of preparing a corpus, relative to `datasets.map` as in run_mlm and to the tokenizer alone.
+"""Measures the speed of preparing a corpus, relative to `datasets.map` as in run_mlm and to the tokenizer alone.
 
-Our side is the whole stage `prepare`, from jsonl to token shards, on a running local Ray. The peer loads the same
-jsonl, and maps tokenization and run_mlm's grouping with two processes. The tokenizer alone runs on texts in memory,
-with one thread per core.
+Our side is the whole stage `prepare`, from jsonl to token shards, on a running local Ray. The peer, run_mlm's code,
+loads the same jsonl, and tokenizes and groups texts by `datasets.map` with two processes. The third side is only the
+tokenizer, on texts in memory, with one thread per core.
 """
 
 import os
@@ -20,7 +20,7 @@ LENGTH = 512
 
 
 def measure(options: Options) -> Result:
-    """Measures the three sides in turn. None of them can use earlier caches."""
+    """Measures the three sides in turn. No side can use the caches of an earlier measurement."""
     megabytes = 60 if options.quick else 200
     with workplace() as folder:
         model = model_folder(folder / "model", options.models)

@@ -1,4 +1,4 @@
-"""Training steps with a method, and batches of DAS's importance pass, for the benchmarks that measure their cost."""
+"""Runs training steps with a method, and batches of DAS's importance pass, for the benchmarks that measure costs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _model(case: Case) -> tuple[Any, Any]:
 
 
 def _past(model: Any, config: Config, folder: Path) -> Mapping[str, Path]:
-    """Makes the files that a training needs from the method's earlier stages."""
+    """Makes the files that earlier stages of the method would leave for a training."""
     if config.method.kind == "ewc":
         from safetensors.torch import save_file
 
@@ -108,9 +108,9 @@ def _random_importance(model: Any, folder: Path) -> Mapping[str, Path]:
 
 
 def importance_batches(case: Case, most: int) -> dict[str, Work]:
-    """Returns functions that run a batch of the importance pass as the stage does.
+    """Returns functions that run a batch of the importance pass in the same way as a job's stage.
 
-    The keys are `general` for general knowledge, and `domain`.
+    The key `general` measures importance for general knowledge, and the key `domain` importance for a domain.
 
     Args:
         case: the model and the rows.

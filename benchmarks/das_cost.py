@@ -1,10 +1,11 @@
-"""Cost of DAS relative to plain training: time and memory of a training step, and time of measuring importance.
+"""Measures the cost of DAS relative to plain training: time and memory of a step, and time of measuring importance.
 
 Plain training and DAS (soft mask of updates; contrast `exact`, `lean`, `economy`) train on the same rows of 164 tokens
-in the product's loop. Steps alternate in one process. Each figure is the median over rounds of the ratio to the plain
-step of the same round. `_flops` is the ratio by operation count, `_memory` the ratio of peaks of new processes.
-`importance_steps` is the time of 10 batches of 64 rows for general knowledge (`_domain`: for a domain), in plain steps
-of the paper's 248 rows. CPUs use fewer rows per step and batch, and times are scaled by rows.
+in the product's loop. Steps alternate in one process. Each time is the median over rounds of the ratio to the plain
+step of the same round. `_flops` is the ratio of operation counts, and `_memory` the ratio of peak memory, for which
+each side runs in a new process. `importance_steps` is the time to measure importance for general knowledge on 10
+batches of 64 rows (`_domain`: for a domain), divided by the time of a plain step of the paper's 248 rows. On CPUs,
+steps and batches have fewer rows, and times are scaled by rows.
 """
 
 import os

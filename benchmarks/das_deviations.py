@@ -1,11 +1,12 @@
-"""Effect of each deviation of DAS from its published code, and of each of its parts, on PubMed and then film reviews.
+"""Measures what each part of DAS, and each deviation from its published code, changes on PubMed, then film reviews.
 
-Importance has three figures. `stability`: rank correlation (Spearman, within a layer and kind of unit) of two
-measurements on different rows and dropout. `agreement`: rank correlation with the product's measurement. Third, how
-much the held-out loss rises when the most important tenth of each layer's units is switched off: more is better.
+Importance has three figures. `stability` is the rank correlation (Spearman, within a layer and kind of unit) of two
+measurements that differ in rows and dropout. `agreement` is the rank correlation with the product's measurement. The
+third is how much the held-out loss rises when the most important tenth of each layer's units is switched off; more is
+better.
 
-Trainings: the product's DAS learns the second domain, and so does DAS with one part as published, left out or set
-otherwise. Differences are paired by seed, with 95% intervals. Base models are given by path:
+Models then learn the second domain: with the product's DAS, and with DAS of which one part is as published, left out or
+set otherwise. Differences are paired by seed, with 95% intervals. Base models are given by path:
 python -m benchmarks.das_deviations --data ../shared/data --models ../shared/models
 """
 

@@ -1,7 +1,7 @@
-"""Share of a training step's time spent waiting for data, with prepared shards and with streamed text.
+"""Measures the share of training time spent waiting for data, with prepared shards and with streamed text.
 
-A small masked language model (6 layers of 384) trains on real text in the product's loop, fed through Ray Data as in a
-job, with one rank and a local Ray. The first batch counts as start-up and is left out.
+A small masked language model (6 layers of 384) trains on real text in the product's loop, with one rank. As in a job,
+Ray Data (on a local Ray) supplies the batches. The wait for the first batch counts as start-up and is left out.
 """
 
 import tempfile

@@ -1,8 +1,9 @@
-"""Near duplicates among 20,000 documents: precision, recall, and speed compared with datasketch.
+"""Measures precision, recall and speed of finding near duplicates among 20,000 documents, compared with datasketch.
 
-The texts are real (from --data, or Python's language reference), with seeded edited copies among them. The truth is the
-exact Jaccard similarity of every pair that shares a shingle. `precision`: share of dropped documents with a partner at
-or above the threshold. `recall`: share of pairs at or above the threshold that end in one cluster.
+The texts are real (from --data, or Python's language reference). Some are copies of other texts with random edits,
+which depend on a seed. The truth is the exact Jaccard similarity of every pair that shares a shingle. `precision`:
+share of dropped documents that are similar to another document, at or above the threshold. `recall`: share of pairs at
+or above the threshold whose documents end in the same cluster.
 `ratio_to_datasketch`: documents per second over datasketch's, each in one process and one thread.
 """
 

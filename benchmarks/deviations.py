@@ -71,7 +71,7 @@ WAYS: dict[str, dict[str, Measure]] = {
 }
 """Ways of measuring importance, keyed by the kind of knowledge and the name of the way."""
 FEW_UNITS = 10
-"""Minimum number of units for ranking a layer. The ranks of BERT-tiny's two heads per layer would say nothing."""
+"""Minimum number of units of a layer whose units are ranked. BERT-tiny's two heads per layer are too few to rank."""
 SWITCHED_OFF = 0.1
 
 
@@ -81,8 +81,8 @@ class Variant:
 
     general: str | None = PRODUCT
     first: str = PRODUCT
-    """How importance is measured for the first domain. `general` says it for general knowledge, where None means not at
-    all."""
+    """Name of the way to measure importance for the first domain. `general` names the way for general knowledge; None
+    means that importance for general knowledge is not measured."""
     swapped: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Context manager that replaces a part of the product by the published code."""
     das: DasOptions | None = field(default_factory=DasOptions)

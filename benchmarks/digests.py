@@ -1,4 +1,4 @@
-"""Cost of digests: time to sign a checkpoint as a share of writing and signing it, and speed of SHA-256 in MB/s.
+"""Measures the time to sign a checkpoint, as a share of writing and signing it, and the speed of SHA-256 in MB/s.
 
 A checkpoint of random numbers (weights and two moments, 12 bytes per parameter) is written with `torch.save` as
 DeepSpeed does at ZeRO stage 2 (one file of weights, one of moments) and signed. Writing and signing alternate in

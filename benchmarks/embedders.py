@@ -1,9 +1,9 @@
-"""Embedders on 20 newsgroups: coherence of VAMPIRE's topics, and accuracy of nearest neighbours.
+"""Measures embedders on 20 newsgroups: coherence of VAMPIRE's topics, and accuracy of nearest neighbours.
 
 `npmi`: mean normalized pointwise mutual information of the top ten words of VAMPIRE's topics, on the training texts.
-`accuracy_...`: share of test texts whose ten nearest train texts, by cosine, vote for their group. VAMPIRE and TF-IDF
-learn from the train texts. The transformer is small, and `static` uses its token embeddings. Each text is cut to 1,000
-characters. `--quick` uses a thirtieth of the texts, too few for good topics.
+`accuracy_...`: share of test texts whose newsgroup is the majority among the ten nearest train texts, by cosine.
+VAMPIRE and TF-IDF learn from the train texts. `transformer` is a small model, and `static` uses its token embeddings.
+Each text is cut to 1,000 characters. `--quick` uses a thirtieth of the texts, too few for good topics.
 """
 
 import gzip

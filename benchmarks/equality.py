@@ -3,9 +3,10 @@
 python -m benchmarks.equality --data ../shared/data --models ../shared/models --against benchmarks/equality.json
 python -m benchmarks.equality --data ../shared/data --models ../shared/models --out FILE [--only NAME ...]
 
-Small jobs run through the command line, each with new storage, so this works with any version of the code that has
-these options. Results are named by their stages, not by keys; results with the same name are numbered in order of their
-values. `--against` exits with 1 if a result differs or is missing. Results under another name count as the same.
+Small jobs run through the command line, each with new storage, so the check works with any version of the code that
+accepts the jobs' options. A result has the name of its stage, without the stage's key; results with the same name are
+numbered in order of their values. `--against` exits with 1 if a result differs or is missing. An equal result under
+another name is not missing.
 
 Digests are valid on one kind of machine only (processor, number of cores, versions of torch and of the packages whose
 docstrings are the demo's text). On another machine, make the reference file again with the old code.
@@ -36,7 +37,7 @@ from benchmarks.common import ROOT, machine
 
 Config = dict[str, Any]
 Found = dict[str, dict[str, Any]]
-"""Results: kind of result -> name -> digest or number."""
+"""Results: a digest or number, keyed by kind of result and name."""
 
 SMALL: Config = yaml.safe_load("""
 training: {max_steps: 8, global_batch_size: 8, micro_batch: 4, sequence_length: 64, learning_rate: 5.0e-4,

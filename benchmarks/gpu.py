@@ -1,4 +1,4 @@
-"""Training on one GPU: speed relative to transformers' Trainer with its best settings, and share of the device's peak.
+"""Measures training on one GPU: speed relative to transformers' Trainer with its best settings, and FLOPs utilization.
 
 Needs only torch and transformers (and accelerate for the Trainer); uses DeepSpeed if installed. Model FLOPs utilization
 (MFU) is relative to the rate of large matrix products measured on the device. `--quick` runs a small case anywhere.

@@ -1,4 +1,4 @@
-"""GPU checks: variable-length flash attention and bucketed attention give the results of separate documents."""
+"""Checks on a GPU that attention over packed documents gives the results of separate documents (two ways)."""
 
 import json
 import sys
@@ -33,7 +33,10 @@ def main() -> None:
 
 
 def _difference(causal: bool, window: int | None, key_heads: int, buckets: bool) -> float:
-    """Returns the largest difference of outputs and gradients in bf16 from those in fp64."""
+    """Returns the largest relative difference between packed attention in bf16 and separate attention in fp64.
+
+    Outputs and gradients are compared.
+    """
     import torch
 
     from adapt.model.packing import attention

@@ -1,10 +1,11 @@
-"""Tokens that a grown model (ELLE) needs to reach a loss, relative to the same architecture trained from scratch.
+"""Measures the tokens that training from scratch needs to reach the loss of a grown model (ELLE), over its tokens.
 
 A small model grows by a layer and a head and learns a domain (PubMed). Then models of the same architecture with random
-weights learn the same text, each with its own decay and at the best of four rates. Their length doubles until one of
-them reaches that loss on held-out rows. `tokens_ratio` is its tokens over the grown model's, interpolated between
-lengths on a log scale. If no length reaches the loss, the figure is the longest length (a lower bound), and the details
-say so. What the small model learnt earlier counts for neither side. No time is measured, so other load cannot matter.
+weights learn the same text, each with its own decay and at the best of four learning rates. Their training length
+doubles until one of them reaches the grown model's loss on held-out rows. `tokens_ratio` is the number of tokens of
+that training over the number of the grown model, interpolated between lengths on a log scale. If no length reaches the
+loss, the figure is the longest length (a lower bound), and the details say so. Tokens that the small model learnt from
+earlier are not counted. No time is measured, so other load cannot matter.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""ASHA compared with random search at equal budget, and time until the workers of a stopped trial are free.
+"""Compares ASHA with random search at equal budget, and measures the time until a stopped trial's workers are free.
 
-Both searches are compared by loss after equally many steps, not by time, so they do not alternate. The time from a stop
-until the workers are free is compared only with its bound. Its range covers all stops; it is *noisy* if processes
-waited for cores while ASHA ran (`benchmarks.rounds`).
+The two searches are compared by their losses after equally many steps and not by time, so they do not alternate. The
+time from a stop until the workers are free is compared only with an upper bound. The range of this time covers all
+stops; the time is *noisy* if processes waited for cores while ASHA ran (`benchmarks.rounds`).
 """
 
 import time

@@ -1,8 +1,8 @@
-"""Time that Ray Train, Ray Data and DeepSpeed add to a training step of a model of RoBERTa-base's size.
+"""Measures the time that Ray Train, Ray Data and DeepSpeed add to a training step of a model of RoBERTa-base's size.
 
 The peer is a bare PyTorch loop in one process with the same model, rows, masks, precision, optimizer and clipping, and
-all batches in memory. Both run in alternating rounds, each first in turn, on the same batches. Steps are compared in
-pairs, because batches differ by a fifth.
+all batches in memory. The full loop and the bare loop alternate, on the same batches. Steps on the same batch are
+compared, because the times of batches differ by a fifth.
 """
 
 import json
@@ -29,7 +29,7 @@ def measure(options: Options) -> Result:
         corpus = corpus_file(folder, 1500)
         full, bare, waits, watch = [], [], [], Watch()
         for seed in range(rounds):
-            # In the first round, the full loop runs first, because it prepares the text.
+            # the full loop runs first in the first round, because it prepares the text for both loops
             kinds = ("bare", "full") if seed % 2 else ("full", "bare")
             for kind in kinds:
                 if kind == "bare":

@@ -1,4 +1,4 @@
-"""Time to merge two checkpoints of 1 GB relative to copying one, and maximum number of tensors in memory."""
+"""Measures the time to merge two checkpoints of 1 GB relative to copying one, and the peak memory in tensors."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from benchmarks.rounds import alternate
 
 TARGETS = {"ratio": ("<=", 4.0), "peak_tensors": ("<=", 4.0)}
 SIDE = 1024
-"""Number of rows and of columns of a tensor, which then has 4 MiB."""
+"""Number of rows, and number of columns, of each tensor. A tensor then has 4 MiB."""
 
 
 def measure(options: Options) -> Result:

@@ -1,9 +1,10 @@
-"""Cost of methods against forgetting relative to plain training: time of a step, and memory.
+"""Measures the cost of methods against forgetting relative to plain training: time of a step, and memory.
 
-Every method with its defaults trains on the same rows of 164 tokens in the product's loop as plain training does, at
-RoBERTa-base's size. `NAME_time` is the median over rounds of the ratio of step times within a round; both models are in
-one process, a new one per method. `NAME_memory` is the ratio of the peaks of new processes over two steps, libraries
-included. CPUs use fewer rows per step, so costs that do not depend on rows weigh more.
+Plain training, and every method with its default options, train a model of RoBERTa-base's size on the same rows of 164
+tokens, in the product's loop. `NAME_time` is the median over rounds of the ratio of step times within a round. For each
+method, a new process holds the method's model and the plain model. `NAME_memory` is the ratio of the peak memory of two
+steps, with a new process for each side, including libraries. On CPUs, steps have fewer rows, so costs that do not
+depend on rows weigh more.
 """
 
 import os
@@ -35,7 +36,7 @@ MOST = {
     "demix": (1.05, 1.0),
     "das": (2.3, 1.5),
 }
-"""Maximum ratios of time and of memory. Methods that are missing here train like plain training."""
+"""Maximum ratios of time and of memory. The steps of methods that are missing here are those of plain training."""
 TARGETS: Targets = {
     f"{name}_{figure}": ("<=", most)
     for name, both in MOST.items()

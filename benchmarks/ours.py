@@ -1,4 +1,4 @@
-"""The training benchmarks' measurement of our code: the training loop of jobs on one device, without Ray."""
+"""Measures the training loop of our jobs on one device and without Ray, for the training benchmarks."""
 
 from __future__ import annotations
 

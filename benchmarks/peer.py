@@ -1,4 +1,4 @@
-"""The peer of the training benchmarks: transformers' Trainer with run_mlm's or run_clm's recipe."""
+"""Measures the peer of the training benchmarks: transformers' Trainer, with the recipe of run_mlm or run_clm."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""The peer of our DSIR: the authors' package `data-selection`, on one core, without its minimum document length.
+"""Runs the peer of our DSIR: the authors' package `data-selection`, on one core, with no minimum document length.
 
 The package is not a dependency. To compare with it, install it into a folder:
 

@@ -1,4 +1,4 @@
-"""An engine in plain torch for one device. It can run the training loop of jobs if DeepSpeed is not installed."""
+"""Runs the training loop of jobs on one device in plain torch, for example if DeepSpeed is not installed."""
 
 from typing import Any
 

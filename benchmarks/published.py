@@ -29,7 +29,7 @@ class EqualNetworks:
         return Corrupted(batch.tokens, batch.real, batch.starts, batch.real, batch.tokens[batch.real])
 
     def loss(self, model: nn.Module, corrupted: Corrupted) -> Tensor:
-        # The rows are full, so that documents need no padding.
+        # reshapes states to [rows, positions, width], which is possible because all rows are full
         packed, shape = corrupted.packed(), corrupted.input_ids.shape
         states = [last_hidden_state(model, packed).float().view(*shape, -1) for _ in range(2)]
         return kl_div(states[0].log_softmax(1), states[1].detach().softmax(1), reduction="sum")
@@ -51,7 +51,10 @@ class Unmasked:
 def never_zeroed(
     model: Any, gates: Gates, loss: Judged, batches: list[tuple[int, Batch]], dtype: torch.dtype = torch.float32
 ) -> dict[Kind, Tensor]:
-    """Returns sizes of gradients, [layers, units], averaged over batches. Gradients accumulate from batch to batch."""
+    """Returns sizes of gradients, [layers, units], averaged over batches.
+
+    As in the published code, gradients are not set to zero between batches, so they add up.
+    """
     model.eval()
     leaves = {kind: each.requires_grad_() for kind, each in ones(model).items()}
     sums = [torch.zeros_like(leaf) for leaf in leaves.values()]
@@ -67,7 +70,7 @@ def never_zeroed(
 
 @contextmanager
 def columns_of_heads() -> Iterator[None]:
-    """Masks the columns of query, key and value weights, which belong to no head, instead of the rows of each head."""
+    """Masks columns of query, key and value weights instead of each head's rows. A column belongs to no head."""
 
     def by_columns(model: Any, values: Values) -> dict[str, Tensor]:
         names = "query.weight", "key.weight", "value.weight"
@@ -80,7 +83,7 @@ def columns_of_heads() -> Iterator[None]:
 
 @contextmanager
 def other_texts() -> Iterator[None]:
-    """Contrasts different texts: repeats whole rows in succession, and treats them as pairs."""
+    """Replaces the contrast of two views of a text by a contrast of neighbouring rows, which are different texts."""
 
     def of_neighbours(first: Tensor, second: Tensor, previous: Tensor | None, temperature: float, most: int) -> Tensor:
         pairs = torch.cat((first, second)).view(len(first), 2, -1)

@@ -1,9 +1,10 @@
-"""How soon a training continues after a worker is killed, and how many steps it loses beyond its last checkpoint.
+"""Measures how soon a training continues after a worker is killed, and how many steps are lost despite a checkpoint.
 
-`recovery_s` is the time from the kill to the first report of the continued training. `lost_steps` counts repeated steps
-that a complete checkpoint held at the time of the kill. With --elastic, a node of a local cluster is lost and another
-joins: `shrink_s` is the time from the loss to the first report of the remaining worker, `grow_s` from the join to the
-first report of two workers, and `repeated_steps` counts the steps that this repeats.
+`recovery_s` is the time from the kill to the first report of the continued training. `lost_steps` is the number of
+repeated steps that were already in a complete checkpoint when the worker was killed. With --elastic, a node of a local
+cluster is lost and another node joins. `shrink_s` is the time from the loss to the first report of the remaining
+worker, and `grow_s` the time from the join to the first report of two workers. `repeated_steps` is the number of steps
+that the training repeats because of these two changes.
 """
 
 import json
@@ -31,7 +32,7 @@ ELASTIC_TARGETS = {
 }
 STEPS, INTERVAL = 400, 10
 _NODE_CPUS = 3
-"""Number of cores of a node. A worker takes all cores except one, which is for its readers."""
+"""Number of cores of a node. A worker takes all cores except one. Tasks that read the worker's data use that core."""
 
 
 def measure(options: Options) -> Result:
@@ -104,7 +105,7 @@ def _went_on(root: Path, process: "subprocess.Popen[str]", happen: Callable[[], 
     happen()
     began, seen = time.perf_counter(), [steps_done(root)]
 
-    def is_written_anew() -> bool:  # A training that continues rewrites the file.
+    def is_written_anew() -> bool:  # true after the restart, because a continued training writes a new file
         if metrics.stat().st_ino != before:
             return True
         seen.append(steps_done(root))

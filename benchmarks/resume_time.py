@@ -1,8 +1,9 @@
-"""Time to the first batch of a resumed run, early and late in the corpus.
+"""Measures the time to the first batch of a resumed run, early and late in the corpus.
 
-Prepared: a large synthetic corpus of token shards. `growth` is the time at step 100,000 over that at step 10, each in a
-process that opens the corpus again. Streamed: the time at the middle and last batch of a corpus of many files, over
-that at the first. It must not grow either, because only one item and one window are read again.
+With prepared shards, a large synthetic corpus, `growth` is the time at step 100,000 over the time at step 10, each in a
+process that opens the corpus again. With streamed text, a corpus of many files, the figures are the times at the middle
+and at the last batch over the time at the first batch. These ratios must stay near 1 too, because a resumed run reads
+only one item and one window again.
 """
 
 import time
@@ -63,7 +64,7 @@ def build_shards(folder: Path, shards: int) -> None:
 
 
 def build_texts(folder: Path, files: int) -> int:
-    """Writes text files and reads them once, which makes their index of items. Returns the number of tokens."""
+    """Writes text files, and reads them once to make the index of their items. Returns the number of tokens."""
     from adapt.corpus.streaming import ItemIndex
     from benchmarks.common import corpus_file
 

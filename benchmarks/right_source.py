@@ -1,10 +1,10 @@
-"""Share of a selection that is from the right source, in a pool of three sources whose texts differ in length.
+"""Measures how many selected documents are from the right one of three sources, whose texts differ in length.
 
-The pool has 600 abstracts of computational linguistics, 600 sentences of PubMed and 600 film reviews. 200 documents are
-selected for tasks whose source is known. `KIND_TASK` is the share of them from the task's source. `scierc_short` uses
-the first six words of SciERC's texts; `scierc_letters` replaces the signs around entities by words. `knn` and `tsds`
-compare vectors of the embedder in their name: MiniLM's `static` or `transformer`, or `vampire`, which is measured only
-if --embedders lists it. `--quick` measures dsir and classifier only.
+The pool has 600 abstracts of computational linguistics, 600 sentences of PubMed and 600 film reviews. For each task,
+whose source is known, 200 documents are selected. `KIND_TASK` is the share of these from the task's source.
+`scierc_short` uses the first six words of SciERC's texts; `scierc_letters` replaces the signs around entities by words.
+`knn` and `tsds` compare vectors of the embedder in their name: MiniLM's `static` or `transformer`, or `vampire`, which
+is measured only if --embedders lists it. `--quick` measures dsir and classifier only.
 """
 
 import gzip
@@ -88,7 +88,7 @@ def texts_in(file: Path) -> list[str]:
 
 
 def by_words(kind: str, pool: Sequence[tuple[str, str]], target: Sequence[str]) -> list[int]:
-    """Returns the positions in the pool of the documents that an n-gram selection selects, in this process."""
+    """Runs a selection by n-grams in this process, and returns the positions of the selected documents in the pool."""
     from adapt.config import Config, CorpusConfig
     from adapt.corpus.files.manifest import build_manifest
     from adapt.runner.digest import Digests

@@ -1,8 +1,8 @@
 """Compares alternatives in alternating rounds, and detects when other load on the machine may have affected them.
 
-The sides run in at least ROUNDS rounds, each first in turn. A figure is the median over rounds of the ratio within a
-round, reported with its minimum and maximum. It is *noisy* if, in any round, processes waited for cores while processes
-outside the benchmark were using them.
+The alternatives ("sides") run in at least ROUNDS rounds, and each round starts with another side. A figure is the
+median over rounds of the ratio within a round, reported with the smallest and largest ratio. The figure is *noisy* if,
+in any round, processes waited for cores while processes outside the benchmark were using cores.
 """
 
 import os
@@ -58,7 +58,7 @@ class Ratio:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[float, float]], load: Load | None = None) -> "Ratio":
-        """Makes a ratio from rounds that alternate within one call and whose load was watched as a whole.
+        """Makes a ratio from the rounds of one call. The machine's load was recorded for all these rounds together.
 
         Args:
             pairs: values of both sides, one pair per round.

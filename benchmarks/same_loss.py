@@ -1,8 +1,8 @@
 """Checks that ours and transformers' Trainer reach the same loss at equal tokens, with the same model and settings.
 
-Both train on the same blocks in the same order, so losses are compared in pairs of steps. They differ in how masks and
-dropout are drawn, and ours keeps documents separate. The figure is the mean difference over the last two thirds of the
-steps, in standard errors. No time is measured, so each side runs once.
+Both sides train on the same blocks in the same order, so their losses at the same step are compared. The sides differ
+in how masks and dropout are drawn, and only ours keeps documents separate. The figure is the mean difference over the
+last two thirds of the steps, in standard errors. No time is measured, so each side runs once.
 """
 
 import statistics

@@ -1,6 +1,6 @@
-"""Weak scaling: speed of two workers that train together, divided by twice the speed of one worker.
+"""Measures weak scaling: the speed of two workers that train together, divided by twice the speed of one worker.
 
-A job and its processes get as many cores as it has workers; otherwise one worker would use all cores.
+All processes of a job together get as many cores as the job has workers; otherwise one worker would use all cores.
 """
 
 import json
@@ -43,7 +43,7 @@ def _speeds(corpus: Path, root: Path, workers: int, steps: int, seed: int) -> li
     lengths = [f"--training.sequence_length={LENGTH}", f"--evaluation.sequence_length={LENGTH}"]
     where = ["--model.path=demo:bert-tiny", f"--corpus.paths={corpus}", f"--storage.root={root}", "--name", name]
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[:workers])  # The job's process inherits the set of cores.
+    os.sched_setaffinity(0, cores[:workers])  # the job's process inherits this
     try:
         finished(
             job([*where, *training, *lengths, "--training.log_interval_steps=1", f"--resources.workers={workers}"])

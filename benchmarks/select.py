@@ -1,9 +1,10 @@
-"""Cost of selecting, over reading and cleaning the pool, and over the authors' package of DSIR.
+"""Measures the cost of selecting, relative to reading and cleaning the pool, and to the package of DSIR's authors.
 
-Each measurement is the CPU time of its own process on one core. DSIR and the classifier pass over the pool twice, so
-they are compared with reading and cleaning it twice. The package is measured if it is installed
-(`benchmarks/peer_dsir.py`): `dsir_ratio` is our documents per second over its. `dsir_agreement` is the share of common
-choices when both see the same words in the same buckets, all of which the target has, without noise.
+Each measurement is the CPU time of a new process on one core. DSIR and the classifier pass over the pool twice, so
+they are compared with reading and cleaning the pool twice. The authors' package is measured if it is installed
+(`benchmarks/peer_dsir.py`): `dsir_ratio` is our documents per second over the package's. `dsir_agreement` is the share
+of documents that both select, without noise, if both get the same words in the same buckets, and the target has words
+in each bucket.
 """
 
 import itertools
@@ -31,7 +32,7 @@ TARGETS = {
 PASSES = 2
 READING = "reading and cleaning"
 BUDGET, TARGET = 500, 1000
-"""Number of documents to select, and number of target texts, which are the first texts of the pool."""
+"""Number of documents to select, and number of target texts. The target texts are the first texts of the pool."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def _seconds(cost: Any) -> float:
 
 
 def _beside_the_package(folder: Path, documents: int, data: Path | None) -> Result:
-    """Returns ratio to and agreement with the authors' package, or nothing if the package is not installed."""
+    """Compares speed and selected documents with the authors' package. Without it, returns no figures."""
     if not IS_INSTALLED:
         return Result({}, [("data-selection", "not installed: see benchmarks/peer_dsir.py")])
     texts = list(itertools.islice(itertools.cycle(some_texts(documents / 500, data)), documents))
@@ -92,7 +93,7 @@ def _beside_the_package(folder: Path, documents: int, data: Path | None) -> Resu
 def agreement(folder: Path, texts: list[str]) -> float:
     """Returns the share of documents that both sides select.
 
-    Buckets are so few that the target has words in each bucket.
+    There are so few buckets that the target has words in each bucket.
     """
     import numpy as np
 

@@ -1,7 +1,7 @@
 """Prints the results of a finished study of selections, as the Markdown tables of docs/science/selection.md.
 
 The tables have each recipe's scores and its gain over the baseline, paired by seed, per task and on average; how close
-each selection is to the task, compared with random documents; and whether that predicts the gain.
+each selection is to the task, compared with random documents; and whether this closeness predicts the gain.
 
 python -m benchmarks.selection_study benchmarks/selection_study.yaml [options of dontstop chain]
 """
@@ -45,7 +45,7 @@ class Found:
         return list(dict.fromkeys(task for tasks in self.scores.values() for task in tasks))
 
     def differences(self, recipe: str, baseline: str, task: str) -> dict[str, float]:
-        """Returns a recipe's gain for each seed that both have. For MEAN, only seeds that all tasks have count."""
+        """Returns a recipe's gain for each seed that both have. For MEAN, uses only seeds that all tasks have."""
         if task == MEAN:
             every = [self.differences(recipe, baseline, each) for each in self.tasks]
             shared = set.intersection(*map(set, every))
@@ -151,7 +151,7 @@ def predicted(found: Found, baseline: str, recipes: Mapping[str, str]) -> Table 
 
 
 def correlation(groups: Sequence[int], pairs: Sequence[np.ndarray]) -> tuple[float, float, float]:
-    """Returns the rank correlation within groups (Spearman's for one group) with its bootstrap interval.
+    """Returns the rank correlation within groups, with its bootstrap interval. For one group it is Spearman's.
 
     Args:
         groups: number of the group that each case belongs to.

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 SPLITS = {"dev": ("dev", "test"), "test": ("train",)}
-"""Splits of the task whose pairs choose learning rates (dev) and are reported (test). No model is trained on them."""
+"""For each split of the pairs, the splits of the task PubMedQA with its examples. `dev` pairs choose learning rates,
+`test` pairs give the reported figures. No model is trained on these pairs."""
 
 
 def pairs_of(lines: Sequence[str]) -> Iterator[dict[str, str]]:

@@ -1,8 +1,8 @@
 """Prints the results of a finished study of sentence vectors, as Markdown tables.
 
-Each arm is reported at the learning rate with the best mean nDCG@10 on the dev pairs. The tables have the measures on
-the test pairs, and the differences between arms with 95% bootstrap intervals over queries. The value of a query is its
-mean over seeds.
+An arm is a way of training. Each arm is reported at the learning rate with the best mean nDCG@10 on the dev pairs. The
+tables have the measures on the test pairs, and the differences between arms with 95% bootstrap intervals over queries.
+The value of a query is averaged over seeds.
 
 python -m benchmarks.sentence_study benchmarks/sentence_study.yaml [options of dontstop chain]
 """
@@ -28,7 +28,7 @@ from adapt.show.pages import render_markdown
 from adapt.show.report.study import Study
 
 BASE = "base"
-"""Name of the arm that is not trained: the model before the training of any other arm."""
+"""Name of the arm without training, which is the model that all other arms start from."""
 CHOSEN_BY: Final = "ndcg_at_10"
 SAMPLES = 2000
 Queries = dict[str, np.ndarray]

@@ -23,10 +23,10 @@ FIRST = {
     ("imdb", "dev"): 300,
     ("imdb", "test"): 1000,
 }
-"""Number of examples to use from a split. All examples are used of splits that are not listed."""
+"""Number of examples to use, keyed by task and split. Of splits that are not listed, all examples are used."""
 POOLED = ("cs_acl_abstracts", "biomed_pubmed", "biomed_medquad", "reviews_imdb", "general_enwiki")
 POOL_CHARACTERS = 3_000_000
-"""Number of characters that each of these corpora contributes to the pool. The last document is not cut."""
+"""Number of characters that each corpus contributes to the pool, or slightly more: the last document is not cut."""
 
 
 def main() -> None:

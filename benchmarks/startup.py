@@ -1,8 +1,8 @@
-"""Time until `dontstop dapt` makes its first training step with a warm cache, and until a finished job returns.
+"""Measures the time until `dontstop dapt` makes its first step with a warm cache, and until a finished job returns.
 
-Also the same through the library, from the start of Python to the result (`library_noop_s`), and `dontstop dapt
---help`. `finetune_first_step_s` is a complete `dontstop finetune` of one step on 16 examples, with dev and test scored
-and compared, so its first step happens earlier.
+`library_noop_s` is the time of a finished job through the library, from the start of Python to the result. The time of
+`dontstop dapt --help` is measured too. `finetune_first_step_s` is the time of a complete `dontstop finetune` of one
+step on 16 examples, which also scores dev and test. It is thus an upper bound of the time to the first step.
 """
 
 import json
@@ -34,7 +34,7 @@ def measure(options: Options) -> Result:
         times: dict[str, list[float]] = {name: [] for name in TARGETS}
         ways = {"": _start, "library_": _start_library}
         for seed in range(1, 2 if options.quick else 4):
-            # Ways alternate, so that other load affects them equally.
+            # the ways of starting a job alternate, so that other load affects all of them equally
             for number, (way, start) in enumerate(ways.items()):
                 known = len(_reports(folder))
                 began = time.perf_counter()

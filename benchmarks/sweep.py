@@ -1,6 +1,6 @@
-"""Trials of a search over the same jobs as separate commands, and how much work the trials share.
+"""Measures the trials of a search against the same jobs as separate commands, and how much work the trials share.
 
-`ratio`: time of TAPT trials as separate commands, one after another and each with its own storage, over the time of
+`ratio`: time of TAPT trials as separate commands, one after another and each with a new storage, over the time of
 `dontstop tune` with the same values. Each command starts Ray, prepares the text and measures the base model.
 `saved_share`: share of the stages of all trials that another trial had already made.
 `asha_gain`: best dev loss of random search minus that of ASHA, with equally many steps [nats].

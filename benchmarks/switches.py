@@ -58,7 +58,7 @@ def _rows_as_documents() -> Any:
     of = Packed.of
 
     def whole(input_ids: Any, real: Any, starts: Any) -> Any:
-        if len(input_ids) == 1:  # the check when the model is loaded has one row, and must pass
+        if len(input_ids) == 1:  # one row: the check of isolation when the model is loaded, which must pass
             return of(input_ids, real, starts)
         begins = torch.zeros_like(starts)
         begins[:, 0] = True

@@ -1,4 +1,4 @@
-"""Models of several sizes, and texts (long texts and short lines), for the training benchmarks."""
+"""Makes the models of several sizes and the texts (long texts or short lines) of the training benchmarks."""
 
 import gzip
 import json
@@ -69,7 +69,7 @@ def _of_family(case: Case) -> Any:
 
 
 def build_model(case: Case) -> Any:
-    """Makes a language model in training mode, with random weights unless the small model's folder is given."""
+    """Makes a language model in training mode. Its weights are random, unless it is the small model of a folder."""
     import torch
     from transformers import (
         BertConfig,

@@ -1,9 +1,9 @@
-"""Speed of tokenizing on one thread relative to the library's `encode_batch_fast`, for three families of tokenizers.
+"""Measures our tokenizing speed on one thread relative to the library's `encode_batch_fast`, for three families.
 
-Both get the same texts in turns, batch by batch in one process, and the ids are compared. CPU time is measured, since
-both use one thread. WordPiece is the shared model's if there is one. Byte-level BPE (50,000 tokens) and Unigram
-(32,000) are trained on some of the texts. Finding out what the tokenizer allows happens once per process, before the
-measurement; the details show its time.
+Our tokenizer and the library alternate, batch by batch in one process, on the same texts, and their ids are compared.
+CPU time is measured, since both use one thread. The WordPiece tokenizer is the shared model's, if --models is given.
+Byte-level BPE (50,000 tokens) and Unigram (32,000) are trained on some of the texts. Our tokenizer finds out once per
+process which shortcuts a tokenizer allows. This happens before the measurement, and the details show its time.
 """
 
 import os

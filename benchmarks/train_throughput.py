@@ -1,4 +1,4 @@
-"""Training speed relative to transformers' Trainer with run_mlm's two modes, in tokens per second without padding.
+"""Measures training speed relative to transformers' Trainer with run_mlm's two modes, in tokens without padding.
 
 `grouped`: long texts cut into blocks. `lines`: short texts one by one, which the Trainer pads to the longest of a
 batch. `base` has RoBERTa-base's size, `small` 6 layers of 384. Compared with the Trainer's best settings at the same

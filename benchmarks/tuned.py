@@ -1,4 +1,4 @@
-"""The fine-tuning benchmark's measurement of our code."""
+"""Measures the speed of our fine-tuning, for the benchmark `benchmarks.finetune`."""
 
 import time
 from pathlib import Path
@@ -92,6 +92,6 @@ def seeds(case: Case, folder: Path, number: int, cores: int, examples: int, roun
     ways = [("together", 1, number), ("in_turn", cores, 1)]
     for each in range(rounds):
         for way, cpus, at_once in ways if each % 2 == 0 else ways[::-1]:
-            runs(cpus, at_once, f"warm-up-{each}-{way}")  # For each way, Ray starts new processes that load torch.
+            runs(cpus, at_once, f"warm-up-{each}-{way}")  # not timed: Ray starts new processes, which load torch
             times[way].append(runs(cpus, at_once, f"{way}-{each}"))
     return times

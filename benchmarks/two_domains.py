@@ -1,4 +1,4 @@
-"""Two domains for the benchmarks of DAS. A small model learns the first domain and then the second."""
+"""Trains a small model on a first domain and then on a second domain, for the benchmarks of DAS."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Time to analyse a corpus relative to tokenizing it, on one thread, and cost of an extended vocabulary.
+"""Measures the time to analyse a corpus relative to tokenizing it, on one thread, and the cost of new words.
 
-`analyze_over_tokenize` is the time to count the words of a text, split them into tokens and compute the curve, over
-that of our tokenizer (`adapt.model.tokenize`) on the same text. `extend_s` is the time to choose 1,000 words and
-rebuild the tokenizer. Then the library tokenizes with 100, 1,000 and 10,000 new words, in a rebuilt tokenizer and as
-added tokens. All times are CPU time.
+`analyze_over_tokenize` is the time to count the words of a text, split the words into tokens and compute the curve of
+savings, over the time of our tokenizer (`adapt.model.tokenize`) on the same text. `extend_s` is the time to choose
+1,000 words and rebuild the tokenizer. Then the library tokenizes with 100, 1,000 and 10,000 new words, which are either
+part of a rebuilt tokenizer or added tokens. All times are CPU time.
 """
 
 import os
@@ -41,7 +41,7 @@ def measured(megabytes: float, data: Path | None, models: Path | None) -> Result
     texts = some_texts(megabytes, data)
     backend = backend_of("wordpiece", texts, models)
     quick = QuickTokenizer(backend, worth=0)
-    quick(texts[:100])  # This call determines which shortcuts the tokenizer allows, before the time is measured.
+    quick(texts[:100])  # finds out which shortcuts the tokenizer allows, before the time is measured
     reader = WordReader(backend)
     names = {number: token for token, number in backend.get_vocab().items()}
 

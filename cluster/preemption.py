@@ -3,7 +3,7 @@
 python cluster/preemption.py watch                asks the cloud's metadata server until it announces this node's end
 python cluster/preemption.py stop --seconds 110   announces this node's end, and waits while it trains (preStop)
 
-It runs on a node and needs only Python, Ray and this file.
+This script runs on a node and needs only Python, Ray and this file.
 """
 
 import argparse
@@ -32,7 +32,7 @@ TRAINS = b"ray::RayTrainWorker"
 """Beginning of the title of a training process."""
 _ANSWER_S = 5.0
 _TRIES = 6
-_DIRECT = build_opener(ProxyHandler({}))  # without a proxy, which would answer for another machine
+_DIRECT = build_opener(ProxyHandler({}))  # uses no proxy, because it would answer for another machine
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def stop(seconds: int, drain: Callable[[Notice], bool], trains: Callable[[], boo
 def is_training() -> bool:
     """Returns whether a training process runs on this node.
 
-    An idle node, which the autoscaler removes, can therefore end at once.
+    `stop` does not wait on a node without a training process, such as an idle node that the autoscaler removes.
     """
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:

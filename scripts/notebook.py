@@ -2,8 +2,8 @@
 
     python scripts/notebook.py NOTEBOOK OUT [PARAMETERS]
 
-PARAMETERS, as JSON, replace values of the cell with the tag `parameters`. OUT is the notebook with the outputs of its
-cells, without the path of the folder in which the cells ran.
+PARAMETERS, as JSON, replace values of the cell with the tag `parameters`. OUT is the path of the new notebook, which
+has the outputs of the cells. The path of the folder in which the cells ran is removed from these outputs.
 """
 
 import ast

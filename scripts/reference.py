@@ -83,9 +83,9 @@ ENTRIES: Mapping[str, tuple[str, type[Any]]] = {
     "models": ("entries of `comparison.models`", NamedModel),
     "phases": ("entries of `training.phases`", PhaseConfig),
 }
-"""Title of the explanation of a list's entries, and dataclass of an entry, keyed by the list's field."""
+"""For each field that holds a list of entries: title of the text that explains an entry, and dataclass of an entry."""
 HAVE_ENTRIES = ("CorpusConfig", "ComparisonConfig", "TrainingConfig")
-"""Dataclasses of the sections below which a page explains the entries of lists."""
+"""Dataclasses of sections with lists of entries. The page explains these entries below the section's fields."""
 RESULTS = {
     "dapt": "Adapted",
     "tapt": "Adapted",
@@ -276,7 +276,7 @@ def plug_ins_page(title: str, about: str, table: Kinds[Any], inline: bool = Fals
 
 
 def plug_ins_section(title: str, about: str, table: Kinds[Any]) -> str:
-    """Writes a section about the plug-ins of a further table, for the page of another table."""
+    """Writes a section about the plug-ins of a table, to append to the page of another table."""
     return f"\n## {title}\n\n{about}\n\n{kinds_table(table)}\n\n{kinds_options(table)}"
 
 

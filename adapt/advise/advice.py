@@ -1,4 +1,4 @@
-"""Adds up the votes of the rules, and orders the recipes by votes and cost."""
+"""Adds up the rules' votes for and against each recipe, and orders the recipes by votes and cost."""
 
 import shlex
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Recipe:
     """`within` or `above` if the recipe's device-hours are within or above advice.budget_device_hours, else `not
     known`."""
     command: str
-    """The command that runs the recipe. For DAPT+TAPT it is the command of DAPT."""
+    """Command that runs the recipe's first job. The first job of DAPT+TAPT is DAPT."""
 
     def cells(self) -> list[str]:
         """Formats the recipe's name, votes and costs as a row of the table of recipes."""
@@ -56,11 +56,11 @@ class Remark:
     reason: str
     source: str
     checked: Checked
-    """The verdict of our own replication of the rule; None if it was not replicated. A rule that does not hold gives
-    no votes."""
+    """Verdict of our own replication of the rule; None if we have not replicated the rule. A rule that did not hold in
+    the replication has no votes."""
 
     def cells(self) -> list[Cell | str]:
-        """Formats the recipes for and against which the rule votes, its reason, and its source."""
+        """Formats the rule as a row of the table: the recipes for and against which it votes, reason, and source."""
         sides = [f"for {' and '.join(self.speaks_for)}"] if self.speaks_for else []
         sides += [f"against {' and '.join(self.speaks_against)}"] if self.speaks_against else []
         checked = f"in our replication: {self.checked}" if self.checked else ""
@@ -76,12 +76,12 @@ class Advice:
     rate_from: str = ""
     """Source of the device's speed with which device-hours are computed."""
     refusal: str = ""
-    """Message of the error that training with this configuration would raise; empty if it would raise none."""
+    """Message of the error that training with this configuration would raise; empty if there would be no error."""
     evidence: Evidence | None = None
     """The evidence that the advice is based on."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the recommendation, the evidence, the rules, the recipes with costs, and what to run first."""
+        """Returns the recommendation, the evidence, the rules, the recipes with costs, and the first command."""
         first = self.recipes[0]
         lines = [f"Training would be refused as it is configured: {self.refusal}"] if self.refusal else []
         lines += [f"Device-hours assume this speed: {self.rate_from}."] if self.rate_from else []

@@ -1,4 +1,4 @@
-"""Measures samples of texts and tasks with the model and its tokenizer."""
+"""Measures text samples and labelled tasks with the model and the model's tokenizer, as evidence for advice."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -67,7 +67,7 @@ def look(config: Config, pretrained: Pretrained, samples: Mapping[str, Sample], 
 
 
 class _Observer:
-    """Measures texts and tasks with a model and its tokenizer."""
+    """Measures text samples and labelled tasks with a model and the model's tokenizer."""
 
     def __init__(self, config: Config, pretrained: Pretrained) -> None:
         causal = config.objective.kind == "causal"

@@ -44,8 +44,9 @@ def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample
 
     Documents that contain a text of `corpus.decontaminate` are left out, as in training.
 
-    The size of the whole corpus is estimated from the share of file bytes that was read. If only a part of an item was
-    read, the bytes of this part are those of its texts as JSON lines, compressed if the file is compressed.
+    The size of the whole corpus is estimated from the share of file bytes that was read. If only the beginning of an
+    item (such as a file) was read, the number of file bytes read is estimated too: the texts read are written as JSON
+    lines, which are compressed if the file is, and the bytes of these lines are counted.
 
     Args:
         manifest: the files of the corpus.
@@ -82,7 +83,7 @@ def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample
 
 
 def joined_samples(samples: Sequence[Sample]) -> Sample:
-    """Returns one sample with the documents of all sources of a corpus, and the sum of the sizes."""
+    """Returns one sample with the documents of all samples. Its sizes are the sums of the samples' sizes."""
     texts = [text for sample in samples for text in sample.texts]
     random.Random(SEED).shuffle(texts)
     documents = [sample.documents for sample in samples if sample.documents is not None]

@@ -23,8 +23,8 @@ class TextEvidence:
     loss: float
     """The model's loss on the sample [nats per predicted token]."""
     extension: Extension | None = None
-    """Savings with the number of new tokens at the elbow of the curve of savings (`adapt.vocabulary`). None for texts
-    other than `corpus`, and if new tokens would save nothing."""
+    """What new tokens would save, at the number of new tokens where the curve of savings bends (`adapt.vocabulary`).
+    None for texts other than `corpus`, and if new tokens would save nothing."""
 
     def cells(self) -> list[str]:
         """Formats the figures as a row of the table of texts, without the name."""
@@ -75,15 +75,15 @@ class TaskEvidence:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the files of a model say about it."""
+    """Properties of a model that can be read from the model's files."""
 
     kind: str = ""
-    """`model_type` in its config.json."""
+    """`model_type` in the model's config.json."""
     is_decoder: bool = False
     is_instruct: bool = False
-    """Whether it has a chat template."""
+    """Whether the model has a chat template."""
     is_sentence_model: bool = False
-    """Whether its folder is one of sentence-transformers."""
+    """Whether the model's folder is a model folder of sentence-transformers."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ class Evidence:
     candidates: TextEvidence | None = None
     """Figures of the text from which a part may be selected (select.pool_paths)."""
     way: str = "packed"
-    """How the model takes documents: `packed` into one sequence, `padded`, or `by length`."""
+    """How documents are put into rows for the model: several `packed` into one row; one per row, `padded`; or one per
+    row, `by length` (all rows of a pass have the same length)."""
     overlap: float | None = None
     """Share of the most frequent words that the corpus and general text have in common, in samples of equal size."""
 

@@ -1,4 +1,4 @@
-"""The conditions of the rules of advice.
+"""Checks the conditions of the rules of advice.
 
 Each function checks one condition on the evidence. If the condition is met, the function returns a finding: the reason,
 and the recipes for and against which the rule votes. A finding without recipes is a remark.
@@ -13,11 +13,11 @@ from adapt.config import Config
 MUCH_CHEAPER = 0.1
 """Largest ratio of the training work of a cheap recipe to the work of the recipe with which it is compared."""
 GAP = 0.1
-"""Largest difference between losses that count as equal [nats], twice the standard error of a sample's loss."""
+"""Losses that differ by at most this much count as equal [nats]. It is twice the standard error of a sample's loss."""
 SMALL = 5_000_000
 """Size below which a corpus counts as small [bytes]."""
 PIECES = 1.2
-"""Smallest ratio of the corpus's tokens per word to general text's with which a tokenizer fits badly."""
+"""A tokenizer fits a corpus badly if the corpus has at least this many times the tokens per word of general text."""
 FEW_EXAMPLES, ENOUGH_SEEDS = 2000, 10
 """A task with fewer train examples than the first number should be run with as many seeds as the second."""
 
@@ -115,14 +115,14 @@ def domain_is_known(case: Case) -> Finding | None:
 
 
 def both_are_best(case: Case) -> Finding | None:
-    """Recommends DAPT then TAPT if there are a corpus and a task, unless the corpus was measured to be far from it."""
+    """Recommends DAPT then TAPT if there are a corpus and a task, unless the corpus is far from the task's text."""
     if not (case.evidence.corpus and case.evidence.tasks) or domain_is_far(case):
         return None
     return Finding("there is text of the domain and of the task", (BOTH,))
 
 
 def corpus_is_small(case: Case) -> Finding | None:
-    """Recommends TAPT and advises against DAPT if the corpus has less than 5 MB of text."""
+    """Recommends TAPT and advises against DAPT if there is a task, and the corpus has less than 5 MB of text."""
     corpus = case.evidence.corpus
     if corpus is None or corpus.bytes is None or corpus.bytes >= SMALL or not case.evidence.tasks:
         return None
@@ -131,7 +131,7 @@ def corpus_is_small(case: Case) -> Finding | None:
 
 
 def pool_is_curated(case: Case) -> Finding | None:
-    """Recommends TAPT if there is unlabelled text of the same kind as the task's."""
+    """Recommends TAPT if there are a task and unlabelled text of the same kind as the task's text (tapt.pool_paths)."""
     if case.evidence.pool is None or not case.evidence.tasks:
         return None
     return Finding("there is unlabelled text of the task's kind (tapt.pool_paths)", (TAPT,))
@@ -158,7 +158,7 @@ def cheap_answers_first(case: Case) -> Finding | None:
 
 
 def dapt_forgets(case: Case) -> Finding | None:
-    """Advises to replay general text if the loss on general text is measured and none is replayed."""
+    """Advises to replay general text if the loss on general text is measured, but no general text is replayed."""
     if not (case.evidence.corpus and case.evidence.general) or case.config.mixture.replay_paths:
         return None
     return Finding("the loss on general text is measured, but none is replayed: name some in mixture.replay_paths")
@@ -186,7 +186,7 @@ def task_is_small(case: Case) -> Finding | None:
 
 
 def texts_leak(case: Case) -> Finding | None:
-    """Advises to report the score without leaked examples too, if test texts are also in train."""
+    """Advises to report a second score, without the leaked examples, if texts of test examples are also in train."""
     leaks = [f"{task.name} {task.leaked} of {task.test}" for task in case.evidence.tasks if task.leaked]
     if not leaks:
         return None
@@ -198,7 +198,10 @@ def _dapts(case: Case) -> tuple[str, ...]:
 
 
 def _gap(case: Case) -> float | None:
-    """Returns how much higher the loss on the corpus is than on general text; None if it says nothing."""
+    """Returns the loss on the corpus minus the loss on general text.
+
+    Returns None if a text is missing, or if the language-model head is new and its losses therefore say nothing.
+    """
     corpus, general = case.evidence.corpus, case.evidence.general
     if not (corpus and general) or case.config.model.head == "new":  # a new head is random
         return None

@@ -1,4 +1,4 @@
-"""The conditions of the rules about the model: what fits it, from how it was pre-trained."""
+"""Checks the conditions of the rules about the model, such as whether it is trained as it was pre-trained."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class Pretraining:
     source: str
 
     def differences(self, training: TrainingConfig) -> list[str]:
-        """Lists the settings of a training that differ, as options that set the published values."""
+        """Returns the options that set the published values, one for each setting in which a training differs."""
         names = ("optimizer", "beta1", "beta2", "epsilon")
         return [
             f"--training.{name} {getattr(self, name)}"
@@ -45,7 +45,7 @@ def head_is_missing(case: Case) -> Finding | None:
 
 
 def vectors_are_kept(case: Case) -> Finding | None:
-    """Recommends TSDAE for models of sentence-transformers, whose use is sentence vectors and not masked tokens."""
+    """Recommends TSDAE, an objective that trains sentence vectors, for models of sentence-transformers."""
     if not case.model.is_sentence_model:
         return None
     return Finding(
@@ -65,7 +65,7 @@ def phases_are_published(case: Case) -> Finding | None:
 
 
 def detour_may_help(case: Case) -> Finding | None:
-    """Mentions the causal detour for encoders that are trained on a corpus by masked tokens in one phase."""
+    """Mentions the causal detour, a phase of next-token prediction before MLM, for encoders trained by MLM only."""
     is_plain = case.config.objective.kind == "mlm" and not case.config.training.phases
     if not is_plain or case.model.is_decoder or case.evidence.corpus is None or case.model.kind not in DETOURS:
         return None
@@ -75,11 +75,11 @@ def detour_may_help(case: Case) -> Finding | None:
 
 
 DETOURS = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert"}
-"""Families whose attention is known to become causal."""
+"""Families of encoders whose attention can be made causal."""
 
 
 def optimizer_differs(case: Case) -> Finding | None:
-    """Names the optimizer settings of the model's pre-training that the configuration does not have."""
+    """Names the optimizer settings in which the configuration differs from the model's pre-training."""
     published = PRETRAINED.get(case.model.kind)
     changes = published.differences(case.config.training) if published else []
     if not published or not changes:
@@ -90,7 +90,7 @@ def optimizer_differs(case: Case) -> Finding | None:
 
 
 def documents_are_padded(case: Case) -> Finding | None:
-    """Says what the training of a model costs whose documents are computed as rows."""
+    """Says what training costs if the model cannot pack documents, so that each document is computed as a row."""
     if case.evidence.way == "packed":
         return None
     rows = "padded rows" if case.evidence.way == "padded" else "rows of exactly the same length"
@@ -101,7 +101,7 @@ def documents_are_padded(case: Case) -> Finding | None:
 
 
 def replaced_tokens_fit(case: Case) -> Finding | None:
-    """Recommends replaced-token detection for models that were pre-trained by it."""
+    """Recommends replaced-token detection for models that were pre-trained with this objective."""
     if case.model.kind not in ("electra", "deberta-v2") or case.config.objective.kind == "rtd":
         return None
     return Finding(
@@ -110,7 +110,7 @@ def replaced_tokens_fit(case: Case) -> Finding | None:
 
 
 def instructions_are_forgotten(case: Case) -> Finding | None:
-    """Advises to adapt the base of an instruct model, and to add the difference of the instruct model afterwards."""
+    """Advises to adapt the base model of an instruct model, and then to add the instruct weights minus base weights."""
     if not case.model.is_instruct:
         return None
     return Finding(
@@ -120,7 +120,7 @@ def instructions_are_forgotten(case: Case) -> Finding | None:
 
 
 def decoder_is_rewarmed(case: Case) -> Finding | None:
-    """Advises to warm up again and to replay general text if a decoder is trained further without either."""
+    """Advises to warm up again and to replay general text if a decoder is trained without one of the two."""
     training = case.config.training
     warm_up = training.warmup_fraction if training.warmup_steps is None else training.warmup_steps
     if not case.model.is_decoder or (case.config.mixture.replay_paths and (warm_up or training.phases)):

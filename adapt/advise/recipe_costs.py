@@ -1,9 +1,9 @@
 """Estimates the cost of each recipe: tokens, floating-point operations, device-hours, price.
 
-TAPT on a selection is costed for a proposed selection, which follows Don't Stop Pretraining, tables 8 and 9: 50
-documents per training example, and ten passes over these documents (the paper takes 1,100 steps of 256 texts for 25,000
-neighbours). From a small pool fewer documents are selected, so that all passes together are at most half of one pass
-over the pool. Otherwise training on the whole pool would cost little more.
+For TAPT on a selection, this module also proposes the size of the selection, after Don't Stop Pretraining, tables 8 and
+9: 50 documents per training example, and ten passes over these documents (the paper takes 1,100 steps of 256 texts for
+25,000 neighbours). Fewer documents are proposed for a small pool, so that all passes together are at most half of one
+pass over the pool. With more documents, training on the whole pool would cost little more.
 """
 
 import sys
@@ -25,7 +25,7 @@ PER_EXAMPLE, PASSES = 50, 10
 MOST_WORK = 0.5
 """Largest work of all passes over a selection, as a share of one pass over the pool."""
 KIND = "classifier"
-"""Kind of selection that is proposed if none is configured. It needs no model, and reads the pool twice."""
+"""Kind of selection that is proposed if none is configured. A classifier reads the pool twice, without any model."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ProposedSelection:
 
 
 def propose(config: Config, evidence: Evidence) -> ProposedSelection | None:
-    """Proposes a selection; returns None if there is no pool or no task, or if the pool is too small.
+    """Proposes the size of a selection; returns None if there is no pool or no task, or if the pool is too small.
 
     Args:
         config: the job's configuration. A configured budget or `select.kind` other than `random` is used.
@@ -156,7 +156,7 @@ def costs(config: Config, evidence: Evidence, dimensions: ModelSize | None, stor
 
 
 def is_limited(training: TrainingConfig) -> bool:
-    """Whether a training length is configured. If not, costs and the recommended command assume one pass."""
+    """Returns whether a training length is configured. If not, costs and recommended commands assume one pass."""
     return any((training.max_steps, training.max_tokens, training.max_flops, training.epochs))
 
 
@@ -176,7 +176,8 @@ def _sum(parts: Sequence[CostAhead], rate: float | None, price: float | None) ->
 def _fine_tuning(finetune: FinetuneConfig, tasks: Sequence[TaskEvidence], dimensions: ModelSize | None) -> CostAhead:
     """Returns the cost of fine-tuning on all tasks with all seeds.
 
-    The language-model head is not computed. A frozen model computes the features of each example only once.
+    Operations of the language-model head are not counted, because fine-tuning does not use the head. If the model is
+    frozen, each example is counted once, because its features are computed only once.
     """
     trains = finetune.mode in ("fine_tune", "lora")
     tokens, flops = 0, 0.0
@@ -200,7 +201,7 @@ def _tapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> C
 def _selected(
     config: Config, evidence: Evidence, proposed: ProposedSelection, dimensions: ModelSize | None
 ) -> CostAhead:
-    """Returns the cost of training on the text of all tasks and the selection, without selecting (on CPUs)."""
+    """Returns the cost of training on the text of all tasks and on the selected documents, without the selection."""
     tokens, examples = (sum(getattr(task, name) for task in evidence.tasks) for name in ("tokens", "examples"))
     if proposed.tokens is None or proposed.documents is None:
         return _training(config, None, None, dimensions)

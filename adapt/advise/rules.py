@@ -1,4 +1,4 @@
-"""The rules of advice, with the published figures that support them. Their conditions are in `adapt.advise.findings`.
+"""The rules of advice, each with published figures that support it. `adapt.advise.findings` checks their conditions.
 
 Unless another source is named, figures are from Don't Stop Pretraining (DSP, arXiv 2004.10964): test scores of
 RoBERTa-base in points, means over five seeds.
@@ -25,8 +25,8 @@ CHECKED: dict[str, Checked] = {
     "task_is_small": "holds",
     "texts_leak": "holds",
 }
-"""The verdict of our replication with small models on each rule (docs/science/index.md). Other rules were not
-replicated."""
+"""Verdict of our replication with small models, keyed by rule (docs/science/index.md). We have not replicated the rules
+that are not in this dictionary."""
 
 
 @dataclass(frozen=True)

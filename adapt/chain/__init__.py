@@ -1,1 +1,1 @@
-"""Reads and runs chain files, which define several stages, their start models, and the sets they are swept over."""
+"""Reads and runs chain files, which define several stages, their start models, and the sets of values to sweep over."""

@@ -33,8 +33,8 @@ class ChainEntry:
     sweep: tuple[str, ...]
     """Names of the sets that the entry is swept over. It becomes one stage per combination of their members."""
     start: Any
-    """The stage whose model the entry starts from, or a stage that selects its text, or a list of both. Each is a text
-    that may contain placeholders. None starts from model.path with the entry's own text."""
+    """Name of the stage whose model the entry starts from, or of a stage that selects the entry's text, or a list of
+    both names. A name may contain placeholders. None: the entry starts from model.path, with its configured text."""
     fields: Mapping[str, Any]
     """Configuration fields of the entry. Their values may contain placeholders."""
     tuned: Any = None
@@ -110,7 +110,7 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
 
 
 def _refuse_blanks_in(path: str, content: Mapping[str, Any], entries: Mapping[str, ChainEntry]) -> None:
-    """Raises ConfigError for fields written without a value. Values of placeholders are checked later."""
+    """Raises ConfigError for fields written without a value. The values that replace placeholders are checked later."""
     root = compose_yaml(yaml_text(path))
     written: dict[tuple[str, ...], Mapping[str, Any]] = {("common",): _mapping(content, "common", path)}
     for above, values in (written | {("stages", name): entry.fields for name, entry in entries.items()}).items():
@@ -194,7 +194,7 @@ class Command:
 
 
 def read_job(arguments: Sequence[str]) -> tuple[Job, list[str]]:
-    """Returns the job that `plan --job sequence --config FILE` plans, and the remaining arguments.
+    """Returns the job that `--job NAME` names, or `dapt` without this option, and the remaining arguments.
 
     Raises:
         ConfigError: no job has this name.

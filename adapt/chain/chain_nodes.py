@@ -1,6 +1,6 @@
 """Expands the entries of a chain file into nodes.
 
-There is one node per combination of the sets' members, with its own configuration.
+An entry gives one node for each combination of the members of its sets. Each node has its own configuration.
 """
 
 import re
@@ -31,7 +31,7 @@ def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str, d
         source: the chain file, which contains the variables (section `let`) and the sets.
         chosen: the node's member of each set that is swept over.
         place: description of the value's position, for messages.
-        depth: largest number of levels to which values of placeholders may contain placeholders.
+        depth: largest nesting of placeholders: the value of a placeholder may itself contain placeholders.
 
     Raises:
         ConfigError: a placeholder names nothing, has no value inside a text, or refers back to itself.
@@ -132,7 +132,7 @@ def node_label(name: str, members: list[str]) -> str:
 
 
 def expand_chain(source: ChainFile, only: Mapping[str, list[str]] | None = None) -> list[Node]:
-    """Returns the nodes of a chain. Each node follows the nodes that it starts from.
+    """Returns the nodes of a chain, ordered so that each node comes after the nodes that it starts from.
 
     Args:
       source: the chain file.
@@ -263,7 +263,7 @@ def _configured(
 ) -> Configured:
     """Returns the function that configures a node: defaults of the job, then `common`, then the entry's fields.
 
-    A stage whose text is selected needs no corpus.
+    Later values replace earlier ones. If another stage selects the node's text (`has_text`), no corpus is required.
     """
     common = nested(fill(source.common, source, values, place))
     fields = nested(fill(entry.fields, source, values, place))

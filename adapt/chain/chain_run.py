@@ -115,7 +115,7 @@ class ChainRun:
         """Runs all unfinished stages, independent ones in parallel if resources suffice, and writes the report.
 
         Raises:
-            AdaptError: a stage failed. The report of all finished stages is written before that.
+            AdaptError: a stage failed. Before the error is raised, the report of all finished stages is written.
         """
         chain = self.build()
         check_searches(chain)
@@ -144,7 +144,7 @@ class ChainRun:
         return chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later)
 
     def report(self) -> Report:
-        """Writes the report of all finished stages, ignoring `only`."""
+        """Writes the report of all finished stages, including members of sets that `only` leaves out."""
         from adapt.show.report.report_page import contents_of, write_report
 
         chain = build_chain(expand_chain(self.file))

@@ -1,6 +1,7 @@
 """Builds the stages of a chain from its nodes.
 
-A node may start from the model of another node, train on its selection, or take the best values of its search.
+A node may start from another node's model, train on text that another node selects, or use the best values of another
+node's search.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -79,7 +80,7 @@ def confirm_at(node: Node, search: Search, found: Searched) -> Confirm:
 
 
 def as_best(node: Node, values: Mapping[str, Any]) -> Config:
-    """Returns the configuration of a search with its best values. Other nodes start from the model trained with it."""
+    """Returns the configuration of a search's best model, from which other nodes may start."""
     config = named_by_values(node.configured(values), values)
     return replace(config, name=f"{config.name}-best")
 
@@ -87,7 +88,7 @@ def as_best(node: Node, values: Mapping[str, Any]) -> Config:
 def with_values(node: Node, values: Mapping[str, Any]) -> Config:
     """Returns the configuration of a node with the best values of a search.
 
-    If the job continues earlier runs by their name, the name also depends on the values.
+    If the job finds the earlier runs that it continues by their name, the name also depends on the values.
 
     Raises:
       ConfigError: the values do not fit the configuration.
@@ -224,7 +225,7 @@ def _offer(node: Node, context: Context, final: Stage[Any], offered: Offered) ->
 
 def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
     """Returns the model that a node starts from or compares."""
-    if label not in starts:  # separate domains or several shares give the node no single model
+    if label not in starts:  # a sequence with separate models, or a merge with several shares, has no single model
         raise ConfigError(
             f"{node.label} asks for the model of {label}, which leaves several: its sequence.mode is separate, or"
             " merge.shares has several",
@@ -280,7 +281,7 @@ def trainings_ahead(chain: Chain) -> list[TrainingAhead]:
 
 
 def _records(stage: Stage[Any], store: Store, done: Mapping[str, Record]) -> dict[str, Record]:
-    """Returns the records in `done` and those of the stage's finished inputs."""
+    """Returns the records in `done` and the records of the stage's finished inputs, keyed by stage key."""
     known = {needed.key: store.record_of(needed) for needed in stage.inputs.values()}
     return {**done, **{key: record for key, record in known.items() if record}}
 

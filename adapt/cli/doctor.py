@@ -48,7 +48,7 @@ _ANSWER_S = 3.0
 _GB = 10**9
 _FEWEST_MEMORY, _FEWEST_DISK, _FEWEST_SHARED = 3 * _GB, 2 * _GB, 512 * 1024**2
 _FULL = 0.95
-"""Share of a full disk at which Ray stops writing to it."""
+"""Ray stops writing to a disk when this share of the disk is in use."""
 _TRY_TORCH = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count(), torch.version.cuda or '')"
 
 
@@ -118,7 +118,7 @@ class Requirement:
     name: str
     versions: str
     extra: str = ""
-    """The optional extra that needs the package. The name is empty if every job needs the package."""
+    """Name of the optional extra that needs the package; empty if every job needs the package."""
 
     @property
     def text(self) -> str:
@@ -145,7 +145,7 @@ class Requirement:
 
 
 def requirements() -> tuple[str, list[Requirement]]:
-    """Reads the required versions of Python and of packages from pyproject.toml or the installed package."""
+    """Reads the required versions of Python and packages from pyproject.toml or, if installed, the package metadata."""
     project = Path(__file__).parents[2] / "pyproject.toml"
     if project.is_file():
         about = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
@@ -267,7 +267,7 @@ def _try_private() -> None:
 
 
 def _tried(check: Callable[[], object], where: str) -> CheckLine | None:
-    """Runs a check, and returns the line about its error, or None if the check passes."""
+    """Runs a check. Returns a line that reports the check's error, or None if the check passes."""
     try:
         check()
     except AdaptError as error:

@@ -49,7 +49,8 @@ _BYTES_PER_TOKEN = 4
 _LENGTH, _SHORTEST = 512, 128
 """Usual number of tokens per sequence, and smallest number of tokens per sequence, which is used for little text."""
 _CPU_WORK = 6 * 4.4e6 * 1e6
-"""Floating-point operations of a first training on CPUs: a million tokens of the demo model, which takes minutes."""
+"""Maximum number of floating-point operations of a first training on CPUs. This is enough for training the demo model
+on a million tokens, which takes minutes."""
 _SMALL = 20e6
 """Number of parameters below which a model gets a higher learning rate."""
 _FEWEST_STEPS, _WANTED_STEPS, _MOST_STEPS = 20, 200, 12_500
@@ -182,7 +183,7 @@ def _task(given: Sequence[str], out: Path, force: bool) -> TaskProperties:
 
 
 def _split_off(look: TaskProperties, files: dict[str, Path]) -> None:
-    """Distributes the examples of train over files. Examples with the same text go to the same split."""
+    """Distributes the examples of train over the files of the splits. Examples with the same text stay together."""
     lines: dict[str, list[str]] = {split: [] for split in files}
     absent = [split for split in files if split != "train"]
     for file in expand_paths(look.config.train):
@@ -215,7 +216,7 @@ class DraftLength:
 
     @classmethod
     def of(cls, text_bytes: int, model: ModelProperties, on_gpu: bool) -> "DraftLength":
-        """Chooses the training length: several passes over little text, or some minutes on CPUs with much text."""
+        """Chooses the training length: several passes over the text, but on CPUs at most some minutes."""
         tokens = text_bytes / _BYTES_PER_TOKEN
         sequence = min(_LENGTH, model.longest or _LENGTH)
         while sequence > _SHORTEST and tokens / sequence < _WANTED_STEPS:
@@ -228,7 +229,7 @@ class DraftLength:
 
     @classmethod
     def of_task(cls, task: TaskProperties, model: ModelProperties, on_gpu: bool) -> "DraftLength":
-        """Chooses the length of a training on the text of a task. The batch is a number of examples."""
+        """Chooses the length of a training on the text of a task. `batch` is then a number of examples."""
         sequence = cls.of(task.text_bytes, model, on_gpu).sequence
         per_epoch = ceil(task.documents / tapt_examples(task))
         step_tokens = task.text_bytes / _BYTES_PER_TOKEN / per_epoch
@@ -237,7 +238,7 @@ class DraftLength:
 
 
 def _bound(steps: int, step_tokens: float, model: ModelProperties, on_gpu: bool) -> int | None:
-    """Returns the maximum number of steps for a first run, or None if the planned number of steps is not larger."""
+    """Returns the maximum number of steps for a first run, or None if the planned `steps` do not exceed it."""
     affordable = _MOST_STEPS if on_gpu else round(_CPU_WORK / (6 * model.parameters * step_tokens))
     most = max(_FEWEST_STEPS, affordable if affordable < 100 else round(affordable, -1))
     return most if steps > most else None
@@ -341,7 +342,7 @@ class Draft:
         return "\n".join(lines)
 
     def _general(self) -> list[str]:
-        """Writes the fields of general text, or a comment that shows how to name it."""
+        """Writes the field with the paths of general text, or a comment that shows how to set this field."""
         purpose = "# general text, to measure what the model forgets"
         if self.general is None:
             return [_with_comment("  # general_paths: FILES", purpose)]

@@ -212,7 +212,7 @@ def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple
     """
     wanted = max(documents_to_measure(documents), FEWEST if documents >= 2 * FEWEST else 0)
     usual = CorpusConfig().heldout_fraction
-    # the usual share suffices; the factor allows for chance in the number of held-out documents
+    # uses the usual share if it suffices; the factor 1.5 allows for chance in the number of held-out documents
     if usual * documents >= 1.5 * wanted:
         most = 5000
         share = usual if usual * documents <= most else float(f"{most / documents:.1g}")
@@ -224,7 +224,7 @@ def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple
 
 
 def _texts(file: str, reading: Reading) -> Iterator[Any]:
-    """Yields the texts of a file. Unlike a job, it does not read tables twice to detect their quoting."""
+    """Yields the texts of a file. Unlike a job, this function does not read a table twice to detect its quoting."""
     if format_of(file)[0] in DELIMITERS:
         return texts((record for _, record in read_objects(file, checks_quotes=False)), reading)
     return read_records(file, reading)
@@ -253,7 +253,7 @@ class _Share(Iterator[Any]):
         return record
 
     def bytes_on_disk(self, file: str) -> float:
-        """Estimates how many bytes of the file contain the text that was read so far."""
+        """Estimates how many bytes the texts that were read so far take in the file on disk."""
         kind, compression = format_of(file)
         if not compression:
             return self.bytes * _COMPRESSED_SHARE.get(kind, 1.0)

@@ -1,7 +1,7 @@
-"""Checks that models can be merged: they must have the architecture and the tokens of the base.
+"""Checks that models can be merged: they must have the architecture and all tokens of the base.
 
-Architectures are compared by the settings in config.json, before any weight is read. Some models may have additional
-tokens. This module imports neither torch nor transformers, so that a job can refuse models without delay.
+Architectures are compared by the settings in config.json, before any weight is read. Some models may have tokens that
+the base lacks. This module imports neither torch nor transformers, so that a job can refuse models without delay.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 For each tensor, a merger returns a route: a function that maps a share to merged weights. For most methods, share 0
 gives the weights of the base.
 
-`average` averages models, such as the last checkpoints of a run. Its weights correspond to a decay of the learning
-rate. Let g_1, ..., g_n be the updates between checkpoints theta_0, ..., theta_n. The average sum_j c_j theta_j equals
-theta_0 + sum_i w_i g_i with w_i = c_i + ... + c_n. A run with the same updates, each scaled by w_i, would have ended
-with these weights (WSM, arXiv 2507.17634). So a decay w gives c_j = w_j - w_(j+1), with w_0 = 1 and w_(n+1) = 0. The
-plain mean corresponds to the linear decay.
+`average` averages models, such as the last checkpoints of a run. Every choice of coefficients c_j corresponds to a
+decay of the learning rate. Let g_1, ..., g_n be the updates between checkpoints theta_0, ..., theta_n. The average
+sum_j c_j theta_j equals theta_0 + sum_i w_i g_i with w_i = c_i + ... + c_n. A run with the same updates, each scaled by
+w_i, would have ended with this average (WSM, arXiv 2507.17634). So a decay with factors w_i is imitated by
+c_j = w_j - w_(j+1), with w_0 = 1 and w_(n+1) = 0. The plain mean corresponds to the linear decay.
 
 `interpolate` computes a point on the line between the base and one model (WiSE-FT, arXiv 2109.01903; LM-Cocktail, arXiv
 2311.13534).
@@ -87,12 +87,12 @@ class Merger(ABC):
 
 
 def towards(base: Tensor, target: Tensor) -> Route:
-    """Returns the route (1 - share) base + share target. The route is exact at shares 0 and 1."""
+    """Returns the route (1 - share) * base + share * target. The route is exact at shares 0 and 1."""
     return lambda share: base.lerp(target, share)
 
 
 def along(base: Tensor, direction: Tensor) -> Route:
-    """Returns the route base + share direction."""
+    """Returns the route base + share * direction."""
     return lambda share: base.add(direction, alpha=share)
 
 

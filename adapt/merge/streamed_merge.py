@@ -39,10 +39,10 @@ def merge_models(
     trust_remote_code: bool = False,
     tokens: NewTokens | None = None,
 ) -> int:
-    """Writes the weights of the merged models. Files and tensors have the names and the order of the base's.
+    """Writes the weights of the merged models. Files and tensors have the same names and order as in the base's folder.
 
-    Integers and booleans are copied from the base. Parts that only the base has and that no language model needs, such
-    as a pooler, are copied too.
+    Tensors of integers or booleans are copied from the base. So are parts that only the base has and that no language
+    model needs, such as a pooler.
 
     Args:
         merging: the options of the merge.

@@ -3,7 +3,8 @@
 - `task_arithmetic` adds up the task vectors (Ilharco et al., arXiv 2212.04089).
 - `residual` adds the task vector of an instruct model to an adapted base (arXiv 2410.10739).
 - `dare` drops differences at random and scales up the rest (Yu et al., arXiv 2311.03099).
-- `ties` trims small differences, elects signs, and averages those that agree (Yadav et al., arXiv 2306.01708).
+- `ties` drops small differences, elects a sign per element, and averages the differences with this sign (Yadav et al.,
+  arXiv 2306.01708).
 """
 
 from __future__ import annotations

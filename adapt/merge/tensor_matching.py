@@ -82,7 +82,7 @@ class Names:
 
 
 def same_tensors(base: Shapes, model: Shapes, names: Names, folder: Path) -> dict[str, str]:
-    """Returns the model's names of the base's tensors, keyed by the base's names.
+    """Returns the name that each tensor of the base has in the model, keyed by the tensor's name in the base.
 
     Parts that no language model has, such as a pooler, may be missing.
 

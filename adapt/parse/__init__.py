@@ -75,8 +75,8 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
 def _with_defaults(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     """Adds the job's defaults to the given values.
 
-    A length of the training among the given values replaces the default number of steps. Phases replace the default
-    schedule, and, if they have lengths of their own, the default length.
+    If the given values set a training length, the job's default number of steps is left out. If they set phases, the
+    default schedule is left out and, if the phases have their own lengths, also the default length.
     """
     training = given.get("training")
     training = training if isinstance(training, Mapping) else {}

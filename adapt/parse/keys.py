@@ -42,7 +42,7 @@ _FIRST = {"corpus": "paths", "method": "kind", "model": "path", "objective": "ki
 SHOWN = 20
 """Maximum number of names that a message lists."""
 _NESTED = {"decontaminate": EvaluationSet}
-"""Fields that hold a list of sections inside a section of such a list, each with the class of the inner sections."""
+"""Fields in an entry of such a list that again hold a list of sections, each with the class of these sections."""
 
 
 @cache
@@ -199,13 +199,13 @@ def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
 
 
 USUAL = {"lr": "learning_rate"}
-"""Abbreviations with one usual meaning, where several fields have the same initials."""
+"""Usual meaning of abbreviations that are the initials of several fields."""
 
 
 def _shortened(name: str, known: set[str]) -> list[str]:
     """Returns fields of the same section that a name may abbreviate, such as `learning_rate` for `lr`.
 
-    Short names come first, after the name that `lr` usually stands for.
+    Short names come before long ones. If USUAL has a meaning of the abbreviation, this meaning comes first.
     """
     section, _, field = name.lower().rpartition(".")
     names = (key.removeprefix(f"{section}.") for key in known if key.startswith(f"{section}."))

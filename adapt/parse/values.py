@@ -100,7 +100,7 @@ def check_several(corpus: CorpusConfig) -> None:
 
 
 def _check_sources(corpus: CorpusConfig) -> None:
-    """Checks that each source has either `paths` or `dataset` and a unique name. All or none may have weights."""
+    """Checks that each source has either `paths` or `dataset` and a unique name. Either all or none have weights."""
     if not corpus.sources:
         _check_source("corpus.", corpus)
         return
@@ -202,7 +202,7 @@ def _check_source(prefix: str, source: CorpusConfig | SourceConfig) -> None:
 def _check_entities(config: Config) -> None:
     """Refuses an entity objective unless exactly one source of entities is set.
 
-    Other objectives must have no such source.
+    Refuses a source of entities if the objective is another one.
     """
     objective = config.objective
     given = [name for name in ("entity_field", "tagger") if getattr(objective, name)]

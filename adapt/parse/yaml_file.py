@@ -67,7 +67,7 @@ def load_yaml(text: str) -> Any:
 
 
 def compose_yaml(text: str) -> yaml.Node | None:
-    """Reads one YAML document as nodes, which know their lines. Returns None if the document is empty or not valid."""
+    """Reads one YAML document as nodes with line numbers. Returns None if the document is empty or not valid."""
     try:
         node: yaml.Node | None = yaml.compose(text, Loader=ConfigLoader)
     except yaml.YAMLError:
@@ -137,8 +137,8 @@ def line_namer(file: str, *above: str, below: int = 0) -> Callable[[Keys], str]:
 
     Args:
         file: path of the file.
-        above: keys below which the values are found.
-        below: number of leading keys of a value that do not occur in the file.
+        above: keys of the section in the file that contains the values.
+        below: number of keys at the beginning of a value's path that do not occur in the file.
     """
 
     def place(keys: Keys) -> str:

@@ -83,15 +83,16 @@ def _start(folder: Path) -> None:
     os.environ[OWN_RAY] = str(folder)
     if os.path.expanduser("~") == "~":  # sets HOME for users without a home folder, because Ray Train needs it
         os.environ["HOME"] = str(folder)
-    # The port is chosen here, because Ray would wait for its own choice without handling signals. The mode is unset, so
-    # that Ray uses the token even if Ray was imported before.
+    # Chooses the port here, because Ray would wait for its own choice of a port without handling signals. Unsets
+    # RAY_AUTH_MODE, because `ray.init` then turns on token authentication, even if Ray was imported earlier.
     settings = {
         "RAY_AUTH_TOKEN": _token(),
         "RAY_AUTH_MODE": None,
         "RAY_GCS_SERVER_PORT": str(_free_port()),
         "RAY_API_SERVER_ADDRESS": _NO_DASHBOARD,
     }
-    # These functions run in the opposite order. Ray's own handler runs later, and would wait 0.5 s for unused output.
+    # At exit, `ray.shutdown` runs before `remove`. Without the call registered here, Ray's own handler would shut Ray
+    # down later, and would wait 0.5 s for output that nobody reads.
     atexit.register(remove, folder)
     atexit.register(ray.shutdown)
     with (

@@ -134,7 +134,7 @@ def version_at(client: Any) -> str:
 
 
 class _Silent:
-    """A logger that discards all messages. Ray's own logger would print the name of each file with patterns."""
+    """A logger that discards all messages. Ray's logger would print the name of each file of ignore patterns."""
 
     def info(self, *_: object) -> None: ...
 

@@ -31,18 +31,19 @@ TAKES_LESS = "free memory on the machines, or take larger ones"
 PROCESS_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
 """Environment variables of a process that trains on a CPU. They are read once, when the process starts.
 
-MALLOC_ARENA_MAX: Ray Train's workers do not train in their main thread. By default, glibc gives other threads separate
-memory arenas of at most 64 MiB. Larger blocks, such as the gradient of an embedding, are mapped separately and
-returned to the kernel when they are freed, in spite of `adapt.train.worker_process.keep_freed_memory`.
+MALLOC_ARENA_MAX: all threads share the main memory arena. By default, glibc gives threads other than the main thread,
+such as the training thread of Ray Train's workers, arenas of at most 64 MiB. Larger blocks, such as the gradient of an
+embedding, are then mapped separately and returned to the kernel when they are freed, in spite of
+`adapt.train.worker_process.keep_freed_memory`.
 
 OMP_WAIT_POLICY and GOMP_SPINCOUNT: by default, OpenMP's threads spin while they wait for each other, and block cores
 that other processes need. With these values, the threads spin for some tenths of a millisecond and then sleep.
-Sleeping at once cost a quarter of a step's time on an Intel machine, because threads are woken thousands of times per
-step.
+Sleeping without spinning took up a quarter of a step's time on an Intel machine, because threads are woken thousands of
+times per step.
 """
 LOCAL_ENVIRONMENT = {
     **PROCESS_ENVIRONMENT,
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # saves a process; this machine is never preempted
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # starts no watcher, because this machine is never preempted
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for binding all sockets to loopback
     "RAY_enable_metrics_collection": "0",
     # keeps the parent's niceness; with Ray's default of 15 more, other programs would take the cores first
@@ -168,7 +169,7 @@ def hush() -> None:
 
 
 def gpus_per_worker(resources: ResourcesConfig) -> float:
-    """Returns the number of GPUs per worker. If it is not configured, it is 1 on a cluster with GPUs, else 0."""
+    """Returns the number of GPUs per worker: the configured number, or else 1 on a cluster with GPUs and 0 without."""
     if resources.gpus_per_worker is not None:
         return resources.gpus_per_worker
     return 1.0 if totals()["GPU"] else 0.0
@@ -208,8 +209,8 @@ def bundle_of(resources: ResourcesConfig) -> dict[str, float]:
 def _grow(bundle: dict[str, float], resources: ResourcesConfig) -> None:
     """Waits for new nodes after requesting a placement group for the largest number of workers.
 
-    The autoscaler adds up the placement groups that all jobs wait for. Ray's `request_resources` is a single request
-    for the whole cluster, in which each job overwrites the request of the others.
+    The autoscaler adds up the placement groups that all jobs wait for. Ray's `request_resources` is not used, because
+    it is a single request for the whole cluster: each job would overwrite the requests of the other jobs.
     """
     from ray.util import placement_group, remove_placement_group
 
@@ -221,7 +222,7 @@ def _grow(bundle: dict[str, float], resources: ResourcesConfig) -> None:
         while _placeable(bundle) < fewest and time.monotonic() < deadline:
             time.sleep(1)
     finally:
-        remove_placement_group(group)  # frees the resources, because the workers reserve them themselves
+        remove_placement_group(group)  # frees the resources, so that the workers can reserve them
 
 
 def totals() -> dict[str, float]:
@@ -262,7 +263,7 @@ def data_settings(object_store_bytes: int | None = None, **settings: Any) -> Ite
     context.enable_operator_progress_bars = False
     context.print_on_execution_start = False
     context.issue_detectors_config.detectors = []
-    context.raise_original_map_exception = True  # because Ray's own exception loses its cause between processes
+    context.raise_original_map_exception = True  # Ray's own exception would lose its cause between processes
     context.execution_options.preserve_order = True
     if object_store_bytes is not None:
         limits = ExecutionResources.for_limits(object_store_memory=object_store_bytes)

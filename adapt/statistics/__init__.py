@@ -7,5 +7,5 @@
 - `power`: the smallest difference that would probably have been detected.
 - `continual_metrics`: learning, forgetting and transfer over a sequence of domains.
 - `hyperparameter_importance`: the effect of each field of a search on the outcome.
-- `mixture_law`: predicts the loss on a text from the number of training tokens and the share of such text.
+- `mixture_law`: predicts the loss on a kind of text from the number of training tokens and the share of this kind.
 """

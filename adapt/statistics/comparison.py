@@ -1,19 +1,22 @@
 """Compares a recipe with the baseline: computes the difference of mean scores, its interval and p, and a sentence.
 
 The interval is a bootstrap over both sources of chance: test examples, which are the same for both sides (so the
-comparison is paired), and the seeds of each side. It is widened by Student's t to the degrees of freedom of the seeds.
+comparison is paired), and the seeds of each side. Because seeds are few, the interval is widened by the ratio of the
+quantile of Student's t to the normal quantile.
 
 p is the largest of three: one permutation test for each source (see `adapt.statistics.permutation`), and the share of
-the bootstrap that is as far from its mean as the difference is from zero. The first two are not enough: one permutes
-seeds on a fixed test set, which may be small, and the other permutes examples of fixed models, which another seed would
-change. If both sources have about the same variance, each test sees half of it, and both reject up to 10% of equal
-recipes. With one seed per side only examples are tested; without predictions only seeds are. Seeds whose scores do not
-vary are not tested, because they say nothing about chance.
+bootstrap differences that are as far from their mean as the observed difference is from zero. The two permutation tests
+are not enough: one permutes seeds on a fixed test set, which may be small, and the other permutes examples of fixed
+models, which another seed would change. If both sources have about the same variance, each permutation test sees only
+half of the variance, and requiring both to reject still rejects up to 10% of equal recipes. With one seed per side only
+examples are tested; without predictions only seeds are. Seeds whose scores do not vary are not tested, because they say
+nothing about chance.
 
 `paired` compares two methods on the same seeds. Its p is the larger one of two tests: Student's t, which is exact for
 normal differences, and the sign-flip test, which is exact if the differences of equal methods are symmetric around 0.
-The interval has all differences that neither test rejects. No test is exact for few pairs of every distribution: with 6
-to 12 pairs of skewed differences with mean 0, it rejects 6 to 15% (docs/science/equations.md).
+The interval contains every difference that at least one of the two tests does not reject. With few pairs, no test is
+exact for every distribution: with 6 to 12 pairs of skewed differences with mean 0, `paired` rejects 6 to 15%
+(docs/science/equations.md).
 """
 
 from collections.abc import Sequence
@@ -38,7 +41,7 @@ class Comparison:
 
     difference: float
     low: float | None
-    """Lower end of the 95% interval. None if nothing varies, or if both sides have one seed and no predictions."""
+    """Lower end of the 95% interval. None if nothing varies, or if a side has one seed and predictions are missing."""
     high: float | None
     error: float | None
     """Standard error of the difference. None if there is no interval."""
@@ -50,8 +53,8 @@ class Comparison:
     draws: np.ndarray
     """Resampled differences [samples], from which averages over tasks are computed. Empty if there is no interval."""
     nulls: dict[str, tuple[NullDistribution, float]]
-    """Null distribution of permuting examples or seeds, and the observed difference to compare with it. The keys are
-    `examples` and `seeds`."""
+    """For each key, `examples` or `seeds`: the distribution of the difference if examples or seeds are permuted, and
+    the observed difference to compare with this distribution."""
     chances: tuple[Uncertainty, ...] = ()
     """Sources of uncertainty on each task. Empty for paired comparisons."""
     is_constant: bool = False
@@ -150,8 +153,8 @@ def by_examples_and_seeds(
     """Resamples examples, the same for both sides, and each side's seeds; returns differences of mean scores [samples].
 
     The variance of a score comes from the examples, from the seeds, and from their interaction. Resampling examples
-    and seeds at once would count the interaction three times (Owen 2007, arXiv 0712.1111). So means over fixed seeds
-    are resampled by examples, which counts it once, and only the seeds' own variance is added.
+    and seeds together would count the interaction three times (Owen 2007, arXiv 0712.1111). So only examples are
+    resampled, with fixed seeds, which counts the interaction once, and the seeds' own variance is added.
     """
     examples = recipe.counts[0].shape[0]
     size = max(1, CELLS // max(examples, 1))
@@ -196,7 +199,7 @@ def _side(scores: np.ndarray, luck: float = 0.0) -> Side:
 def _luck(scores: np.ndarray, resampled: np.ndarray) -> float:
     """Returns the part of the variance over seeds that is due to chance in the choice of test examples.
 
-    It is the amount by which resampling the test set increases the variance over seeds.
+    This part is the amount by which resampling the test set increases the variance over seeds.
 
     Args:
         scores: [seeds].
@@ -208,10 +211,10 @@ def _luck(scores: np.ndarray, resampled: np.ndarray) -> float:
 
 
 def _drawn(scores: np.ndarray, side: Side, samples: int, rng: np.random.Generator) -> np.ndarray:
-    """Resamples seeds, and returns the distances of their means from the overall mean [samples], scaled.
+    """Resamples seeds, and returns the distances of the resamples' means from the overall mean [samples], scaled.
 
-    Scaling gives them the seeds' own variance. Unscaled resamples of n values have only (n - 1) / n of the sample
-    variance, which is far too little for few seeds (Hesterberg 2015, arXiv 1411.5279, on narrowness).
+    The distances are scaled to the seeds' own variance. Without scaling, resamples of n values have only (n - 1) / n of
+    the sample variance, which is far too little for few seeds (Hesterberg 2015, arXiv 1411.5279, on narrowness).
     """
     n, spread, variance = len(scores), float(scores.std()), float(side.own(side.variance))
     if spread <= ROUNDING or not variance:
@@ -221,7 +224,7 @@ def _drawn(scores: np.ndarray, side: Side, samples: int, rng: np.random.Generato
 
 
 def welch(recipe: Tested, baseline: Tested) -> tuple[float, float, float] | None:
-    """Returns the interval and standard error of Welch's t-test. None if seeds vary by no more than rounding."""
+    """Returns the interval and standard error of Welch's t-test. None if a side has one seed, or seeds do not vary."""
     a, b = recipe.scores, baseline.scores
     if min(len(a), len(b)) < 2:
         return None
@@ -290,8 +293,8 @@ def _interval(
 def holm(p: Sequence[float]) -> list[float]:
     """Adjusts p-values by Holm's step-down method (Holm 1979), and returns them in the same order.
 
-    The i-th smallest of m p-values is multiplied by m - i + 1. If the product is smaller than the adjusted value before
-    it, it is raised to that value. This keeps the chance of any false positive among the m tests below the level,
+    The i-th smallest of m p-values is multiplied by m - i + 1. A product that is smaller than the adjusted value of a
+    smaller p is raised to that value. This keeps the chance of any false positive among the m tests below the level,
     however the tests depend on each other. The method is never weaker than Bonferroni's correction.
     """
     order = np.argsort(p)
@@ -305,8 +308,8 @@ def verdict(comparison: Comparison, adjusted: float | None = None, unit: str = "
     """Describes the result of a comparison in one sentence.
 
     Args:
-        comparison: its differences are fractions; the sentence gives them in points, which are hundredths.
-        adjusted: p after correction for several comparisons; it then decides about significance.
+        comparison: the comparison. Its differences are fractions; the sentence gives points, which are hundredths.
+        adjusted: p after correction for several comparisons. If given, this p decides about significance.
         unit: unit of the points, such as `macro-F1`.
         recipes: number of recipes that p was corrected for.
 

@@ -94,8 +94,8 @@ def learning(matrix: Matrix) -> float | None:
 def forgetting(matrix: Matrix) -> float | None:
     """Returns the forgetting rate: the mean of A_ii - A_Ti over all domains but the last (arXiv 2302.03241).
 
-    If domains have several tasks, the mean is over tasks. For losses the sign is reversed, so that a positive rate
-    means forgetting, and a negative one backward transfer, for scores and losses.
+    If domains have several tasks, the mean is over tasks. For losses the sign is reversed. So for scores and for
+    losses, a positive rate means forgetting, and a negative rate means backward transfer.
     """
     end = matrix.domains
     return _mean(matrix.change(name, end, number + 1) for name, number in matrix.numbers.items() if number + 1 < end)

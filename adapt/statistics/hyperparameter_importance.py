@@ -36,9 +36,10 @@ class Importances:
 def importances(columns: Mapping[str, Sequence[Any]], outcome: Sequence[float]) -> Importances | None:
     """Computes the permutation importance of a random forest (Breiman 2001), with intervals over resampled trials.
 
-    A forest is fitted to trials drawn with replacement, and tested on those that were not drawn. Permuting a field
-    there raises the squared error by twice the variance that depends on it (Gregorutti et al. 2017, arXiv 1310.5726,
-    proposition 1). Divided by twice the variance of the outcome, this is the field's share.
+    Each forest is fitted to trials drawn with replacement, and tested on the trials that were not drawn. Permuting the
+    values of a field among the tested trials raises the squared error by twice the variance that depends on the field
+    (Gregorutti et al. 2017, arXiv 1310.5726, proposition 1). The field's share is this rise, divided by twice the
+    variance of the outcome.
 
     Args:
         columns: values by field, [trials]: numbers, or anything that can be compared as text.
@@ -77,7 +78,7 @@ def importances(columns: Mapping[str, Sequence[Any]], outcome: Sequence[float]) 
 
 
 def coded_values(values: Sequence[Any]) -> list[float]:
-    """Converts values to numbers [trials]: numbers stay unchanged, others get their rank in alphabetical order."""
+    """Converts values to numbers [trials]. If all are numbers, returns them; else each value's alphabetical rank."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return [float(value) for value in values]
     names = sorted({str(value) for value in values})

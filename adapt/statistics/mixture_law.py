@@ -80,7 +80,9 @@ def fit_law(tokens: Sequence[float], shares: Sequence[float], losses: Sequence[f
 
 
 def share_that_keeps(law: MixtureLaw, tokens: float, before: float) -> float | None:
-    """Returns the smallest share of replayed general text with which the loss on it does not rise. None if no share.
+    """Returns the smallest share of replayed general text with which the loss on general text does not rise.
+
+    Returns None if the loss rises with every share up to LARGEST.
 
     Args:
       law: law of the loss on general text.
@@ -105,7 +107,7 @@ def _law(exponents: np.ndarray, length: np.ndarray, share: np.ndarray, loss: np.
 
 
 def _residuals(exponents: np.ndarray, length: np.ndarray, share: np.ndarray, loss: np.ndarray) -> np.ndarray:
-    """Returns the residuals for the best E, B and C. These follow from least squares, as the law is linear in them."""
+    """Returns the residuals with the best E, B and C. Least squares gives these, as the law is linear in E, B and C."""
     terms = _terms(exponents, length, share)
     residuals: np.ndarray = terms @ nnls(terms, loss)[0] - loss
     return residuals

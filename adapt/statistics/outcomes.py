@@ -1,6 +1,7 @@
-"""Stores test predictions as counts per example, so that a score is a function of their sum over examples.
+"""Stores test predictions as counts per example, so that a score is a function of the sum of these counts.
 
-This makes scores of resampled test sets cheap, because resampling only changes the weights of the examples' counts.
+The score of a resampled test set is then cheap to compute, because resampling only changes how often each example's
+counts enter the sum.
 Entities in labelled words are read in the same way as by conlleval (CoNLL-2000) and seqeval.
 """
 
@@ -101,7 +102,10 @@ def multi_label(
 def entities(
     truth: Sequence[Sequence[Sequence[int]]], predicted: Sequence[Sequence[Sequence[int]]], labels: Sequence[str]
 ) -> Tested:
-    """Builds the results of labelled words, [seeds][examples][words]: F1 of entities with exact span and type."""
+    """Builds the results of a task with labelled words, [seeds][examples][words].
+
+    The score is F1 over entities. A predicted entity is correct if its span and its type are.
+    """
 
     def score(counts: np.ndarray) -> np.ndarray:
         return _f1(counts[..., 0], counts[..., 1] + counts[..., 2])
@@ -167,7 +171,7 @@ def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
 
 
 def spans(labels: Sequence[str]) -> set[tuple[str, int, int]]:
-    """Returns the entities of a text as type, number of the first word, and number of the word after the last.
+    """Returns the entities of a text as type, number of the entity's first word, and number of its last word plus 1.
 
     An entity of type X begins with B-X or I-X and includes all I-X that follow. So I-X begins an entity after O or
     after another type.

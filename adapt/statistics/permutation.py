@@ -1,4 +1,4 @@
-"""Permutation tests compute how often shuffled results of two recipes differ as much as the observed results.
+"""Computes how often shuffled results of two recipes differ as much as the observed results (permutation tests).
 
 There are two null hypotheses, each with its own way of shuffling:
 
@@ -31,8 +31,8 @@ class NullDistribution:
 
     values: np.ndarray
     exact: bool
-    """Whether `values` are all possible differences, including the observed one. Otherwise they are a sample without
-    it."""
+    """Whether `values` are all possible differences, which include the observed difference. Otherwise `values` are a
+    random sample, and the observed difference is not among them."""
 
     def p(self, observed: float) -> float:
         """Returns the two-sided p-value of an observed difference.
@@ -73,7 +73,9 @@ def vary(scores: Sequence[float] | np.ndarray) -> bool:
 def arrangements(
     a: int, b: int, most: int, rng: np.random.Generator, varying: tuple[bool, bool] = (True, True)
 ) -> tuple[np.ndarray, bool]:
-    """Returns weights of the scores for every arrangement. The weighted sum is the mean of b minus the mean of a.
+    """Returns one weight per score for every arrangement of the scores over the two sides.
+
+    The weighted sum of the scores is the mean of side b minus the mean of side a.
 
     Args:
         a: number of seeds of the first side, whose scores come first.
@@ -104,7 +106,9 @@ def arrangements(
 
 
 def signs(count: int, most: int, rng: np.random.Generator) -> tuple[np.ndarray, bool]:
-    """Returns all assignments of +1 and -1 to some numbers, or random ones, each with its opposite.
+    """Returns all assignments of a sign, +1 or -1, to each of `count` numbers.
+
+    If there are too many assignments, random ones are returned, each together with its opposite.
 
     Args:
         count: number of signs in an assignment.

@@ -1,8 +1,9 @@
 """Computes the smallest true difference that would probably have been detected, by simulating studies and testing them.
 
-A multiple of the standard error is not enough. 2.8 standard errors are detected with probability 0.8 if the error is
-known and p can have any value. But with five seeds per side, whose permutation test has 252 arrangements, such a
-difference is detected in 68% of studies, and with four seeds in less than half. So the scores of seeds are drawn from
+This difference is not a fixed multiple of the standard error. A difference of 2.8 standard errors is detected with
+probability 0.8 if the error is known and p can have any value. But with five seeds per side, for which the permutation
+test has 252 arrangements, a difference of 2.8 standard errors is detected in 68% of studies, and with four seeds per
+side in less than half. So the scores of seeds are drawn from
 normal distributions with the observed variances, and tested like real ones (`adapt.statistics.comparison`).
 """
 
@@ -159,5 +160,5 @@ def _studies(tasks: Sequence[Uncertainty], rng: np.random.Generator) -> _Studies
 
 
 def _scores(side: Side, rng: np.random.Generator) -> np.ndarray:
-    """Draws scores of a side's seeds around 0 [studies, seeds]."""
+    """Draws the scores of a side's seeds in each simulated study, from a normal distribution with mean 0."""
     return float(max(side.variance, side.luck) ** 0.5) * rng.standard_normal((STUDIES, side.seeds))

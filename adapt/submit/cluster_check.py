@@ -20,7 +20,8 @@ from adapt.support.errors import ClusterError, ConfigError, StorageError
 from adapt.terminal.console import log
 
 NODE_GROUPS = "DONTSTOP_NODE_GROUPS"
-"""Environment variable of the head with the nodes that may be added, if no autoscaler reports them (as with KubeRay).
+"""Environment variable of the head that lists the nodes that may be added. It is needed where no autoscaler reports
+these nodes to Ray, as with KubeRay.
 
 Its value is YAML such as `[{CPU: 8, GPU: 1, most: 8}]`.
 """
@@ -60,9 +61,9 @@ def worker_room(per_worker: Mapping[str, float], kinds: Sequence[NodeKind]) -> i
 def kinds_of_nodes() -> tuple[list[NodeKind], bool]:
     """Returns the present and possible nodes of the cluster, and whether the cluster may grow.
 
-    The limits come from the autoscaler's report to the cluster, from NODE_GROUPS, or from the cluster file of an
-    autoscaler that runs on this node, in this order. Without any of these, only the present nodes count. The function
-    needs a connection to Ray.
+    The largest numbers of nodes come from the autoscaler's report to the cluster, from NODE_GROUPS, or from the cluster
+    file of an autoscaler that runs on this node, in this order. Without any of these, only the present nodes count. The
+    function needs a connection to Ray.
 
     Raises:
         ConfigError: NODE_GROUPS cannot be read.
@@ -213,7 +214,7 @@ def check_places(configs: Iterable[Config]) -> None:
     The function needs a connection to Ray.
 
     Raises:
-        ClusterError: a training can never run. The fix names a number of workers that can.
+        ClusterError: the workers of a training can never fit. The fix names a number of workers that does fit.
     """
     kinds, grows = kinds_of_nodes()
     for resources in {config.resources: None for config in configs}:

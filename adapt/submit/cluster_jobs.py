@@ -143,7 +143,7 @@ def _failed(job: JobDetails) -> JobDetails:
 
 LASTING = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, AdaptError)}
 LASTING = (LASTING | {70}) - {ClusterError.exit_code}
-"""Exit codes of failures that would be the same in a retry of the same command."""
+"""Exit codes of failures that would happen again if the same command were run again."""
 DRIVERS_SHARE = 0.001
 """Amount that a job reserves of the resource of `--drive-on`.
 
@@ -212,7 +212,9 @@ def ended(job: JobDetails) -> JobDetails:
 
 
 def stop(cluster: JobCluster, name: str) -> list[str]:
-    """Stops all jobs of a name, beginning with those that start other jobs, and waits for their end.
+    """Stops all jobs of the chain or job with a name, and waits until they have ended.
+
+    Jobs that start other jobs are stopped first.
 
     Returns:
         Submission ids of the stopped jobs.
@@ -250,7 +252,7 @@ _AGAIN_S = 1.0, 30.0
 
 def show_log(text: str) -> None:
     """Writes text of a job's log to stderr, unchanged."""
-    sys.stderr.write(text)  # never fails: see adapt.terminal.streams
+    sys.stderr.write(text)  # never raises an error: see adapt.terminal.streams
     sys.stderr.flush()
 
 

@@ -51,7 +51,7 @@ def runtime_environment(root: Path) -> dict[str, Any]:
 def check_size(environment: dict[str, Any], most: int = MOST_BYTES) -> int:
     """Checks the size of the files that would be sent.
 
-    Files in `.rayignore`, `.gitignore` and `excludes` do not count.
+    Files that `.rayignore`, `.gitignore` or the field `excludes` leave out do not count.
 
     Returns:
         Size of the files before compression [bytes].

@@ -1,4 +1,7 @@
-"""Submits work as one job, or each stage as a job: checks first, never submits twice, and retries after losses."""
+"""Submits a chain or job as one cluster job, or each stage as a separate cluster job.
+
+The work is checked first, and is never submitted twice. If a node or process is lost, the job is submitted again.
+"""
 
 import json
 import re
@@ -50,13 +53,13 @@ def driver_options(resource: str | None) -> list[str]:
 
 
 def run_small(cluster: JobCluster, entrypoint: str, name: str, shows: bool = True) -> dict[str, Any]:
-    """Runs a short command on the cluster, and deletes it from the list of jobs.
+    """Runs a short command as a job on the cluster, and then deletes the job from the cluster's list of jobs.
 
     Returns:
         JSON object in the last line of the command's output.
 
     Raises:
-        AdaptError: the command failed. The error is that of the command if it is one of our own errors.
+        AdaptError: the command failed. If the command raised an AdaptError, this error is raised here.
     """
     text: list[str] = []
     submission = f"{name}-{secrets.token_hex(3)}"

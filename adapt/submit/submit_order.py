@@ -134,18 +134,18 @@ class Order:
         return shlex.join(["python", "jobs/chain.py", verb, *job, *self.arguments, *further])
 
     def narrowed(self, arguments: Sequence[str]) -> str:
-        """Returns the command that runs a part of a chain."""
+        """Returns the command that runs the part of a chain that the arguments select."""
         return shlex.join(["python", "jobs/chain.py", "run", *arguments])
 
     def submission(self, attempt: int, part: str = "") -> str:
-        """Returns the submission id of a job. Equal work has the same submission id.
+        """Returns the submission id of a job. Work with the same name, configurations and attempt has the same id.
 
         Args:
             attempt: number of the attempt, from 1.
             part: label of the stage, if each stage is a separate job.
         """
         words = [re.sub(r"[^\w.-]+", "-", word).strip("-") for word in (self.name, part) if word]
-        # distinguishes labels that differ only by special characters
+        # distinguishes labels that differ only in special characters, which `words` replaces by a hyphen
         own = hashlib.sha256(part.encode()).hexdigest()[:6] if part else ""
         return "-".join(["dontstop", *words, *([own] if own else []), self.digest[:_DIGITS], str(attempt)])
 

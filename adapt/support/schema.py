@@ -35,7 +35,7 @@ _MARKS = {
 
 
 def marks_of(kind: str) -> tuple[str, ...]:
-    """Returns the columns that an objective needs besides the tokens."""
+    """Returns the columns that the objective `kind` needs in addition to the tokens."""
     return _MARKS.get(kind, ())
 
 

@@ -7,9 +7,9 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """Applies the generator's finalizer, a bijection of uint64 with pseudo-random values.
+    """Applies the generator's finalizer, which maps each uint64 to another, pseudo-random uint64 (a bijection).
 
-    The argument must be an array, because arrays overflow silently, while numpy warns about scalars.
+    The argument must be an array. For scalars, numpy would warn about the intended overflows.
     """
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

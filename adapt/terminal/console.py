@@ -34,8 +34,8 @@ AGAIN = "run the same command again: what is finished stays, and a training goes
 def log(message: str) -> None:
     """Writes one line to stderr, without passwords in URLs. With `--log_format json`, the line is JSON.
 
-    A line is dropped if it cannot be written, because the disk is full or the reader has ended. In a process that uses
-    dontstop as a library, the line goes to the logger `dontstop`.
+    A line is dropped if it cannot be written, because the disk is full or the process that reads stderr has ended. In a
+    process that uses dontstop as a library, the line goes to the logger `dontstop`.
     """
     structured = json_line(message)
     if library.is_active():
@@ -171,7 +171,7 @@ def attempt(job: Callable[[], None], debug: bool | None = None) -> int:
     except Exception as error:
         try:
             _check_working_directory()
-        # reports a deleted working directory instead of the job's error, which is then only a consequence
+        # reports a deleted working directory and not the job's error, because the deletion caused the error
         except ConfigError as gone:
             return _failed(gone, debug)
         lines = str(error).strip().splitlines() or ["no message"]

@@ -60,7 +60,7 @@ def as_library() -> Iterator[None]:
 
 
 def is_active() -> bool:
-    """Returns whether a run is in progress in this process, as part of a library."""
+    """Returns whether this process uses dontstop as a library, and a run is in progress."""
     return bool(_running)
 
 

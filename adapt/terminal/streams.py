@@ -15,8 +15,8 @@ from typing import Any, TextIO
 PATIENCE_S = 10.0
 """Maximum time that a line waits for a paused reader, such as `less` [s]. The following lines do not wait."""
 _PIECE = 1000
-"""Maximum number of characters per write to a pipe. They have at most 4,000 bytes, which poll(2) guarantees that the
-pipe can take."""
+"""Maximum number of characters per write to a pipe. These characters have at most 4,000 bytes. If poll(2) reports that
+a pipe is writable, the pipe can take this many bytes without waiting."""
 _GONE = errno.EPIPE, errno.EIO, errno.ENXIO, errno.ECONNRESET
 """Error numbers of a pipe whose reader has ended, and of a closed terminal."""
 
@@ -35,7 +35,7 @@ class Unfailing(io.TextIOBase):
         self.is_unread = False
         """Whether the reader of the stream has ended."""
         self.is_full = False
-        """Whether a write failed for another reason than an ended reader, such as a full disk."""
+        """Whether a write failed, but not because the reader has ended. For example, the disk is full."""
         self._stream = stream
         self._waits_ms = PATIENCE_S * 1000
         self._lock = threading.RLock()

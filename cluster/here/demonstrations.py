@@ -12,7 +12,7 @@ from cluster.here.submission import Reports, Story, Submission, exported, submit
 
 STEPS, INTERVAL = 60, 10
 NODE_CPUS = 3
-"""Number of cores that each node declares. A worker takes all cores but one, which remains for readers of data."""
+"""Number of cores that each node declares. A worker takes all cores but one. Tasks that read data use that core."""
 
 
 def arguments(folder: Path, model: Path, workers: str, *further: str, steps: int = STEPS) -> list[str]:
@@ -145,7 +145,7 @@ def grow_and_shrink(folder: Path, model: Path, story: Story) -> dict[str, Any]:
     Returns:
         Metrics of each job, keyed by the name of the job.
     """
-    # imported here, because its provider loads Ray
+    # imported here, because this module loads Ray
     from cluster.here.autoscaler import IDLE_S, environment, head_arguments
 
     with told_cluster(story, folder, environment()) as cluster, ExitStack() as stack:

@@ -81,7 +81,7 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                # so that ctrl-C reaches only the process that started the node, which ends the node
+                # ctrl-C then reaches only the process that started the node; that process ends the node
                 start_new_session=True,
             )
         return wait_for_line(self._said, _STARTED, process, _START_S)

@@ -40,7 +40,7 @@ def keep(starter: int, command: list[str]) -> int:
     code = 128 + signal.SIGKILL
     try:
         leader = subprocess.Popen(command, stdin=subprocess.DEVNULL).pid
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the command and the starter
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C ends the command or the starter, and thus the keeper
         while os.getppid() == starter:
             ended, status = os.waitpid(-1, os.WNOHANG)
             if ended == leader:
