@@ -44,7 +44,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fails light tests that start Ray, which takes longer than a hundred of them."""
+    """Fails a test that starts Ray and is not marked heavy. Starting Ray takes longer than a hundred light tests."""
     before = _has_ray()
     yield
     is_light = not (item.get_closest_marker("slow") or item.get_closest_marker("heavy"))
@@ -52,7 +52,10 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def _has_ray() -> bool:
-    """Says whether this process has started Ray or joined it. Tests replace Ray's public function for this."""
+    """Returns whether this process has started or joined Ray.
+
+    Reads a private object of Ray, because tests replace `ray.is_initialized`.
+    """
     worker = sys.modules.get("ray._private.worker")
     return worker is not None and worker.global_worker.connected
 

@@ -106,7 +106,7 @@ def test_a_job_that_is_killed_again_and_again(
     reached = 0  # step of the newest complete checkpoint
     finished: dict[str, int] = {}
     for number in (signal.SIGINT, signal.SIGKILL):
-        # After SIGKILL, the job's processes must end by themselves, as the processes of a user's job do.
+        # The job that gets SIGKILL is a new program and not a fork, because all its processes must end by themselves.
         fresh = number == signal.SIGKILL
         job = jobs.start(tmp_path, arguments, fresh=fresh)
         job.until(lambda job=job, reached=reached: whole_step(job.root) > reached)

@@ -1,6 +1,6 @@
-"""Keys of all stages, as far as they depend on more than the configuration.
+"""Tests how the keys of stages depend on things outside the configuration, such as packages and the content of files.
 
-A key changes if the stage's result does.
+A key must change if the result of its stage changes.
 """
 
 import gzip
@@ -225,7 +225,7 @@ def test_an_unused_package_changes_no_key(
 
 def test_only_the_significant_parts_of_a_version_change_keys(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     def keys(rest: list[str]) -> set[str]:
-        """Returns the keys of all stages if package versions have equal significant parts and end in `rest`."""
+        """Returns the keys of all stages. Package versions have fixed significant parts, and end in parts of `rest`."""
         numbers = {name: (["99", "1", "2"][: DECIDING.get(name, 0)] + rest)[:3] for name in (*DECIDING, *RECORDED)}
         monkeypatch.setattr(key, "_version", lambda name: ".".join(numbers[name]))
         return {stage.key for stage in stages(config).values()}

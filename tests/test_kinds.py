@@ -1,4 +1,4 @@
-"""Tables of kinds: how a kind is found, which names are refused, and the options and source code of kinds."""
+"""Tests tables of kinds (of methods, for example): finding a kind, refused names, and a kind's options and code."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -160,7 +160,7 @@ def test_a_kind_without_options_takes_none() -> None:
 
 
 def test_options_of_a_heavy_kind_are_found_without_loading_it() -> None:
-    """A kind whose module cannot be imported still has its options, and one without an entry has none."""
+    """A kind has its options even if its module cannot be imported. A kind without an entry in `options` has none."""
     kinds: Kinds[Any] = Kinds("part", {**KNOWN, "plain": "no_such_module:Plain"}, options={"lazy": f"{__name__}:Lazy"})
     assert kinds.options("lazy") is Lazy
     assert kinds.read("lazy", {"strength": 2.0}) == Lazy(2.0)

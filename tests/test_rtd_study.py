@@ -1,4 +1,4 @@
-"""The study of replaced-token detection: its choice of rates and its tables, from made-up records, and its chain."""
+"""Tests the study of replaced-token detection on invented records: its chosen rates, its tables, and its chain file."""
 
 from pathlib import Path
 

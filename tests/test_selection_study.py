@@ -1,4 +1,4 @@
-"""The study of selections on made-up records: paired differences, and correlation of each figure with the gain."""
+"""Tests the study of selections on invented records: paired differences, and correlations of figures with the gain."""
 
 from dataclasses import asdict
 from pathlib import Path

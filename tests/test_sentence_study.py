@@ -1,4 +1,4 @@
-"""The study of sentence vectors on made-up records, and its pairs."""
+"""Tests `benchmarks/sentence_study.py` on invented records, and the pairs that `benchmarks/sentence_pairs.py` makes."""
 
 import json
 from pathlib import Path

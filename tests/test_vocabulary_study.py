@@ -1,4 +1,4 @@
-"""The study of vocabularies: its tables, from made-up records, and the trainings of its chain file."""
+"""Tests the tables of the vocabulary study on invented records, and the trainings in its chain file."""
 
 from functools import partial
 from pathlib import Path

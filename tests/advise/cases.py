@@ -1,4 +1,7 @@
-"""Builds cases for tests of advice. The default case meets only the conditions of `tapt_gains` and `both_are_best`."""
+"""Builds configurations with evidence, called cases, for tests of the rules of advice.
+
+The default case meets only the conditions of the rules `tapt_gains` and `both_are_best`.
+"""
 
 from dataclasses import replace
 from typing import Any

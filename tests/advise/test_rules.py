@@ -1,4 +1,7 @@
-"""Tests each rule with a case that meets its condition and one that does not, and checks that its source exists."""
+"""Tests each rule of the advice with a case that meets the rule's condition and with a case that does not.
+
+Also checks that the source that a rule cites exists.
+"""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Errors that are reported before Ray is started or joined."""
+"""Tests errors that a job reports before it starts or joins Ray."""
 
 import lzma
 from pathlib import Path

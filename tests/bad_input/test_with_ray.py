@@ -1,4 +1,4 @@
-"""Errors that are reported with Ray running, when text or a model is read."""
+"""Tests errors that are only found while text or a model is read, when Ray is already running."""
 
 import gzip
 from pathlib import Path

@@ -79,9 +79,9 @@ def test_stages_can_be_merged_and_a_merge_can_be_started_from(chain: Chain) -> N
 
 
 def test_models_of_the_chain_are_read_from_their_stages_folders(chain: Chain, tmp_path: Path, tiny_bert: Path) -> None:
-    """The trainings are not run.
+    """Writes invented models as results of the trainings, which are not run.
 
-    Made-up results take their place, and the merged weights are compared with expected ones.
+    The merged weights are compared with the expected weights.
     """
     weights = weights_in(tiny_bert)
     models = [folder_of(tmp_path / f"model-{seed}", moved(weights, seed), like=tiny_bert) for seed in (1, 2)]

@@ -46,7 +46,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def clusters() -> list[dict[str, Any]]:
-    """Returns the two cluster specifications for KubeRay: of the cluster, and of the job."""
+    """Returns KubeRay's specification of the cluster from raycluster.yaml, and that from rayjob.yaml."""
     return [read(KUBERAY[0])["spec"], read(KUBERAY[1])["spec"]["rayClusterSpec"]]
 
 

@@ -1,4 +1,4 @@
-"""Tests that a training on a node survives the loss and restart of the head."""
+"""Tests that a training on a worker node continues while the head node of the cluster is lost and restarted."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Parallel calls: the order of results, the number of calls ahead, and reuse of a loaded function."""
+"""Tests parallel calls: results stay in order, few calls run ahead of the reader, and a loaded function is reused."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from adapt.support.errors import DataError
 
 
 class Squares:
-    """Yields, for each number below its argument, its square, the number of calls of this object and the process id."""
+    """For each number below the argument, yields its square, how often this object was called, and the process id."""
 
     calls = 0
 

@@ -1,4 +1,7 @@
-"""Tests that the duplicates equal those of a comparison of all pairs, for any chunks, partitions and order of tasks."""
+"""Tests that deduplication finds the same duplicates as a comparison of all pairs of documents.
+
+The result must not depend on chunks, partitions or the order of tasks.
+"""
 
 import gzip
 import json
@@ -200,9 +203,10 @@ def jsonl(path: Path, texts: Sequence[str]) -> str:
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_no_near_copy_is_both_trained_on_and_measured(tmp_path: Path, tiny_bert: Path) -> None:
-    """A document of a later corpus is left out if its near copy in an earlier corpus is on the other side.
+    """Leaves out documents of a later corpus whose near copy in an earlier corpus has the other purpose.
 
-    This holds for training documents with a measured copy and for measured documents with a trained copy.
+    These are training documents with a near copy that is measured, and measured documents with a near copy that is
+    trained on.
     """
     draw, kept = random.Random(5), sentences(80, 6, shortest=60, longest=120)
     keep = CorpusConfig(deduplicate="near", heldout_fraction=0.3)
@@ -225,7 +229,7 @@ def test_no_near_copy_is_both_trained_on_and_measured(tmp_path: Path, tiny_bert:
         return is_heldout(text, corpora[name].heldout_fraction)
 
     def fits(text: str) -> bool:
-        """Returns whether all near copies of a text in the earlier corpora are on the same side as the text.
+        """Returns whether all near copies of a text in the earlier corpora are trained on or measured as the text is.
 
         Edited texts have a similarity of about .85 to their originals, so texts above .8 count as near copies.
         """
@@ -344,7 +348,7 @@ PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=60)
 
 
 def searched(pairs: list[tuple[int, int]]) -> dict[int, int]:
-    """Returns, for each document in a pair, the smallest document it is linked to by pairs, found by brute force."""
+    """Returns, for each document in a pair, the smallest document that a chain of pairs leads to, by brute force."""
     reached = {document: {document} for pair in pairs for document in pair}
     for _ in reached:
         for one, other in pairs:

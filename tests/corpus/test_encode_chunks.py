@@ -302,7 +302,7 @@ def test_sentences(text: str, expected: list[str]) -> None:
 
 
 def test_each_sentence_is_a_document_with_the_key_of_its_text(tiny_bert: Path, tmp_path: Path) -> None:
-    """So a text is held out as a whole, and counts as known if it was trained on undivided."""
+    """All sentences of a text are held out together, and count as trained on if the undivided text was trained on."""
     texts = ["The model. A loss! A layer.", "Text without an end", "The text. A word."]
     pretrained = Pretrained(tiny_bert, tiny_bert)
     form = Form.of(ObjectiveConfig(kind="tsdae"), sentences=True)

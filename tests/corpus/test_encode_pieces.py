@@ -1,4 +1,4 @@
-"""Tests that shards of texts tokenized in pieces equal, byte for byte, those from calls of the `tokenizers` library."""
+"""Tests that texts tokenized in pieces give the same shards, byte for byte, as the `tokenizers` library."""
 
 import hashlib
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ KINDS = ("token", "whole_word", "entity", "causal")
 
 @pytest.fixture(scope="module", autouse=True)
 def _at_once() -> Iterator[None]:
-    """Makes the tokenizer split texts into pieces at once, because normally it only does so after much text."""
+    """Makes the tokenizer split even the first text into pieces. Normally, it starts to do so after much text."""
     encode_chunks._quick.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode_chunks, "QuickTokenizer", partial(QuickTokenizer, worth=0))

@@ -69,7 +69,7 @@ def test_a_key_is_the_first_8_bytes_of_the_digest_of_the_normalised_text() -> No
 
 
 def shards(folder: Path, train: list[str], heldout: list[str]) -> Path:
-    """Writes the shards of a prepared corpus with two documents each and the documents' keys."""
+    """Writes the shards of a prepared corpus. Each shard has two documents and their keys."""
     folder.mkdir()
     for kind, texts in (("train", train), ("heldout", heldout)):
         for start in range(0, len(texts), 2):

@@ -19,9 +19,9 @@ ENGLISH = sentences(300, seed=5)
 
 @pytest.fixture(autouse=True)
 def small_vocabularies_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers SPELLS to 100, because the tokenizers of these tests have fewer tokens than its normal value, 1,000.
+    """Lowers the constant SPELLS from 1,000 to 100 tokens.
 
-    Below SPELLS, pieces of words are not counted.
+    Pieces of words are not counted for tokenizers smaller than SPELLS, and the tokenizers of these tests are small.
     """
     monkeypatch.setattr(legibility, "SPELLS", 100)
 
@@ -69,7 +69,7 @@ def test_another_script_gives_unknown_words_or_many_byte_pieces(language: str) -
 @pytest.mark.parametrize("language", FOREIGN)
 @pytest.mark.parametrize("build", [wordpiece, byte_level])
 def test_a_tokenizer_of_the_same_language_gives_no_warning(language: str, build) -> None:  # type: ignore[no-untyped-def]
-    # Hindi is left out for byte-level tokenizers, because those such as GPT-2's cut words of Hindi at vowel signs
+    # leaves out Hindi for byte-level tokenizers such as GPT-2's, because they cut Hindi words at vowel signs
     if (build, language) != (byte_level, "Hindi"):
         assert measured([FOREIGN[language]] * 60, build([FOREIGN[language]] * 60)).faults() == []
     assert measured(ENGLISH, build(ENGLISH)).faults() == []

@@ -1,4 +1,4 @@
-"""Tests signatures against exact Jaccard similarities, and bands against their formula and a simulation."""
+"""Compares MinHash similarities with exact ones, and the matches of bands with their formula and a simulation."""
 
 import random
 from math import sqrt

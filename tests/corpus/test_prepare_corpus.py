@@ -1,4 +1,4 @@
-"""Tests stage `prepare` on Ray: the same tokens for any division into files and chunks, and after a failed run."""
+"""Tests that stage `prepare` gives the same tokens on Ray for any files and chunks, and after a failed run."""
 
 import gzip
 import json

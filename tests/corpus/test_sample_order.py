@@ -1,6 +1,7 @@
-"""Tests the order of samples.
+"""Tests the order in which a mixture takes samples from its sources.
 
-Shares hold in every prefix of a run, each row comes once per epoch, and any sample can be located by itself.
+The shares of sources hold from the start of a run to any step. Each row comes once per epoch. Any sample can be located
+without the samples before it.
 """
 
 from collections import Counter

@@ -128,9 +128,9 @@ def test_documents_below_the_smallest_length_are_dropped(length: int, kept: int)
     [("ab12", 0.5), ("a b 1 2", 0.5), ("abc_", 0.75), ("éß東", 1.0), ("((a))", 0.2), ("a\n\n\n\t    b", 1.0)],
 )
 def test_documents_below_the_smallest_share_of_letters_are_dropped(text: str, fraction: float) -> None:
-    """A text with the share `fraction` of letters passes at this limit, and is dropped at a limit .01 higher.
+    """A text whose share of letters is `fraction` passes the limit `fraction`, and is dropped at a limit .01 higher.
 
-    The share is that among the characters that are neither spaces nor control characters.
+    Spaces and control characters are not counted.
     """
     assert cleaned([text], CorpusConfig(cleaning=[{"letters": {"min_fraction": fraction}}]))[1].kept == 1
     if fraction < 1:
@@ -172,7 +172,7 @@ def test_tallies_are_added_and_keep_the_first_bad_record() -> None:
 
 @given(st.text(st.characters(max_codepoint=0x130), max_size=60))
 def test_control_characters_are_removed_equally_in_ascii_and_other_text(text: str):
-    """The fast implementation for ASCII texts gives the same result as the general one, which an added "é" selects."""
+    """Compares the fast implementation for ASCII texts with the general one. An added "é" selects the general one."""
     assert _without_control(text + "é") == _without_control(text) + "é"
 
 

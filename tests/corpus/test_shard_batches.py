@@ -140,7 +140,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 def test_batches_of_several_sources_follow_the_mixture(others: tuple[str, ...]) -> None:
-    """For any number of ranks, the tokens of a batch are those of the sources and rows that the mixture returns."""
+    """For any number of ranks, the tokens of a batch come from the sources and rows that the mixture returns."""
     mixture = Mixture.of([3, 40, 7], SEED, weights=[1, 2, 1])
     for world in (1, 2, 3):
         for step in (0, 1, 17):

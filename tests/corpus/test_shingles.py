@@ -1,4 +1,4 @@
-"""Tests normalised texts, words and hashed runs of words, by comparison with slices of the text."""
+"""Tests how texts are normalised and split into words. Compares hashed runs of n words with runs found by slicing."""
 
 import sys
 import unicodedata
@@ -109,7 +109,10 @@ def test_normalised_texts_equals_normalised_of_each_text(texts: list[str]) -> No
 
 
 def test_normalised_texts_equals_normalised_for_every_character() -> None:
-    """Compares texts that contain a character at their beginning, inside a word, and next to spaces."""
+    """Checks both functions on texts with one character at the start of a word, at its end, and between spaces.
+
+    All code points below 0x3000 and a sample of the others are tested.
+    """
     numbers = [*range(0x3000), *range(0x3000, 0x20000, 7), *range(0x20000, sys.maxunicode + 1, 257)]
     texts = [f"{chr(n)}A{chr(n)} {chr(n)} b" for n in numbers]
     assert normalised_texts(texts) == [normalised(text).encode() for text in texts]

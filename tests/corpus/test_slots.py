@@ -1,4 +1,4 @@
-"""Tests the slots of groups: their sums over earlier periods, and their division in proportion to shares."""
+"""Tests how slots of a period are divided among groups in proportion to shares, and summed over earlier periods."""
 
 from hypothesis import given
 from hypothesis import strategies as st

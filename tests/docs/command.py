@@ -34,8 +34,8 @@ from tests.docs.world import SMALL
 def make_small() -> None:
     """Replaces fields of every configuration that this process reads by the small configuration.
 
-    Values that a search tries are not replaced. This machine's speed is assumed, because measuring it for a plan takes
-    a new process, and four times as long as the rest of the plan.
+    Values that a search tries are not replaced. The machine's speed is set to a constant, because measuring it needs a
+    new process and takes four times as long as the rest of a plan.
     """
     with_defaults = adapt.parse._with_defaults
     of_command, of_chain = search_run._configured, chain_nodes._configured

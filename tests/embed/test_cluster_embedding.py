@@ -1,4 +1,4 @@
-"""Tests of the actor that embeds chunks, and of the check of a sample. Ray is not started."""
+"""Tests the actor that embeds chunks of texts, and the check of an embedder on a sample. Ray is not started."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests of distilled static embeddings in a folder written by model2vec. Nothing is downloaded."""
+"""Tests the embedder for distilled static embeddings on a folder that model2vec writes. Nothing is downloaded."""
 
 import importlib.util
 from dataclasses import replace

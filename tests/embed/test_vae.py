@@ -209,9 +209,9 @@ def test_the_background_is_the_logits_if_topics_add_nothing() -> None:
 
 
 def test_the_background_is_the_mean_of_the_logits() -> None:
-    """In the published code the background is added before the normalization, which removes any constant.
+    """The background must be the mean of the logits.
 
-    Here it must be the mean of the logits.
+    The published code adds the background before a normalization, which removes any constant.
     """
     vae = model()
     with torch.no_grad():
@@ -229,7 +229,7 @@ def test_vectors_are_weighted_sums_of_both_layers_and_theta(mix: str, weight: fl
 
 
 def test_layers_are_mixed_as_by_the_softmax_of_vampires_code() -> None:
-    """Vectors are compared by cosine, which ignores scale. The softmax may therefore be doubled."""
+    """The shares of layers are twice the softmax of VAMPIRE's code. Cosine similarity ignores the factor 2."""
     shares = torch.tensor([1.0, -20.0, 1.0]).softmax(-1)
     torch.testing.assert_close(2 * shares, torch.tensor([1.0, MIXES["mixed"], 1.0]), atol=1e-8, rtol=0)
 

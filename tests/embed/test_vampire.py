@@ -40,9 +40,9 @@ def test_vectors_do_not_depend_on_the_batch(tmp_path: Path, monkeypatch: pytest.
 
 
 def dying(embedder: Embedder, texts: list[str], folder: Path) -> dict[str, float]:
-    """Learns like `learn_in_task`.
+    """Calls `learn_in_task`, and interrupts the first two calls when they report epoch 3.
 
-    The first run raises an error after the second epoch, and the second run is killed there.
+    The first call raises an error, and the process of the second call is killed.
     """
     from adapt.embed.cluster_embedding import learn_in_task
 

@@ -118,9 +118,9 @@ def test_next_words_are_predicted_from_the_preceding_tokens(folder: Path) -> Non
 
 
 def _place(tokenizer, tokens: np.ndarray, prefix: str) -> int:
-    """Returns the number of tokens of the prefix.
+    """Returns the largest number of first tokens whose text is the prefix.
 
-    Special tokens are not part of the text, so several numbers of tokens may give the prefix. The largest is returned.
+    Several numbers may have this text, because special tokens add nothing to it.
     """
     return max(n for n in range(len(tokens)) if tokenizer.decode(tokens[:n], skip_special_tokens=True) == prefix)
 

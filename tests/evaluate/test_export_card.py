@@ -59,7 +59,7 @@ def losses(seed: int, mean: float, documents: int) -> dict[str, list[float]]:
 def handed(tmp_path: Path) -> Callable[..., Handover]:
     """Returns a function that builds a `Handover` from records of finished stages.
 
-    The function takes the number of measured documents of each text.
+    Keyword arguments of the function give the number of measured documents of each text (`domain`, `general`).
     """
 
     def make(**documents: int) -> Handover:

@@ -1,4 +1,4 @@
-"""Retrieval on pairs: measures and isotropy against independent computations, and the reading of pairs."""
+"""Tests retrieval: reading pairs of texts, and measures of ranking and isotropy against independent computations."""
 
 import json
 import math
@@ -69,7 +69,7 @@ def test_the_mean_cosine_is_that_of_all_pairs() -> None:
 
 
 def test_isoscore_follows_its_algorithm() -> None:
-    """The steps of algorithm 1: principal components, their variances, scaling, defect, share, score."""
+    """Computes IsoScore by the paper's algorithm 1: principal components, variances, scaling, defect, share, score."""
     vectors = RNG.normal(size=(200, 6)) @ RNG.normal(size=(6, 6))
     variances = PCA(6).fit_transform(vectors).var(0, ddof=1)
     scaled = math.sqrt(6) * variances / math.sqrt((variances**2).sum())

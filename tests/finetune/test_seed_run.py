@@ -204,7 +204,7 @@ def test_a_run_that_runs_out_of_memory_names_the_field(monkeypatch: pytest.Monke
 def test_the_seeds_share_a_gpu(ray_cluster: None, monkeypatch: pytest.MonkeyPatch, seeds: int) -> None:
     monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 1.0})
     share = gpus_per_seed(FinetuneConfig(seeds=list(range(seeds))))
-    # the share is a whole number of parts, because Ray divides a GPU into GPU_PARTS parts
+    # the share must be a whole number of the GPU_PARTS parts into which Ray divides a GPU
     assert share * GPU_PARTS == pytest.approx(round(share * GPU_PARTS))
     assert 0.99 < round(share * GPU_PARTS) * seeds / GPU_PARTS <= 1
 

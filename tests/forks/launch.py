@@ -1,7 +1,7 @@
-"""Requests a forked worker or agent. A raylet runs this program in place of the Python of its workers and agents.
+"""Requests a forked worker or agent. A raylet runs this program instead of Python to start its workers and agents.
 
-`tests.forks.process` answers the request. The program of a worker ends at once. The program of an agent ends with the
-agent, because the raylet watches it.
+`tests.forks.process` answers the request. After a request for a worker, this program ends immediately. After a request
+for an agent, it ends when the agent ends, because the raylet watches this program.
 """
 
 import json

@@ -37,7 +37,7 @@ def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
         return process
 
     def lose(node: Node) -> None:
-        """Stops a node. Its fork cannot be found by environment variables, because it has those of its parent."""
+        """Stops a node's forked process. Its environment variables are its parent's, so they do not identify it."""
         started[f"{node.folder}/"].kill()
         usual(node)
 
@@ -53,5 +53,5 @@ def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
 
 def become_member(script: str, arguments: list[str], environment: dict[str, str], files: list[str]) -> None:
     """Turns this process into a member of a cluster: a node, or a job with the cluster's address."""
-    ray_constants.ENABLE_RAY_CLUSTER = True  # the server imported Ray without a cluster, and the value was false
+    ray_constants.ENABLE_RAY_CLUSTER = True  # false so far, because the fork server imported Ray without a cluster
     become_job(script, arguments, str(ROOT), environment, files)

@@ -25,7 +25,7 @@ READ_WHEN_STARTED = {
 }
 """Environment variables that libraries read at import or start.
 
-The values are those of Ray and `adapt.ray.runtime`.
+Ray and `adapt.ray.runtime` give these variables the same values.
 """
 
 _context = multiprocessing.get_context("forkserver")

@@ -1,4 +1,7 @@
-"""Random changes of a world. A change affects a field, or the content, name, order or format of a file."""
+"""Changes a world, which is a configuration and its files, at random.
+
+A change affects a field, or the content, name, order or format of a file.
+"""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -102,7 +105,7 @@ def _field(draw: Random, world: World) -> tuple[str, World]:
 
 
 def _fields() -> list[tuple[str, Any, Any, bool]]:
-    """Returns name, type, default and whether it is declared `how`, for each field that may change at random."""
+    """Returns, for each field that may change at random: name, type, default, and whether it is declared `how`."""
     found = []
     for section, default in vars(Config()).items():
         if section in OUTSIDE or not hasattr(default, "__dataclass_fields__"):

@@ -1,7 +1,7 @@
-"""Runs worlds. No other file of the fuzz tests depends on how stages are built.
+"""Runs worlds, which are random configurations with their files. No other fuzz file depends on how stages are built.
 
-Everything up to the rows of a training is the code of `adapt`. Stages that load a model are left out. Trainings read
-their batches and learn nothing. Ray Data's tasks run in this process, so that a world takes a fraction of a second.
+The code of `adapt` computes everything up to the rows of a training. Stages that load a model are left out. Trainings
+read their batches and learn nothing. Ray Data's tasks run in this process, so a world takes a fraction of a second.
 """
 
 import hashlib

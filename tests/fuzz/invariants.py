@@ -1,4 +1,7 @@
-"""Properties that hold for every world. These checks count, read and compare without the code of `adapt`."""
+"""Checks properties that hold for every world, which is a random configuration with its files.
+
+The checks do not use the code of `adapt` to count, read and compare.
+"""
 
 import bz2
 import csv
@@ -27,7 +30,7 @@ from tests.tokenizers import SPECIAL, roberta
 
 UNPACK = {".gz": gzip.decompress, ".xz": lzma.decompress, ".bz2": bz2.decompress}
 ALIKE = 0.9
-"""Minimum Jaccard similarity of near copies. If these are removed, no trained text is this similar to a measured
+"""Minimum Jaccard similarity of near copies. If near copies are removed, no trained text is this similar to a measured
 text."""
 
 
@@ -82,12 +85,12 @@ def check_special(ran: Ran) -> None:
 
 
 def _is_gathered(record: Record) -> bool:
-    """Returns whether a record is that of several corpora combined for measuring, which have held-out shards only."""
+    """Returns whether a record belongs to several corpora combined for measuring. It then has only held-out shards."""
     return all(each["stage"] == "prepare" for each in record.inputs.values())
 
 
 def check_training(ran: Ran) -> None:
-    """Checks that each sample of a training is a row of a source, and that each source gave as many as recorded."""
+    """Checks that each sample of a training is a row of a source, and that each source gave the recorded number."""
     for record in ran.of("train"):
         what, metrics = record.what["training"], record.metrics
         batch = what["global_batch_size"]

@@ -82,9 +82,9 @@ def test_invalid_searches_are_refused(index: VectorIndex) -> None:
 def test_a_search_can_be_limited_to_some_vectors(
     index: VectorIndex, share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few permitted vectors are all compared.
+    """A search compares all permitted vectors if they are few.
 
-    If there are too many for that (FLAT_VECTORS is 0), lists and graphs are used.
+    If FLAT_VECTORS is 0, any number is too many, and the search uses inverted lists and graphs.
     """
     ids = ids_for(VECTORS)
     only = np.sort(np.random.default_rng(0).choice(ids, len(ids) // share, replace=False))

@@ -1,4 +1,4 @@
-"""DAPT: its planned stages, their inputs, and configurations that are refused before anything runs."""
+"""Tests the stages that DAPT plans, their inputs, and the configurations that it refuses before anything runs."""
 
 import hashlib
 import importlib.util

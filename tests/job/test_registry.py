@@ -1,4 +1,4 @@
-"""The table of jobs. Parsing, help, plans, chains and reports read the table, and no other code lists the jobs."""
+"""Tests that parsing, help, plans, chains and reports read the table of jobs, and that no other code lists the jobs."""
 
 import ast
 import json

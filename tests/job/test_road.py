@@ -1,6 +1,6 @@
-"""The calls that a job passes through, as listed in docs/develop/design.md.
+"""Checks the lists of calls that a job passes through in docs/develop/design.md.
 
-Each listed call exists, and none goes up.
+Each listed call exists in the source code, and no call goes to a higher layer of the code.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""The select job, and jobs that train on a selection: their stages, and configurations that are refused at once."""
+"""Tests the stages of the select job and of jobs that train on a selection, and configurations that they refuse."""
 
 from dataclasses import replace
 from pathlib import Path

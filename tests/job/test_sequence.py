@@ -118,7 +118,7 @@ def test_a_domain_added_later_has_its_own_evaluation_sets(config: Config) -> Non
 
 
 def test_domains_and_replay_leave_out_the_same_measured_text(config: Config) -> None:
-    """Checks this even for stages of a single domain, because general text belongs to the whole sequence."""
+    """Checks stages of a single domain, too, because general text belongs to the whole sequence."""
     mixture = replace(config.mixture, replay_paths="data/more.jsonl", replay_fraction=0.1)
     # these files are also measured as general text
     sources = [*config.corpus.sources, SourceConfig("wiki", paths="data/general.jsonl")]
@@ -249,7 +249,7 @@ def test_each_domain_can_have_a_model_with_adapters(config: Config) -> None:
 
 
 def test_stages_reserve_only_the_resources_that_they_use(config: Config) -> None:
-    """Checks this because then, for example, several models can be evaluated at the same time."""
+    """If a stage reserves no more than it uses, several models can be evaluated at the same time, for example."""
     resources = ResourcesConfig(workers=2, cpus_per_worker=3.0, gpus_per_worker=2.0)
     needs = {stage.kind: stage.needs() for stage in everything([built(replace(config, resources=resources))])}
     ranks, device = {"CPU": 6.0, "GPU": 4.0}, {"CPU": 1.0, "GPU": 1.0}

@@ -67,7 +67,7 @@ def test_without_general_importance_the_first_domain_is_unmasked(config: Config)
 
 
 def test_injected_dropout_also_applies_to_the_contrast(config: Config) -> None:
-    """The dropout changes the training's key if no importance is measured, unless the contrast is off, too."""
+    """Without measured importance, the training's key still depends on the dropout, unless the contrast is off, too."""
 
     def first(**changes: Any) -> Train:
         return built(config, general_importance="none", **changes).steps[0].training
@@ -103,9 +103,9 @@ def test_importance_is_measured_on_the_training_text_of_sources(config: Config) 
 def test_the_key_of_importance_depends_on_these_fields(
     config: Config, field: str, value: Any, general: bool, domain: bool
 ) -> None:
-    """A domain's importance depends on all fields of the training, too.
+    """Compares `what` of the second stage that measures importance, and not its key.
 
-    Therefore its `what` is compared and not its key.
+    Its key also depends on all fields of the training before it.
     """
     first, second = measured(built(config)), measured(built(config, **{field: value}))
     assert (first[0].key != second[0].key) == general

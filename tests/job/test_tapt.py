@@ -239,7 +239,7 @@ def test_evaluation_sets_are_left_out_of_all_training_text(everything: Config) -
         assert len(read) == 3
         for text in read:
             assert "decontaminate" in text.what()["corpus"], text.name
-        # The text of dev is measured, and may itself be an evaluation set.
+        # The text of dev is not decontaminated: it is only measured, and may itself be an evaluation set.
         assert "decontaminate" not in export.domain.what()["corpus"]
 
 

@@ -1,4 +1,4 @@
-"""The text of a job: the columns that an objective needs, and general text that is measured, replayed or left out."""
+"""Tests the columns of a job's text that an objective needs, and how general text is measured, replayed or left out."""
 
 import shutil
 from dataclasses import replace

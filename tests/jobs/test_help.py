@@ -1,4 +1,4 @@
-"""Help texts, `--print_config` and `--debug`."""
+"""Tests the help texts, and the options `--print_config` and `--debug`."""
 
 from tests.jobs.commands import Run
 

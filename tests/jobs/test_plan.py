@@ -1,4 +1,4 @@
-"""Plans of jobs, which commands make without starting Ray."""
+"""Tests the plans of jobs. Commands make plans without starting Ray."""
 
 import json
 from pathlib import Path

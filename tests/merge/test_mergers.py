@@ -153,7 +153,7 @@ def test_ties_uses_equal_differences_and_ignores_elements_without_a_sign() -> No
 
 @pytest.mark.parametrize("density", [1e-9, 0.01, 0.3, 0.77, 0.999])
 def test_the_threshold_of_ties_is_exact(density: float) -> None:
-    """Compares the threshold found by counting with the one found by sorting.
+    """Compares the threshold that the code finds by counting with a threshold that the test finds by sorting.
 
     The values span many powers of ten, and many of them are equal.
     """

@@ -128,6 +128,6 @@ def test_models_with_different_numbers_of_new_rows_are_refused(tmp_path: Path, t
 def test_tensors_with_one_row_per_token_are_recognized(
     tmp_path: Path, config: PreTrainedConfig, found: set[str]
 ) -> None:
-    """Of tied tensors, only the first name is listed."""
+    """Tensors that share memory are listed once, under the first of their names."""
     config.save_pretrained(tmp_path)
     assert Names(tmp_path).by_token == found

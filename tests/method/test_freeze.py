@@ -18,7 +18,7 @@ from tests.train.toy import VOCABULARY, Case, model
 
 @pytest.mark.parametrize("stage", [0, 3])
 def test_frozen_parameters_do_not_change(ranks: Any, stage: int) -> None:
-    """Checks that frozen parameters stay and others move. A head tied to frozen embeddings stays, its bias moves."""
+    """Checks that frozen parameters stay and others move. A head tied to frozen embeddings stays, its bias does not."""
     runs = [
         Trained(Case(stage), "freeze", {"layers": 1}),
         Trained(Case(stage), "freeze", {"embeddings": False, "layers": 1}),

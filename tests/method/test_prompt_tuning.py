@@ -132,7 +132,7 @@ def test_added_passes_and_memory_of_prompts() -> None:
 def test_prompts_cost_more_with_more_documents() -> None:
     """Checks the added cost: each document's 50 prompt vectors pass through the layers and need memory.
 
-    With rows of 200 tokens, documents have 200 tokens if their mean length is unknown or larger.
+    If the mean length of documents is unknown or above the row length of 200 tokens, it is assumed to be 200.
     """
     added = Added(per_document=50)
     for mean, share in ((None, 50 / 200), (100.0, 50 / 100), (1000.0, 50 / 200)):

@@ -133,7 +133,7 @@ def _save(folder: Path | None, step: int, engine: Engine, method: Method) -> Non
 
 
 def assert_close(found: Outcome, expected: Outcome, rtol: float = 1e-4) -> None:
-    """Checks that two outcomes agree within fp32 rounding, on the norms of the last steps."""
+    """Checks that two outcomes agree within fp32 rounding. A resumed run is compared on the norms of its own steps."""
     assert found.weights.keys() == expected.weights.keys()
     for name, weight in expected.weights.items():
         # softmax ignores key biases, so their gradient is only rounding error, which AdamW turns into a full step

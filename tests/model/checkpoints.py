@@ -9,7 +9,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(chr(c) for c in range(9
 
 
 def write_tokenizer(folder: Path, words: list[str] = WORDS) -> Path:
-    """Writes a WordPiece tokenizer that truncates and pads everything to 6 tokens, as some published ones do."""
+    """Writes a WordPiece tokenizer that truncates and pads all texts to 6 tokens, like some published tokenizers."""
     BertTokenizer(vocab={word: i for i, word in enumerate(words)}, model_max_length=8).save_pretrained(folder)
     file = folder / "tokenizer.json"
     content = json.loads(file.read_text())

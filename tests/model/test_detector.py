@@ -1,4 +1,4 @@
-"""A generator and a discriminator in one module, compared with transformers' own models, and their files."""
+"""Compares a generator and a discriminator in one module with transformers' own models, and tests their files."""
 
 from pathlib import Path
 from typing import Any

@@ -213,8 +213,8 @@ def test_shared_keys_get_the_largest_value_of_their_heads() -> None:
 def test_a_group_of_heads_shares_its_own_keys_and_values(family: str, width: int) -> None:
     """Checks four query heads in two groups, each with its own keys and values.
 
-    Keys and values of the second group have no effect if the gates of its two heads are 0. They have one if the gates
-    of the first group's heads are 0.
+    Keys and values of the second group have no effect if the gates of its two heads are 0. They have an effect if the
+    gates of the first group's heads are 0.
     """
     shape = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": width}
     model, moved = ready(family, **shape), ready(family, **shape)

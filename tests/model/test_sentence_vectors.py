@@ -1,4 +1,4 @@
-"""Folders for sentence-transformers: written ones are loaded with the library, and settings of models are kept."""
+"""Tests folders in the format of sentence-transformers: the library loads them, and they keep a model's settings."""
 
 import json
 import shutil
@@ -90,7 +90,7 @@ def test_settings_of_the_library_are_read(tiny_bert: Path, tmp_path: Path) -> No
 
 
 def folder_of(folder: Path, *modules: tuple[str, str], **pooling: object) -> Path:
-    """Writes a folder of an older version, whose transformer is in a folder of its own. Returns the latter."""
+    """Writes a folder in the format of older versions, and returns the subfolder that contains its transformer."""
     inner = folder / "0_Transformer"
     for name in ("0_Transformer", "1_Pooling"):
         (folder / name).mkdir(parents=True)

@@ -30,7 +30,7 @@ SIZES: dict[str, Any] = {
     "qk_head_dim": 16,
     "vocab_size": VOCABULARY,
 }
-"""Sizes by name. A config gets those that it has."""
+"""Sizes, keyed by the name of a setting. A config gets the sizes whose settings it has."""
 OWN: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "codegen": {"n_head": 4},
@@ -60,7 +60,7 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "nemotron": {"head_dim": 8, "num_key_value_heads": 2},
 }
-"""Settings of single families."""
+"""Further settings, keyed by family."""
 TOKENS = "pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id"
 
 

@@ -29,7 +29,7 @@ WINDOW = 3
 
 
 def dense_masks(model: PreTrainedModel, length: int) -> Any:
-    """Returns the causal mask of a document in transformers' form, [1, 1, length, length], True where it sees."""
+    """Returns a document's causal mask in transformers' form [1, 1, length, length], with True for visible tokens."""
     causal = torch.ones(length, length, dtype=torch.bool).tril()[None, None]
     if model.config.model_type != "modernbert":
         return causal

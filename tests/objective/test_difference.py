@@ -1,4 +1,4 @@
-"""Difference masking: weights of words by TF-ICF, and predictions chosen with these weights."""
+"""Tests difference masking: the TF-ICF weights of words, and the choice of predictions with these weights."""
 
 import math
 from collections import Counter
@@ -31,7 +31,7 @@ def random_words(seed: int, count: int) -> Words:
 
 
 def shard(path: Path, words: Words, documents: int = 7) -> Path:
-    """Writes words into a shard, divided into documents, each of which also begins a word."""
+    """Writes words into a shard, divided into documents. Each start of a document is also the start of a word."""
     parts = [words[number::documents] for number in range(documents)]
     tokens = [[token for word in part for token in word] for part in parts]
     marks = [[place == 0 for word in part for place in range(len(word))] for part in parts]

@@ -1,4 +1,4 @@
-"""Decoders as encoders: attention to both sides, and masked tokens predicted at the positions before them."""
+"""Tests decoders as encoders: tokens attend to both sides, and the position before a masked token predicts it."""
 
 import copy
 from dataclasses import replace

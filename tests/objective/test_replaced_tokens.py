@@ -1,4 +1,4 @@
-"""Replaced-token detection: its loss by hand, its random numbers, its figures, and what it refuses."""
+"""Tests replaced-token detection: its loss against a direct computation, random numbers, figures, and refusals."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,7 +37,7 @@ def batch(rows: int = 4, length: int = 24) -> Batch:
 
 
 class Pair(nn.Module):
-    """Stands for a detector: its scores and replaced tokens are functions of the tokens."""
+    """Imitates a detector. Its scores and its replaced tokens are functions of the tokens."""
 
     def forward(self, packed: Any, positions: Any, targets: Any, draws: Any) -> tuple[Any, Any, Any]:
         logits = packed.input_ids[0].float() / 100 - 0.8

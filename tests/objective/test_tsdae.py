@@ -1,4 +1,4 @@
-"""The objective `tsdae` against transformers' decoder with cross-attention and tied weights, text by text."""
+"""Compares objective `tsdae`, text by text, with transformers' decoder with cross-attention and tied weights."""
 
 import copy
 import itertools
@@ -34,7 +34,7 @@ FIRST, LAST = 3, 4
 TOKENIZER: Any = SimpleNamespace(mask_token_id=5, all_special_ids=[0, 1, 2, 3, 4, 5], cls_token_id=FIRST)
 TEXTS = [[FIRST, *range(10, 19), LAST], [FIRST, 20, LAST], [FIRST, *range(21, 28), LAST], [FIRST, *range(30, 36), LAST]]
 WORDS = [0, 1, 3, 4, 5, 6, 8, 9, 10]
-"""Positions in a text at which words start. Further tokens of a text are words of their own."""
+"""Positions in a text at which words start. Each token after these positions is a word."""
 
 
 class Sized(SimpleNamespace):
@@ -65,7 +65,7 @@ def objective(seed: int = 0, **options: Any) -> Any:
 
 
 def pieces(denoised: Denoised) -> list[tuple[Tensor, Tensor]]:
-    """Returns the tokens of each text, and whether the encoder sees each."""
+    """Returns the tokens of each text, and for each token whether the encoder sees it."""
     found = []
     for row in range(len(denoised.input_ids)):
         begins = [*denoised.starts[row].nonzero().flatten().tolist(), int(denoised.real[row].sum())]
@@ -101,7 +101,7 @@ def test_losses_and_gradients_are_those_of_transformers_decoder(family: str, poo
     tsdae = objective(pooling=pooling)
     tsdae.prepare(prepared)
     for module in prepared.modules():
-        if type(module).__name__ == "VectorAttention":  # as large as the others, so that the vector matters
+        if type(module).__name__ == "VectorAttention":  # as large as other weights, so that the vector matters
             torch.nn.init.normal_(module.value.weight, 0, 0.2)
             torch.nn.init.normal_(module.dense.weight, 0, 0.2)
     denoised = tsdae.corrupt(rows())

@@ -1,4 +1,4 @@
-"""Tests files of finished stages: they are on disk before their record, and are compared with it before use."""
+"""Tests files of finished stages: they are written before the record, and compared with the record before use."""
 
 import errno
 import hashlib

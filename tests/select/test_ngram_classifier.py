@@ -161,7 +161,7 @@ def test_too_few_texts_are_refused(pool: list[str], target: list[str], which: st
 
 
 def test_grams_that_never_occur_in_the_pool_change_nothing() -> None:
-    """Otherwise the classifier would recognise the target by its markup and ignore its words."""
+    """If the classifier did not ignore such n-grams, it would recognise the target by its markup and not its words."""
     # the markup follows texts of nine words, so it splits no n-gram that occurs in the pool
     target = [text for text in TARGET if len(text.split()) == 9]
     marked = [f"{text.rstrip('.')} ENTITYEND" for text in target]

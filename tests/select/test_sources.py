@@ -76,7 +76,7 @@ def vectors_of(source: int, count: int, words: int, rng: np.random.Generator) ->
 def chosen_from(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None
 ) -> tuple[int, Given]:
-    """Returns the source of the target, whose texts have the length of sentences, and the inputs of a selection."""
+    """Returns the source of the target and the inputs of a selection. The target's texts are as long as sentences."""
     folder, rng = tmp_path_factory.mktemp("vectors"), np.random.default_rng(0)
     pool = np.concatenate([vectors_of(source, VECTORS_EACH, words, rng) for source, words in WORDS.items()])
     target = vectors_of(request.param, 60, 25, rng)

@@ -1,4 +1,4 @@
-"""Tables without rows are not shown. The same holds for blocks that contain nothing except such tables."""
+"""Tests that tables without rows are not shown, and that blocks with nothing except such tables are not shown."""
 
 import pytest
 

@@ -46,7 +46,7 @@ def test_pairs_of_seeds_that_do_not_vary_have_no_p():
 def test_how_often_skewed_differences_without_a_mean_are_called_significant(pairs, t_alone, most):
     """Student's t-test alone rejects 10 to 12% of these samples, although their true mean is 0.
 
-    With five pairs `paired` rejects none, with more pairs some.
+    With five pairs, the function `paired` rejects none of the samples. With more pairs, it rejects some.
     """
     samples = np.random.default_rng(pairs).exponential(1, (1500, pairs)) - 1
     assert (stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05).mean() > t_alone

@@ -1,4 +1,4 @@
-"""The messages at the end of a job, and the job's exit code."""
+"""Tests the messages at the end of a job, and the job's exit code."""
 
 import inspect
 import json

@@ -1,4 +1,4 @@
-"""The display of progress: when it prints a plain line, and which one of several displays draws the live line."""
+"""Tests when the display of progress prints a plain line, and which of several displays draws the live line."""
 
 import sys
 from typing import Any

@@ -163,9 +163,9 @@ def test_an_error_of_one_rank_comes_out_of_it_at_once(
 
 
 def _toy(config: dict[str, Any]) -> None:
-    """Runs a rank that meets the other in a collective. Rank 1 fails before it in its first two starts.
+    """Runs a rank that joins the other rank in a collective. In the first two starts, rank 1 fails before this.
 
-    Its error is a DataError in the first start and a KeyError in the second.
+    Rank 1 raises a DataError in the first start and a KeyError in the second.
     """
     import torch
 

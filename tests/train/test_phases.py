@@ -1,4 +1,4 @@
-"""Phases of a training: their configurations, lengths and order of text, and runs that go on from phase to phase."""
+"""Tests phases of a training: configurations, lengths, order of text, and runs that continue the phase before."""
 
 import shutil
 from dataclasses import replace
@@ -175,7 +175,7 @@ def test_phases_with_one_mixture_continue_the_order_of_a_single_run() -> None:
 
 
 def test_each_source_goes_on_where_the_phase_before_stopped() -> None:
-    """The domain is drawn at 90%, then alone. All its rows come once before any row comes again."""
+    """The domain is 90% of the first phase and all of the second. All its rows come once before any row comes again."""
     first, alone = parts_of({"steps": 60}, {"steps": 50, "mixture": {"replay_fraction": 0.0}})
     assert counts(alone)[2] == 0
     sources, epochs, rows = np.concatenate([drawn(first), drawn(alone)], axis=1)
@@ -207,7 +207,7 @@ def ramped(steps: int, rows: tuple[int, ...] = (700, 300), **ramps: Any) -> RunP
 
 
 def test_a_batch_ramp_keeps_the_order_of_rows() -> None:
-    """Batches of 4 rows up to 200 tokens, of 6 up to 500, then of 10. Together they are the rows of a plain run."""
+    """Batches have 4 rows up to 200 tokens, then 6 up to 500 tokens, then 10. The rows are those of a plain run."""
     part = ramped(9, batch_ramp=[(200, 4), (500, 6)])
     shapes = [(each.first, each.last, each.global_batch_size) for each in part.stretches]
     assert shapes == [(0, 4, 4), (4, 7, 6), (7, 9, 10)]
@@ -226,7 +226,7 @@ def test_a_length_ramp_goes_on_at_the_same_number_of_tokens() -> None:
 
 
 def test_rows_of_a_length_ramp_have_the_numbers_of_one_source() -> None:
-    """Masks are drawn by row number, and methods know general text by it."""
+    """Masks are drawn by row number, and methods recognise rows of general text by their number."""
     short = mixture_of(config(), (700, 300), 8)
     long = mixture_of(config(), (700, 300), 16).numbered(short.rows)
     assert short.first_general == long.first_general == 2000

@@ -1,4 +1,4 @@
-"""The objective `tsdae` in the engine: ZeRO stages, two ranks, and resuming."""
+"""Tests training with objective `tsdae` in the engine: at all ZeRO stages, on two ranks, and after a resume."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ STEPS = 3
 
 
 class FirstTokenizer(Tokenizer):
-    """Also has the token with which texts begin."""
+    """A tokenizer that also has the token with which texts begin."""
 
     cls_token_id = 2
 

@@ -1,4 +1,4 @@
-"""Trains a generator and a discriminator in one engine: any number of ranks and ZeRO stage, and after a resume."""
+"""Tests a generator and a discriminator in one engine, for any number of ranks and ZeRO stage, and after a resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests each cleaning block on hand-written texts at its limits."""
+"""Tests each cleaning block on hand-written texts just within and just beyond the block's limits."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tests configurations of cleaning blocks, the errors about wrong configurations, and entities that move with text."""
+"""Tests how cleaning blocks are configured, which configurations are refused, and that entities move with text."""
 
 from dataclasses import dataclass
 from importlib.metadata import version

@@ -23,7 +23,7 @@ def words(number: int) -> str:
 
 
 def write(path: Path, text: Callable[[int], str], label: Callable[[int], str] | None = lambda n: "ab"[n % 2]) -> Path:
-    """Writes texts and labels as they are, without the csv library, so that quotes in them are letters."""
+    """Writes texts and labels without the csv library, so that quotation marks in them are not escaped."""
     mark = "\t" if path.suffix == ".tsv" else ","
     lines = [mark.join([text(number), *([label(number)] if label else [])]) for number in range(ROWS)]
     path.write_text("\n".join([mark.join(["text", *(["label"] if label else [])]), *lines, ""]))

@@ -1,4 +1,4 @@
-"""Tests the formats and compressions that files have by name, and errors about contents of another format."""
+"""Tests that a file's name determines its format and compression, and that contents in another format are refused."""
 
 import bz2
 import gzip

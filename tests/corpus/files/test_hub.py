@@ -1,4 +1,4 @@
-"""Tests reading with the `datasets` library, from folders and without network."""
+"""Tests reading a corpus from local folders with the `datasets` library. No test uses the network."""
 
 import json
 from pathlib import Path

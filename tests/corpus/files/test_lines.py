@@ -1,4 +1,7 @@
-"""Tests that the ranges of a file contain each line and paragraph once, wherever the file is cut, in bounded memory."""
+"""Tests that the ranges of a file together contain each line and paragraph once, wherever the file is cut.
+
+Reading a very long line must need little memory.
+"""
 
 import io
 import tracemalloc

@@ -1,4 +1,7 @@
-"""Tests that items have bounded size, depend only on the manifest, and together contain the whole corpus."""
+"""Tests the items of a corpus, which are the parts that tasks read one at a time.
+
+Items have bounded size, depend only on the manifest, and together contain the whole corpus.
+"""
 
 import argparse
 import ast

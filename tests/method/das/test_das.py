@@ -1,4 +1,4 @@
-"""DAS on a single rank: masks, contrast, and reports."""
+"""Tests DAS on a single rank: its masks, its contrast, and its reports."""
 
 from pathlib import Path
 from typing import Any

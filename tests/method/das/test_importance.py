@@ -385,7 +385,7 @@ def test_without_importance_nothing_is_masked(target: Target) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_masked_and_merged_models_compute_the_same(family: str) -> None:
-    """Checks outputs and gradients. Target `update` does not scale gradients, and tied matrices sum both uses."""
+    """Checks outputs and gradients. Target `update` does not scale gradients. A tied matrix sums those of both uses."""
     model, other = ready(family), ready(family)
     before, method = states(model), masked(other)
     assert torch.equal(states(other), before)

@@ -1,4 +1,4 @@
-"""Tests DAS in the training loop: results do not depend on ranks or ZeRO stages, and without effect it is exact."""
+"""Tests DAS in the training loop: ranks and ZeRO stages do not change results, and DAS without effect does nothing."""
 
 from pathlib import Path
 from typing import Any, NamedTuple

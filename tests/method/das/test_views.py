@@ -22,7 +22,7 @@ WITHOUT = ("llama", "modernbert")
 
 
 def differing(model: Any) -> AbstractContextManager[None]:
-    """Returns a context manager in which two passes in training mode differ, if need be by injected dropout."""
+    """Returns a context manager in which two passes in training mode differ. Models without dropout get some."""
     views = injected(model, 0.1)
     return views.on() if views else nullcontext()
 

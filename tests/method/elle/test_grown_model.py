@@ -1,4 +1,4 @@
-"""Tests that a grown model computes the same as the small model, and that config.json and size estimate fit it."""
+"""Tests that a grown model computes the same as the small model, and that its config.json and estimated size fit."""
 
 import copy
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_electra_grows_with_states_as_wide_as_its_embeddings() -> None:
 def test_one_more_unit_by_hand() -> None:
     """Checks an axis with two units, of which the second is copied.
 
-    Both copies count 2, so that the weights which read them are halved and their sum stays the same.
+    Each copy has the count 2, so the weights that read it are halved, and the sum of both copies stays the same.
     """
     axis = Axis(torch.tensor([0, 1, 1]))
     assert axis.copies.tolist() == [1, 2, 2]

@@ -1,4 +1,4 @@
-"""Tests past text, which draws domains more often the more their loss has fallen."""
+"""Tests that past text draws a domain more often, the more the loss of the domain has fallen."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_rising_losses_give_even_draws_and_old_losses_are_dropped(past: PastText
 
 
 def test_ranks_divide_the_drawn_rows(past: PastText) -> None:
-    """The ranks' rows together are all rows, and every draw depends on its address (seed, step)."""
+    """The rows of all ranks together are the drawn rows. The pair (seed, step) determines the draw."""
     name, whole = past.rows(6, slice(0, None), LENGTH, (), (1, 7))
     parts = [past.rows(6, slice(rank, None, 2), LENGTH, (), (1, 7)) for rank in range(2)]
     assert {each for each, _ in parts} == {name}

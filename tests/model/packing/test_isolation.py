@@ -1,4 +1,4 @@
-"""Tests how models take documents, and that models are refused by name if no way keeps documents apart."""
+"""Tests the form in which a model gets documents, and that a model is refused if no form keeps documents apart."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_a_model_takes_documents_in_the_cheapest_way_that_keeps_them_apart(name:
 
 
 def test_without_a_way_a_model_is_refused(monkeypatch: pytest.MonkeyPatch):
-    """The rows' outputs are returned in reverse order, which changes the losses of each document."""
+    """Returns the outputs of the rows in reverse order, so that each document has another document's losses."""
     leave = DocumentRows.leave
 
     def reversed_order(self: DocumentRows, module: object, *arguments: object) -> object:
@@ -75,7 +75,7 @@ def test_logits_changed_after_the_head_are_computed_by_the_head():
 
 
 def test_models_with_wrong_positions_are_not_packed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("adapt.model.packing.padded.first_position", lambda config: 0)  # RoBERTa's start at 2
+    monkeypatch.setattr("adapt.model.packing.padded.first_position", lambda config: 0)  # RoBERTa's first is 2
     assert keep_documents_apart(plain("roberta")) == "padded"
 
 

@@ -1,4 +1,4 @@
-"""Tests models that compute documents as padded rows: the choice of rectangles, the measured padding, and the hooks."""
+"""Tests models that compute documents as padded rows: how rows are grouped, the measured padding, and the hooks."""
 
 import copy
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The progress of chains and searches."""
+"""Tests the progress of running chains and searches."""
 
 import json
 from dataclasses import dataclass, field

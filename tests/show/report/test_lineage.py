@@ -1,4 +1,4 @@
-"""The graph of stages and its drawing."""
+"""Tests the report's graph of stages, and the drawing of the graph."""
 
 from itertools import combinations
 from xml.etree import ElementTree

@@ -1,4 +1,4 @@
-"""The whole report: its sections for every kind of study, and its form as a page."""
+"""Tests the whole report: its sections for every kind of study, and its HTML page."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Searches in the report: the gain, the trials, the importance of fields, and curves of the trials."""
+"""Tests how a report shows searches: the gain, the trials, the importance of fields, and curves of the trials."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The drawing of the methods that no other method beats on both the domains and general text."""
+"""Tests the drawing of the methods that no other method beats both on the domains and on general text."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The section of the report on sequences of domains."""
+"""Tests the report's section on sequences of domains."""
 
 import re
 from dataclasses import replace

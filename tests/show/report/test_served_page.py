@@ -1,4 +1,4 @@
-"""The page that shows a running chain, and the server of the page."""
+"""Tests the page that shows a running chain, and the server of the page."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""The comparison of each recipe with the baseline: figures, costs and sentences."""
+"""Tests the report's comparison of each recipe with the baseline: figures, costs and sentences."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The gain on a domain and the forgetting of general text: the models, their Pareto front, and the mixture law."""
+"""Tests the trade-off of models between a domain and general text: their Pareto front, and the mixture law."""
 
 from pathlib import Path
 
@@ -72,7 +72,7 @@ LENGTHS, SHARES = (1_000_000, 3_000_000, 10_000_000), (0.0, 0.1, 0.25, 0.5)
 def losses(tokens: int, replay: float) -> tuple[float, float]:
     """Returns losses on the domain and on general text.
 
-    After 10 M tokens, the latter is at most 3 from 20% replay on.
+    After 10 M tokens, the loss on general text is at most 3 if the share of replay is at least 20%.
     """
     length = tokens / 10_000_000
     domain = 1.5 + 0.3 * (1 - replay) ** 0.5 / length**0.2 + 0.1 / (1 - replay + 0.1)

@@ -32,7 +32,7 @@ def model() -> BertForMaskedLM:
 def most_held(zero_stage: int) -> tuple[int, int]:
     """Returns two peaks in bytes: of all tensors without DeepSpeed's bucket, and of the bucket itself."""
     gc.collect()
-    gc.freeze()  # excludes objects that already exist from gc; a rank that has compiled has many
+    gc.freeze()  # excludes existing objects from gc, because a process that has compiled models has many
     engine = Engine(model().train(), TrainingConfig(), zero_stage, "fp32", 2, 2)
     tokens = torch.randint(5, VOCABULARY, (2, LENGTH))
     most, buckets = [], [0]

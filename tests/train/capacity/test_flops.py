@@ -159,7 +159,7 @@ def das(**changes: object) -> Config:
 @pytest.mark.parametrize("passes", [1, ROWS])
 @pytest.mark.parametrize("cost", ["exact", "lean", "economy"])
 def test_flops_of_the_passes_of_a_contrast(cost: str, passes: int, known: bool, size_of) -> None:
-    """FLOPs match torch's count. The comparison of the views and the gates are not counted, like norms."""
+    """FLOPs match torch's count. Norms, gates and the comparison of views are not counted."""
     model = random_model("bert").eval()
     keep_documents_apart(model)
     # economy compares two documents of three, or 8 of 12

@@ -56,7 +56,7 @@ def test_a_request_is_seen_once(tmp_path: Path, clock: Clock) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[float]:
-    """Returns the times at which Ray Train was called for a notice. It never has one."""
+    """Returns the times at which Ray Train was asked for a notice. In these tests, Ray Train never has a notice."""
     asked: list[float] = []
     monkeypatch.setattr("ray.train.get_preemption_info", lambda: asked.append(clock.now))
     return asked
