@@ -129,7 +129,7 @@ def _send(address: str, content: Mapping[str, Any]) -> None:
 
 @contextmanager
 def notifying(settings: NotifyConfig, about: str) -> Iterator[Callable[[str, Path], None]]:
-    """Checks the webhook's address. Sends a message about each result when the block ends, or about the error that ends it.
+    """Checks the webhook's address. Sends a message about each result at the end of the block, or about its error.
 
     Args:
         settings: the section `notify`.
