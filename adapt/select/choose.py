@@ -1,4 +1,4 @@
-"""Chooses documents from a pool: each selection narrows the pool, and the last one fills the budget.
+"""Chooses documents from a pool: each selection but the last narrows the pool, and the last one fills the budget.
 
 Near copies are taken only once. Each text is compared with the texts taken before it, by the rules of stage `dedup`:
 two texts are copies if they are equal after normalisation, or if the estimated Jaccard similarity of their shingles,
@@ -70,9 +70,10 @@ class Distinct:
 
 
 SPARE = 1.2
-"""Factor by which more text than the budget is held in memory, because near copies in it are not taken."""
+"""Text held in memory, as a multiple of the budget. It is above 1, because near copies among the held texts are not
+taken."""
 HELD = 2_000_000
-"""Smallest amount of text held in memory [characters]. With it, small selections seldom need to read the pool again."""
+"""Smallest amount of text held in memory [characters], so that small selections seldom need to read the pool again."""
 CHARACTERS = 6
 """Assumed upper limit of the mean token length [characters]. If tokens are longer, the pool is read again, and more
 texts are held."""
@@ -91,7 +92,7 @@ class Budget:
     """Number of documents per target text. None if `documents` was not computed from it."""
 
     def room(self, times: float) -> Room:
-        """Returns limits for the texts held in memory, which suffice for a multiple of the budget."""
+        """Returns limits on the texts held in memory, so that they are enough for `times` the budget."""
         if self.documents is not None:
             return Room(documents=ceil(times * self.documents))
         return Room(characters=ceil(times * CHARACTERS * (self.tokens or 0)))
@@ -150,8 +151,8 @@ def choose(
     """Chooses documents of a pool.
 
     Args:
-        selections: the selections in order. Each except the last passes on `keep` times the budget, or, if it is a
-            filter, all permitted documents.
+        selections: the selections in order. Each except the last passes its best documents on to the next: `keep` times
+            the budget or, from a filter, all documents that it does not exclude.
         given: the pool, the target, and the other inputs of selections.
         budget: size of the selection.
         keep: factor of the budget.

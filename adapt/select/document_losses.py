@@ -21,7 +21,7 @@ from adapt.select.pool import Document
 from adapt.support.splitmix import mix
 
 MEASURED_TOKENS = 20_000
-"""Number of tokens per sample on which a model's loss is measured, rounded up to whole documents."""
+"""Number of tokens of each sample on which a model's loss is measured. It is rounded up to whole documents."""
 
 
 class DocumentLosses:
@@ -66,7 +66,7 @@ def _loaded(pretrained: Pretrained, causal: bool) -> Ready:
 
 
 def mask_numbers(ids: Sequence[int]) -> list[int]:
-    """Returns a number below 2^40 for each id, from which masks are drawn. The generator accepts no larger numbers."""
+    """Returns a number per document id, which determines its masks: below 2^40, where `losses_on` accepts 2^43."""
     numbers: np.ndarray = mix(np.array(ids, np.uint64)) >> np.uint64(24)
     return [int(number) for number in numbers]
 

@@ -11,10 +11,10 @@ more than all others.)
 
 Three things differ from the paper, so that neither markup nor length determines the selection:
 
-- Grams of the target that never occur in the pool are ignored. Otherwise the share of markup would go to other grams in
-its bucket.
+- Grams of the target that never occur in the pool, such as markup, are ignored. Otherwise their counts would raise the
+weight of other grams in the same buckets.
 - Every text has the same weight in p and in q, whatever its length. Otherwise, in a pool of long reviews and short
-sentences, every text that is not a review would be rare in q and so seem similar to any target.
+sentences, the grams of every text but the reviews would be rare in q, so the text would seem similar to any target.
 - By default (`weight: mean`) log w is divided by the number of grams, and the highest values are taken. The paper's sum
 mainly reflects length: most grams lower the weight of a document, and short documents have few grams. The paper adds
 Gumbel noise to the sum, which samples without replacement in proportion to w (Gumbel top-k).
@@ -105,8 +105,8 @@ class Dsir(Selection):
     def figures(self) -> dict[str, float]:
         """Returns metrics for the record.
 
-        They are the number of the target's grams that are used, and the share of its distinct grams that the pool
-        lacks.
+        These are the number of the target's grams that are used, and the share of the target's distinct grams that
+        never occur in the pool.
         """
         return self._figures
 
@@ -123,7 +123,7 @@ class Dsir(Selection):
 
 @dataclass(frozen=True)
 class CountPool:
-    """Counts the grams of documents, each document with the same weight, and finds grams of the target among them."""
+    """Counts the grams of documents, each document with the same weight, and finds which target grams occur there."""
 
     known: KnownGrams
     options: DsirOptions

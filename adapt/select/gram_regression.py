@@ -1,6 +1,6 @@
 """Represents texts as sparse rows of hashed n-grams, and fits logistic regressions to such rows.
 
-Selection `classifier` and the metrics of selections use both. This module loads scipy and scikit-learn.
+Selection `classifier` and the metrics of selections use these functions. This module loads scipy and scikit-learn.
 """
 
 from collections.abc import Sequence
@@ -80,12 +80,12 @@ def fit_sides(
     buckets: int,
     strength: float,
 ) -> tuple[np.ndarray, float]:
-    """Fits a regression that separates positive from negative texts. All texts of a side have the same weight.
+    """Fits a logistic regression that separates positive from negative texts. Texts of one class weigh the same.
 
     Returns the weights [buckets] and the bias of the regression.
 
     Args:
-        positive: lists of positive texts, each with the grams that are counted in it; None for all grams.
+        positive: lists of positive texts. Next to each list are the grams that are counted in its texts; None for all.
         negative: the negative texts.
         longest: length of the longest grams [words].
         buckets: number of buckets.

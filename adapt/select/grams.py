@@ -1,7 +1,7 @@
-"""Represents texts as hashed n-grams of words (DSIR, arXiv 2302.03169, section 3), for comparing them.
+"""Represents texts as hashed n-grams of words, to compare them (DSIR, arXiv 2302.03169, section 3).
 
-A gram is a run of 1 to `longest` words of a text, in lower case and without punctuation. The range of hashes is divided
-into equal parts, the buckets. Texts are hashed in batches.
+A gram is a run of 1 to `longest` words of a text, in lower case and without punctuation. The range of the grams' hashes
+is divided into equal parts, called buckets.
 
 Many grams share a bucket, so an occupied bucket does not show that a certain gram occurs. `KnownGrams` compares full
 hashes to find which n-grams of a target occur in a pool. The other n-grams can then be ignored.
@@ -43,7 +43,7 @@ class KnownGrams:
         return cls(np.unique(np.concatenate(found)))
 
     def mark(self, hashes: np.ndarray, found: np.ndarray) -> None:
-        """Marks the known grams that occur among other grams.
+        """Sets `found` to True for each known gram that occurs among other grams.
 
         Args:
             hashes: hashes of the other grams, uint64 [n].
@@ -108,8 +108,8 @@ Buckets = Annotated[int, Field(gt=0, le=2**32)]
 WINDOW = 10
 """Approximate length of a window [words]. A longer text is cut into windows of equal length."""
 UNIT = 2**30
-"""Total weight of a text's grams if all texts have the same weight. It is an integer, so that sums are exact in any
-order."""
+"""Total weight of the grams of one text, in counts that give every text the same weight. It is an integer, so that sums
+of weights are exact in any order."""
 _HALF = np.uint64(32)
 
 
@@ -148,8 +148,9 @@ class Grams(NamedTuple):
         """Returns the distinct buckets of each text.
 
         Returns:
-          Each bucket plus `buckets` times the index of its text, the number of grams in each bucket, and the end of
-          each text in these arrays.
+          Three arrays. The first two have an entry per text and distinct bucket: the bucket plus `buckets` times the
+          index of the text, and the number of the text's grams in the bucket. The third has the end of each text's
+          entries.
         """
         together = (self.owners * buckets + self.buckets).astype(np.min_scalar_type(max(self.texts, 1) * buckets))
         together.sort()  # fast, because the type is as small as possible
@@ -160,7 +161,7 @@ class Grams(NamedTuple):
 
 
 def norms_of(counts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Returns the Euclidean norm of each part of an array, float64. `ends` are the ends of consecutive parts."""
+    """Returns the Euclidean norm of each part of `counts`, float64 [parts]. `ends` are the ends of the parts."""
     before = np.append(0, np.cumsum(counts * counts))
     norms: np.ndarray = np.sqrt(np.diff(before[ends], prepend=0))
     return norms
@@ -258,7 +259,7 @@ def gram_counts(texts: Iterable[str], longest: int, buckets: int) -> np.ndarray:
 def gram_shares(texts: Iterable[str], longest: int, buckets: int, known: KnownGrams | None = None) -> np.ndarray:
     """Returns the total weight of the grams in each bucket, over all texts, int64 [buckets].
 
-    The grams of each text weigh the same, and together UNIT, up to rounding.
+    Every gram of a text has the same weight, and the grams of each text together weigh UNIT, up to rounding.
 
     Args:
       texts: the texts.
@@ -275,7 +276,7 @@ def gram_shares(texts: Iterable[str], longest: int, buckets: int, known: KnownGr
 def equal_shares(found: Grams, buckets: int) -> np.ndarray:
     """Returns the total weight of some grams in each bucket, int64 [buckets].
 
-    The grams of each text weigh the same, and together UNIT, up to rounding.
+    Every gram of a text has the same weight, and the grams of each text together weigh UNIT, up to rounding.
     """
     weights = UNIT // np.maximum(found.sizes(), 1)
     counted: np.ndarray = np.bincount(found.buckets, weights[found.owners], buckets).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Finds the documents with the highest scores in one pass over a pool of unknown size. Only these are held in memory.
+"""Finds the documents with the highest scores in one pass over a pool, and holds only these documents in memory.
 
 A process discards a document if better documents of the same item already reach the limits on held texts (`Room`), or
 if the document is worse than the worst one that was held when the item was started. The result does not depend on which
@@ -40,8 +40,8 @@ class Best:
 
     room: Room
     floor: Ranked | None = None
-    """Worst document that is held elsewhere, where the limits are already reached. Worse documents are not added. None
-    if the limits are not reached there."""
+    """Worst document that another process holds, if the limits are already reached there. Documents worse than it are
+    not added. None if the limits are not reached there."""
     held: list[Ranked] = field(default_factory=list)
     """Held documents as a heap, with the worst document first."""
     characters: int = 0
@@ -50,19 +50,19 @@ class Best:
 
     @property
     def worst(self) -> Ranked | None:
-        """The document that new documents must beat.
+        """The document that new documents must beat: the worst held one, or `floor` before a document was discarded.
 
-        Before any document was discarded, it is `floor`, which may be None.
+        None if every document is added.
         """
         return self.floor if self.is_all else self.held[0]
 
     @property
     def least(self) -> float:
-        """Lowest score at which a document is added. It is NEVER if there is nothing to beat."""
+        """Lowest score at which a document is added; NEVER (minus infinity) if every document is added."""
         return worst.score if (worst := self.worst) else NEVER
 
     def hint(self) -> Ranked | None:
-        """Returns the rank of `worst`, without its text, as a hint for other processes."""
+        """Returns `worst` without its text, as a hint for other processes."""
         return self.worst and self.worst._replace(held=None)
 
     def add(self, entry: Ranked) -> None:
@@ -165,7 +165,7 @@ def scored(
     """
     texts, read = tee(documents)
     scores: Iterator[Any] = selection.scores(read, target)
-    # the score comes first, because computing it reads the text
+    # `scores` comes first in zip_longest, because computing a score takes the text from the iterator
     for place, (score, text) in enumerate(zip_longest(scores, texts)):
         if score is None or text is None:
             raise DataError(
@@ -200,7 +200,7 @@ def highest(
 
 
 def random_draw(seed: int, stream: int) -> Random:
-    """Returns a random selection that draws from its own random stream; see `draws_at`."""
+    """Returns a `Random` selection that draws its numbers from a given random stream; see `draws_at`."""
     draw = Random(NoOptions(), seed)
     draw.stream = stream
     return draw

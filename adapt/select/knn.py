@@ -4,9 +4,10 @@ With `select.per_example: k`, the k nearest documents (by cosine) of each target
 selected if texts share neighbours. A document's score is its highest similarity to a text whose neighbour it is.
 
 With another budget, or before another selection, k is the smallest number that fills the budget. Documents that are the
-nearest of some text come first, then the second nearest, and so on; within a rank they are ordered by similarity, so
-that every text has its share. The score is similarity - 2 x (rank - 1), with the best rank of the document.
-Similarities are from -1 to 1, so ranks do not mix, and searching more neighbours than needed changes nothing.
+nearest neighbour of some text come first, then the second nearest neighbours, and so on, so that every text has its
+share. Documents of the same rank are ordered by similarity. The score is similarity - 2 x (rank - 1), where the rank is
+the best that the document has for any text. Similarities are from -1 to 1, so documents of different ranks do not mix,
+and searching more neighbours than needed does not change the selection.
 """
 
 from collections.abc import Iterable, Iterator
@@ -65,7 +66,7 @@ class NearestNeighbours(Selection):
         return "more" if self.k < near.documents else "all"
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
-        """Yields each document's similarity. Twice its rank (from 0) is subtracted unless the budget is per text."""
+        """Yields each document's similarity, minus twice its rank (from 0) unless the budget is per text."""
         ids, ranks, similar = self._union
         return scores_by_id(pool, ids, similar - 2.0 * ranks if self._by_rank else similar, NEVER)
 

@@ -1,8 +1,9 @@
 """Finds and removes markup of a target that a pool lacks: signs around entities, tags, placeholders.
 
 A task's text may mark what the label is about, such as `<< gefitinib >>` or `@GENE$`. Documents of a pool have no such
-signs. A comparison of unmodified texts, such as by the mean of token embeddings, would find documents that resemble the
-signs. So signs that are frequent in a target and rare in a pool are removed from the target before it is compared.
+signs. If texts were compared with their signs, such as by the mean of token embeddings, documents that resemble the
+signs would be found. So signs that are frequent in a target and rare in a pool are removed from the target before it is
+compared.
 
 Words are not removed, because a word may be the very subject of the target. If most texts of the target have a word
 that the pool lacks, the user is warned. Selections by n-grams ignore n-grams that never occur in the pool (`grams`).

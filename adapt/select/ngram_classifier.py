@@ -1,9 +1,9 @@
 """Selection `classifier`: a logistic regression on hashed n-grams separates the target from the pool.
 
-As in DeepSeekMath (Shao et al. 2024, arXiv 2402.03300, section 2.1), which trains fastText on seeds against random
-pages, target texts are positive, a random sample of the pool is negative, and the documents of the pool with the
-highest probability are taken. In further rounds the best documents of the pool so far are positive too, which finds
-documents that resemble the target but share few words with it.
+Target texts are the positive examples, a random sample of the pool is negative, and the documents of the pool with the
+highest probability are taken. DeepSeekMath does the same with fastText (Shao et al. 2024, arXiv 2402.03300, section
+2.1). In further rounds, the best documents of the pool so far are positive examples too. This finds documents that
+resemble the target but share few words with it.
 
 Neither length nor markup determines the score. The regression is trained on windows of about WINDOW words, because
 single sentences and long documents would otherwise differ mainly in length. All texts have the same total weight, and

@@ -8,10 +8,10 @@ With a `reference` (Moore and Lewis 2010, P10-2041), the score is
 
   L_reference(x) - L_model(x)    [nats per predicted token]
 
-where the model was adapted to the target and the reference was not. Documents whose likelihood the adaptation raised
-most come first. Both models predict the same tokens in the same contexts. The mean over a few predictions is mostly
-chance, so short documents would have the highest means. To avoid this, the differences of a document with fewer than
-FEWEST predictions are averaged as if the missing ones were 0.
+where L is a mean loss, the model was adapted to the target, and the reference was not. Documents whose likelihood the
+adaptation raised most come first. Both models predict the same tokens in the same contexts. A mean over few predictions
+is mostly chance, so short documents would have the highest means. To avoid this, the sum of a document's differences is
+divided by at least FEWEST.
 """
 
 from collections.abc import Iterable, Iterator
@@ -66,9 +66,9 @@ class ByPerplexity(Selection):
     Options = PerplexityOptions
 
     def what(self) -> dict[str, Any]:
-        """Returns the options, with the reference's path replaced by whether there is one.
+        """Returns the options. Instead of the path of the reference, they say whether there is a reference.
 
-        The content of the reference enters the key instead of its path.
+        The content of the reference enters the stage's key separately.
         """
         return {**super().what(), "reference": self.options.reference is not None}
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SMALL_BYTES = 16 * MIB
-"""Size up to which a pool is read in this process, because Ray would take longer to start [bytes]."""
+"""Largest size of a pool that this process reads itself [bytes]. Starting Ray would take longer than reading it."""
 
 
 class Document(str):
@@ -49,7 +49,7 @@ class Document(str):
 
 
 class Item(NamedTuple):
-    """A part of the pool that one process reads in one go, with a hint for that process."""
+    """A part of the pool that one process reads, with a hint (see `Inspection`) that can speed up this process."""
 
     number: int
     sources: str
@@ -133,10 +133,10 @@ class Pool:
         return replace(self, ids=kept, tally=Tally())
 
     def check_usable(self) -> None:
-        """Checks, by the counts of the last pass, that few records were unreadable and that some are left.
+        """Checks the counts of the last pass: few records may be unreadable, and a document must be left.
 
         Raises:
-            DataError: too many records are unreadable, or none is left.
+            DataError: too many records are unreadable, or no document is left.
         """
         check_few_bad(self.tally, self.corpus.max_bad_fraction, "records of the pool")
         check_some_left(self.tally, self.manifest.files)

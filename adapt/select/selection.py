@@ -33,8 +33,8 @@ class NoOptions:
 
 VectorsOf = Literal["pool", "target"]
 Offer = Literal["all", "more", "enough"]
-"""Which documents have scores. `all`: all permitted documents. `more`: with higher limits, further documents would get
-a score. `enough`: the requested documents, even if they do not fill the budget."""
+"""Which documents a selection scores. `all`: all permitted documents. `more`: only some, and further documents would
+get a score if the limits of `Room` were higher. `enough`: all it can score, even if they do not fill the budget."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Folders of the vectors that stages have computed. The vectors of pool and target can be compared."""
+    """Folders of the vectors that earlier stages have computed for pool and target, with the same embedder."""
 
     pool: Path
     """Folder of the pool's index (`adapt.index`). The index has the ids of the documents."""
@@ -157,9 +157,9 @@ class Selection(ABC):
         return ()
 
     def vectors(self) -> tuple[VectorsOf, ...]:
-        """Returns whose vectors the selection reads: those of the pool, of the target, or of both.
+        """Returns what the selection reads vectors of: the pool, the target, both, or neither.
 
-        Stages compute the vectors first.
+        Earlier stages compute these vectors.
         """
         return ()
 

@@ -3,12 +3,13 @@
 - KL divergence of the target's hashed n-grams from the selection's. KL reduction: how much closer the selected
 documents are to the target than random documents are. DSIR (arXiv 2302.03169, section 5) found that it predicts
 downstream scores.
-- AUC of a new classifier that separates the selection from the target; 0.5 means that it cannot tell them apart. It
-  sees windows of a few words, because otherwise it would separate long documents from short texts.
-- Shared words, as between domains (Don't Stop Pretraining, section 3.1).
+- AUC of a new classifier that separates the selection from the target; 0.5 means that it cannot tell them apart. The
+  classifier sees windows of a few words, because with whole texts it would separate long from short ones.
+- Share of words that selection and target have in common (computed as for domains in Don't Stop Pretraining, 3.1).
 - Distinct n-grams: the share of distinct word pairs, in samples of the same number of words.
 - Mean pairwise distance, and a map of texts in two dimensions. The vector of a text is the TF-IDF of its words, reduced
-  by SVD (latent semantic analysis, Deerwester et al. 1990) to length 1. All sets share words, weights and dimensions.
+  by SVD (latent semantic analysis, Deerwester et al. 1990) and scaled to length 1. All sets have the same vocabulary,
+  weights and dimensions.
 """
 
 from collections.abc import Mapping, Sequence

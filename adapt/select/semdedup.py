@@ -1,9 +1,9 @@
 """Selection `semdedup` (SemDeDup): keeps one of several documents with nearly equal vectors (arXiv 2303.09540).
 
-The vectors are clustered by k-means (Abbas et al. 2023). Within a cluster, in the order of the pool, a document is
-dropped if its cosine similarity to a kept one is above 1 - eps. (The published code also drops documents near a dropped
-document, so that whole chains of documents disappear, even if their ends are not similar.) Copies in different clusters
-are not found.
+The vectors are clustered by k-means (Abbas et al. 2023). The documents of a cluster are visited in the order of the
+pool, and a document is dropped if its cosine similarity to a kept document of the cluster is above 1 - eps. (The
+published code also drops documents near a dropped document, so that chains of documents disappear although their ends
+are not similar.) Copies in different clusters are not found.
 
 Centres are learned from a sample, in one process. All later steps are exact, so neither the index parts nor the number
 of workers change the result. Memory holds 12 bytes per vector, the ids, and the vectors of one cluster.

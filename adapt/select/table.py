@@ -63,7 +63,8 @@ def steps_of(config: Config) -> tuple[SelectionStep, ...]:
     Options come from the section with the selection's name; options in the list take precedence.
 
     Raises:
-        ConfigError: `select.kind` is an empty list or not a list of names with options; or as for `selection_of`.
+        ConfigError: `select.kind` is an empty list, or an entry is not a name with options; or for the reasons given at
+            `selection_of`.
     """
     kind = config.select.kind
     if not kind:

@@ -11,8 +11,8 @@ top-k). For M texts and documents at distances d_ij, the plan g minimizes
     alpha / C sum_ij g_ij d_ij + (1 - alpha) M max_ij rho_j |g_ij - u_j|    where sum_j g_ij = 1 / M
 
 and u_j = (1 / rho_j) / (M sum_k 1 / rho_k). The first term moves the mass of each text to near documents. The second
-term spreads it in proportion to 1 / rho, so that near copies, whose density rho is high, share the mass that one of
-them would get on its own.
+term spreads this mass in proportion to 1 / rho, so that near copies, whose density rho is high, share the mass that a
+single document in their place would get.
 
 If the maximum is 1 / (M level), the cheapest plan fills the nearest documents of each text up to their limit, 1 / (M
 level rho_j), and gives the rest to the next document. When the level rises, the mean distance to which a text gives its
@@ -153,8 +153,8 @@ def _first(count: int, holds: Callable[[int], bool]) -> int:
 NOISE = 5
 """Random stream of the Gumbel noise."""
 FIRST_NEIGHBOURS = 64
-"""Number of neighbours that are searched first. More are searched if these do not suffice, which does not change the
-result."""
+"""Number of neighbours of each text that are searched first. If they are too few, more are searched; this number does
+not change the result."""
 ROWS_AT_ONCE = 4096
 
 
@@ -167,7 +167,7 @@ class TsdsOptions:
     scale: PositiveFloat = 5.0
     """Divisor of distances in the objective (C in the paper)."""
     sigma: NonNegativeFloat = 0.75
-    """Distance below which documents share their mass. 0 turns sharing off."""
+    """Distance below which documents count as near copies, which share mass. 0 turns sharing off."""
     neighbours: PositiveInt = 5000
     """Largest number of documents that receive mass from one text."""
     density_neighbours: PositiveInt = 1000
@@ -198,7 +198,7 @@ class TransportMass(Selection):
         self._densities: tuple[np.ndarray, np.ndarray] = np.zeros(0, np.int64), np.zeros(0)
 
     def look_for(self, room: Room, per_text: int | None) -> Offer:
-        """Computes the transport plan, with as many neighbours as it needs."""
+        """Computes the transport plan. Searches more neighbours of each text until the plan has enough of them."""
         options, wanted = self.options, wanted_documents(room)
         most = min(options.neighbours, self._near.documents)
         k = min(FIRST_NEIGHBOURS, most)

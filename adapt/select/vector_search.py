@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 CHARACTERS = 200
-"""Assumed lower limit of the mean document length [characters]. If documents are shorter, more of them are searched."""
+"""Assumed lower limit of the mean document length [characters]. With shorter ones, a second search finds more."""
 QUERIES_AT_ONCE = 4096
 DOCUMENTS_AT_ONCE = 4096
 
