@@ -43,6 +43,7 @@ from adapt.train.capacity.memory import size_of_training
 from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch, start_from_phase
 from adapt.train.metric_trackers import anchored
 from adapt.train.phases import Phase, PhaseFigures, check_batches, phases_of
+from adapt.train.restarts import Restarts
 from adapt.train.schedule import branch_step, check_warmup, length_of, shapes_of
 from adapt.train.training_run import CHECKPOINTS, TrainingRun
 
@@ -86,6 +87,8 @@ class Trained:
     """Contribution of each source to the run, keyed by the source's name. None if the corpus is streamed."""
     cut_short: str = ""
     """Consequence of the early end of a streamed corpus. Empty if the corpus lasted for the planned length."""
+    restarts: Restarts | None = None
+    """How often the training started again, and what this cost. None in records of earlier versions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -459,6 +462,7 @@ def outcome_of(
         parameters=reported.get("parameters"),
         sources=sources,
         cut_short=reported.get("cut_short", ""),
+        restarts=reported.get("restarts"),
     )
     cost = {**cost_of(reported["device_seconds"], price_per_hour), "tokens": reported["own_tokens"]}
     return Outcome(trained, cost, {name: reported.get(name) for name in RAN_ON})

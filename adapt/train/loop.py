@@ -51,6 +51,7 @@ class Loop:
         head_warmup: number of steps at the start in which only the language-model head is trained.
         first_step: number of steps of earlier phases. Steps are counted over all phases, and the schedule of the
             learning rate begins at this step.
+        reached: function that is called with the number of finished steps after each step, before a checkpoint.
     """
 
     engine: Engine
@@ -64,6 +65,7 @@ class Loop:
     branch_step: int | None = None
     head_warmup: int = 0
     first_step: int = 0
+    reached: Callable[[int], None] = lambda step: None
 
     def run(
         self,
@@ -95,6 +97,7 @@ class Loop:
             rate = learning_rate(self.training, progress.step - self.first_step, self.steps - self.first_step)
             loss, tokens, norm = self.step(columns, progress.step, rate)
             meter.stop(loss, tokens)
+            self.reached(progress.step)
             if self._is_due(progress.step, self.training.log_interval_steps):
                 rates = {"learning_rate": rate, "gradient_norm": norm}
                 report(

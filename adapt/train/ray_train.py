@@ -38,6 +38,7 @@ from adapt.train.elastic.sizing import Patience, Sizing
 from adapt.train.failure import as_ours, first_of, known
 from adapt.train.local_group import LocalTorchConfig, free_reserved
 from adapt.train.progress_display import following
+from adapt.train.restarts import RestartLog
 from adapt.train.schedule import worlds
 from adapt.train.training_run import (
     CHECKPOINTS,
@@ -104,6 +105,7 @@ def on_all_ranks(run: RankedRun) -> None:
         StorageError: the disk is full or not writable, or none of the checkpoints was written by this user's job.
         TrainingError: workers crashed too often.
     """
+    RestartLog(run.folder).job_began()
     await_resources(run.resources)
     hush()
     sealing, scaling, is_done = run.sealing(), _scaling(run), False
@@ -216,6 +218,7 @@ class EndAtOnce(UserCallback):
             if ours := known(error, self._folder):
                 raise ours
         cause = shorten(first_of(worker_exceptions), _WIDTH)
+        RestartLog(self._folder).note("failures", cause)
         tell(self._folder, f"{cause}; all ranks resume from the last checkpoint, if resources.max_failures allows")
 
 
@@ -238,7 +241,7 @@ def launch(job: TrainingRun) -> dict[str, Any]:
     with memory_kills(config, folder):
         told, sizes = {"job": job}, worlds(config.training, config.resources.workers)
         on_all_ranks(RankedRun(train_loop_per_worker, told, folder, job.run_name, config.resources, sizes, kept))
-    return dict(json.loads((folder / PROGRESS_FILE).read_text()))
+    return {**json.loads((folder / PROGRESS_FILE).read_text()), "restarts": RestartLog(folder).restarts()}
 
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:

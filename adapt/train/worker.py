@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from adapt.train.meter import Utilization, peak_memory
 from adapt.train.metric_trackers import Trackers
 from adapt.train.model_options import apply_options, freeze
 from adapt.train.precision import agreed_precision
+from adapt.train.restarts import RestartLog
 from adapt.train.schedule import worlds
 from adapt.train.training_run import CARRIED, CHECKPOINTS, PROGRESS_FILE, Progress, TrainingRun, tell
 from adapt.train.worker_process import StarvationNotice, die_with_parent, only_run, use_threads
@@ -75,7 +76,11 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
     method.begin(engine)
     run_folder, branch = folder / CHECKPOINTS / job.run_name, job.branch_step
     checkpoints = Checkpoints(engine, method, run_folder, sealing, folder / BRANCHES, branch)
-    progress = checkpoints.load()
+    progress, restarts = checkpoints.load(), RestartLog(folder)
+    nodes = _nodes()
+    if rank == 0:
+        restarts.group_began(progress.step, nodes)
+    loop = replace(parts.loop, reached=restarts.reach) if rank == 0 else parts.loop
     with checkpoints.arriving():
         feeding = _feeding(job, progress.step, parts.loop.objective)
         with Trackers(job, progress.step, active=rank == 0) as trackers, feeding as batches:
@@ -90,7 +95,7 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
                 batches = _with_padding_told(batches, parts, folder)
             workers, size = job.config.resources.workers, parts.resources["micro_batch"]
             with memory_errors(job.config.training, workers, size, lambda: progress.step):
-                parts.loop.run(batches, progress, report, checkpoints.save)
+                loop.run(batches, progress, report, checkpoints.save)
         state = method.merge(parts.loop.objective.exported(engine.full_state()))
         figures = {**parts.figures(progress), "cut_short": _cut_short(method, progress.step, job.steps)}
         if rank == 0:
@@ -98,6 +103,13 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
             _carry(method, folder)
             write_atomically(folder / PROGRESS_FILE, json.dumps(figures))
         dist.barrier()
+
+
+def _nodes() -> list[str]:
+    """Returns the id of the node of each rank. All ranks must call it."""
+    nodes: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(nodes, ray.get_runtime_context().get_node_id())
+    return nodes
 
 
 @dataclass(frozen=True)

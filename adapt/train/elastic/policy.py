@@ -27,6 +27,7 @@ from adapt.train.checkpoints.retain import newest_whole
 from adapt.train.elastic.requested_checkpoints import RequestFile
 from adapt.train.elastic.sizing import Sizing
 from adapt.train.failure import as_ours
+from adapt.train.restarts import RestartLog
 from adapt.train.training_run import tell
 
 _AGAIN_S = 0.5
@@ -61,6 +62,7 @@ class ElasticPolicy(ScalingPolicy):
     def __init__(self, scaling_config: Any, sizing: Sizing, run: ElasticRun) -> None:
         super().__init__(scaling_config)
         self._sizing, self._run, self._wish = sizing, run, RequestFile(run.folder)
+        self._log = RestartLog(run.folder)
         self._failures = 0
         self._size = 0
         """Number of workers in the group that was started last."""
@@ -90,7 +92,12 @@ class ElasticPolicy(ScalingPolicy):
             self._held = Counter()  # a group that could not be started holds no resources
         if isinstance(current_state, RestartingState):
             error = current_state.training_failed_error
-            self._failures += not (isinstance(error, PreemptionError) or self._has_lost_a_node())
+            if isinstance(error, PreemptionError):
+                self._log.note("preemptions")
+            elif self._has_lost_a_node():
+                self._log.note("lost_nodes")
+            else:
+                self._failures += 1
             if self._failures > self._run.max_failures:
                 raise as_ours(error, self._run.folder)
 
@@ -132,6 +139,7 @@ class ElasticPolicy(ScalingPolicy):
             self._wish.make()
         elif newest_whole(self._run.checkpoints) != self._saved:
             self._wish.withdraw()
+            self._log.note("resizes")
             tell(self._run.folder, f"training goes on with {larger} of {self._range()} workers, as there is room")
             return self._resized(larger)
         return NoopDecision()
