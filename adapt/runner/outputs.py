@@ -19,7 +19,7 @@ from adapt.runner.record import RECORD_FILE, Record
 from adapt.support.errors import StageError
 from adapt.terminal.console import log
 
-SPARE = ("checkpoints/", "branch/", "items.txt", "tensorboard/", "wandb/", "rejects/", "README.md")
+SPARE = ("checkpoints/", "branch/", "held_time.jsonl", "items.txt", "tensorboard/", "wandb/", "rejects/", "README.md")
 """Prefixes of the names of files that no later stage reads.
 
 The files are for resuming or for people, who may delete or edit them.

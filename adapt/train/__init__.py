@@ -16,6 +16,7 @@
 - `capacity/`: memory and speed of devices, which give the micro-batch size and the forecast of a run's duration.
 - `checkpoints/`: checkpoints, from which a run resumes, also on other resources or with a longer schedule.
 - `meter`: measures loss, speed, and the time that devices wait for data.
+- `held_time`: counts how long devices are held, and the useful share of this time (goodput).
 - `metric_trackers`: writes metrics to files, TensorBoard, Ray, MLflow and W&B.
 - `progress_display`: shows metrics in the driver's terminal.
 - `restarts`: counts the restarts of a training by cause, and the steps that it repeated.

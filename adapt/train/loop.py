@@ -22,6 +22,7 @@ from adapt.objective.objective import Batch, Objective
 from adapt.support.errors import TrainingError
 from adapt.support.splitmix import mix
 from adapt.train.elastic.requested_checkpoints import CheckpointRequests
+from adapt.train.held_time import HeldLog
 from adapt.train.meter import Meter
 from adapt.train.schedule import learning_rate
 from adapt.train.training_run import Progress
@@ -52,6 +53,7 @@ class Loop:
         first_step: number of steps of earlier phases. Steps are counted over all phases, and the schedule of the
             learning rate begins at this step.
         reached: function that is called with the number of finished steps after each step, before a checkpoint.
+        held: writes the time of the steps to the stage's folder.
     """
 
     engine: Engine
@@ -66,6 +68,7 @@ class Loop:
     head_warmup: int = 0
     first_step: int = 0
     reached: Callable[[int], None] = lambda step: None
+    held: HeldLog = field(default_factory=HeldLog)
 
     def run(
         self,
@@ -88,6 +91,7 @@ class Loop:
         """
         meter = Meter(progress, self.steps)
         saved = progress.step
+        self.held.begin(progress.step)
         while progress.step < self.steps:
             meter.start()
             columns = next(batches, None)
@@ -97,6 +101,7 @@ class Loop:
             rate = learning_rate(self.training, progress.step - self.first_step, self.steps - self.first_step)
             loss, tokens, norm = self.step(columns, progress.step, rate)
             meter.stop(loss, tokens)
+            self.held.step(progress.step)
             self.reached(progress.step)
             if self._is_due(progress.step, self.training.log_interval_steps):
                 rates = {"learning_rate": rate, "gradient_norm": norm}

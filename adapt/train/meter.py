@@ -12,6 +12,7 @@ from adapt.method.collectives import among_hosts
 from adapt.model.size import ModelSize
 from adapt.train.capacity.device import matmul_rate
 from adapt.train.capacity.flops import Workload, training_flops
+from adapt.train.held_time import add_seconds, counted_seconds
 from adapt.train.training_run import Progress
 from adapt.train.worker_process import CORE_WAIT, CoreWait
 
@@ -38,7 +39,7 @@ class Meter:
 
     def start(self) -> None:
         """Starts the clock of a step. Call it before fetching the step's batch."""
-        self._started = time.perf_counter()
+        self._started, self._counted = time.perf_counter(), counted_seconds()
 
     def got_data(self) -> None:
         """Marks the end of the wait for data. Call it when the batch has arrived."""
@@ -57,6 +58,9 @@ class Meter:
         progress.seconds += seconds
         progress.data_wait_seconds += wait
         progress.device_seconds += seconds * self._world
+        inside = counted_seconds() - self._counted
+        add_seconds("data wait", wait)
+        add_seconds("steps", seconds - wait - inside)
 
     def report(self) -> dict[str, Any]:
         """Averages the metrics of the steps since the last report. All ranks must call it.

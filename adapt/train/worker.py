@@ -41,6 +41,7 @@ from adapt.train.checkpoints.seal import Sealing
 from adapt.train.elastic.requested_checkpoints import CheckpointRequests
 from adapt.train.engine import Engine
 from adapt.train.failure import portable_errors
+from adapt.train.held_time import HeldLog, spent_on
 from adapt.train.loop import Loop
 from adapt.train.meter import Utilization, peak_memory
 from adapt.train.metric_trackers import Trackers
@@ -91,11 +92,16 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
                 if rank == 0:
                     starvation.look(metrics)
 
+            def save(reached: Progress) -> None:
+                with spent_on("checkpoint"):
+                    checkpoints.save(reached)
+                parts.loop.held.record(reached.step)
+
             if rank == 0:
                 batches = _with_padding_told(batches, parts, folder)
             workers, size = job.config.resources.workers, parts.resources["micro_batch"]
             with memory_errors(job.config.training, workers, size, lambda: progress.step):
-                loop.run(batches, progress, report, checkpoints.save)
+                loop.run(batches, progress, report, save)
         state = method.merge(parts.loop.objective.exported(engine.full_state()))
         figures = {**parts.figures(progress), "cut_short": _cut_short(method, progress.step, job.steps)}
         if rank == 0:
@@ -172,6 +178,7 @@ class RankParts:
             job.branch_step,
             job.head_warmup,
             job.first_step,
+            held=HeldLog(folder if context.get_world_rank() == 0 else None, world),
         )
         on_gpu_name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         resources = {

@@ -1,0 +1,288 @@
+"""Counts how long a training holds its devices, and the share of this time that was useful: the goodput.
+
+The counts are in a file in the stage's folder, to which lines are added while the training runs. They therefore survive
+a kill of the driver and of all workers, and continue when the stage is resumed. Each line has a time and a kind:
+
+- `begin` and `end`, by the driver: an attempt begins or ends to hold devices. While it runs, the driver renews the
+  file's time of modification, which is the end of an attempt that was killed.
+- `ranks`, by rank 0: a group of ranks begins after this number of steps.
+- `spent`, by rank 0: the number of steps done, and the seconds spent on each cause since the line before.
+"""
+
+import json
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+HELD_FILE = "held_time.jsonl"
+"""Name of the file with the counts, in the stage's folder."""
+Loss: TypeAlias = Literal["start", "data wait", "checkpoint", "evaluation", "restart", "redone", "other"]
+"""Cause for which held devices did no useful work.
+
+`start` is the time until the first step; `restart` the time from the last sign of a group of ranks that failed or was
+stopped to the first step of the next group; `redone` the steps that were done again because no checkpoint had them;
+`other` the rest, such as metrics and the export of the model.
+"""
+LOSSES: tuple[Loss, ...] = get_args(Loss)
+_STEPS = "steps"
+"""Name of the useful time in the file's lines."""
+_BEAT_S = 1.0
+_LEAST_S, _SHARE = 1.0, 0.005
+"""Time between two lines of rank 0: at least this long [s], and at least this share of the time since its start."""
+
+_seconds: defaultdict[str, float] = defaultdict(float)
+"""Seconds that this process spent on each cause since it last wrote a line."""
+
+
+@contextmanager
+def spent_on(cause: Loss) -> Iterator[None]:
+    """Counts the time of the block as lost by a cause. Time that blocks inside of it count is not counted twice.
+
+    Any code that a rank runs between or within steps may use it; the time of rank 0 is recorded.
+
+    Args:
+        cause: what the devices wait for, such as `evaluation`.
+    """
+    began, before = time.perf_counter(), counted_seconds()
+    try:
+        yield
+    finally:
+        add_seconds(cause, time.perf_counter() - began - (counted_seconds() - before))
+
+
+def add_seconds(cause: Loss | Literal["steps"], seconds: float) -> None:
+    """Adds time that this process spent on a cause, or usefully on `steps` [s]."""
+    _seconds[cause] += max(seconds, 0.0)
+
+
+def counted_seconds() -> float:
+    """Returns the time that this process has counted by any cause since it last wrote a line [s]."""
+    return sum(_seconds.values())
+
+
+@dataclass
+class HeldLog:
+    """Writes the time of a group of ranks to the file. Only rank 0 has a folder; without one, nothing is written.
+
+    Args:
+        folder: folder of the stage.
+        devices: number of devices of the group.
+    """
+
+    folder: Path | None = None
+    devices: int = 1
+    _began: float = 0.0
+    _next: float = 0.0
+
+    def begin(self, step: int) -> None:
+        """Records that the group begins to train after this number of steps."""
+        _seconds.clear()
+        self._began = time.monotonic()
+        self._write("ranks", step=step, devices=self.devices, since=_process_start())
+
+    def step(self, step: int) -> None:
+        """Records the time so far, if the last line is old enough. Call it after each step, with the steps done."""
+        if self.folder and time.monotonic() >= self._next:
+            self.record(step)
+
+    def record(self, step: int) -> None:
+        """Records the time so far. Call it after each checkpoint, so that the steps in it are known exactly."""
+        seconds = {cause: round(value, 4) for cause, value in _seconds.items()}
+        _seconds.clear()
+        self._write("spent", step=step, seconds=seconds)
+
+    def _write(self, kind: str, **values: Any) -> None:
+        now = time.monotonic()
+        self._next = now + max(_LEAST_S, _SHARE * (now - self._began))
+        if self.folder:
+            _add_line(self.folder, kind, **values)
+
+
+def _process_start() -> float:
+    """Returns the time at which this process started [s since 1970], from proc(5)."""
+    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return time.time() - (float(Path("/proc/uptime").read_text().split()[0]) - started)
+
+
+def _add_line(folder: Path, kind: str, at: float | None = None, **values: Any) -> None:
+    line = {"time": round(time.time() if at is None else at, 3), "kind": kind, **values}
+    with suppress(OSError), (folder / HELD_FILE).open("a") as file:  # the training is more important than the count
+        file.write(json.dumps(line) + "\n")
+
+
+@contextmanager
+def holding(folder: Path, devices: int, waits: bool) -> Iterator[None]:
+    """Records that devices are held for a stage until the block ends. The driver calls it.
+
+    An earlier attempt that was killed ends at the last sign of its driver.
+
+    Args:
+        folder: folder of the stage.
+        devices: number of devices that the group of ranks will have at least.
+        waits: whether the ranks may wait for devices that others use. The time then begins when rank 0 starts.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if (lines := _lines(folder)) and lines[-1]["kind"] != "end":
+        _add_line(folder, "end", at=(folder / HELD_FILE).stat().st_mtime, failed=True)
+    _add_line(folder, "begin", devices=devices, waits=waits)
+    ended = threading.Event()
+    thread = threading.Thread(target=_beat, args=(folder / HELD_FILE, ended), daemon=True)
+    thread.start()
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        ended.set()
+        thread.join()
+        _add_line(folder, "end", failed=failed)
+
+
+def _beat(file: Path, ended: threading.Event) -> None:
+    while not ended.wait(_BEAT_S):
+        now = time.time()
+        with suppress(OSError):
+            os.utime(file, (now, now))
+
+
+@dataclass
+class HeldTime:
+    """Time for which a stage held its devices, and what they did in it. All times are summed over devices [s]."""
+
+    held: float = 0.0
+    productive: float = 0.0
+    """Time of the steps that the result contains, without waiting for data."""
+    lost: dict[Loss, float] = field(default_factory=lambda: dict.fromkeys(LOSSES, 0.0))
+    """The rest of the held time, by cause."""
+
+    @property
+    def goodput(self) -> float:
+        """Productive share of the held time, between 0 and 1. Without held time, it is 0."""
+        return self.productive / self.held if self.held else 0.0
+
+    def losses(self, least: float = 0.0005) -> str:
+        """Describes the lost shares of the held time, the largest first: `restart 3.2%, start 1.0%`.
+
+        Args:
+            least: smallest share that is named.
+        """
+        shares = {cause: seconds / self.held for cause, seconds in self.lost.items()} if self.held else {}
+        ordered = sorted(shares.items(), key=lambda pair: -pair[1])
+        return ", ".join(f"{cause} {share:.1%}" for cause, share in ordered if share >= least)
+
+    def __add__(self, other: "HeldTime") -> "HeldTime":
+        lost = {cause: self.lost.get(cause, 0.0) + other.lost.get(cause, 0.0) for cause in LOSSES}
+        return HeldTime(self.held + other.held, self.productive + other.productive, lost)
+
+    @classmethod
+    def load(cls, folder: Path) -> "HeldTime | None":
+        """Reads the time of all attempts of a stage so far. Returns None if there is no readable file.
+
+        An attempt that has not ended counts until the last sign of its driver, which is at most some seconds old
+        while the driver lives.
+        """
+        lines = _lines(folder)
+        if not lines:
+            return None
+        reader = _Reader()
+        for line in lines:
+            reader.take(line)
+        if lines[-1]["kind"] != "end":
+            reader.until((folder / HELD_FILE).stat().st_mtime)
+        return reader.time()
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    """Reads the complete lines of a stage's file. A line that a crash cut is left out."""
+    lines = []
+    with suppress(OSError):
+        for text in (folder / HELD_FILE).read_text(errors="replace").splitlines():
+            with suppress(ValueError):
+                line = json.loads(text)
+                if isinstance(line, dict) and "time" in line and "kind" in line:
+                    lines.append(line)
+    return lines
+
+
+@dataclass
+class _Reader:
+    """Adds up the lines of a file, in their order."""
+
+    lost: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    stretches: list[tuple[int, int, float]] = field(default_factory=list)
+    """First step, end (exclusive) and device time [s] of steps that the present state contains."""
+    last: float = 0.0
+    """Time up to which all is counted [s since 1970]."""
+    devices: int = 1
+    step: int = 0
+    has_stepped: bool = False
+    trains: bool = False
+    """Whether a group of ranks trains."""
+    waits: bool = False
+    """Whether devices are not held before rank 0 starts."""
+
+    def take(self, line: dict[str, Any]) -> None:
+        kind, at = line["kind"], float(line["time"])
+        if kind == "begin":
+            self.last, self.devices, self.waits, self.trains = at, int(line["devices"]), bool(line["waits"]), False
+        elif kind == "ranks":
+            self.devices = int(line["devices"])
+            if self.waits:
+                self.last, self.waits = max(self.last, float(line["since"])), False
+            self._lose(self._begins_by, at)
+            self.trains = True
+            self._resume(int(line["step"]))
+        elif kind == "spent":
+            self._spend(int(line["step"]), line["seconds"], at)
+        elif kind == "end":
+            self._lose("restart" if line["failed"] and self.trains else self._cause, at)
+            self.trains = False
+
+    def until(self, at: float) -> None:
+        """Counts the time of an attempt that has not ended."""
+        self._lose(self._cause, at)
+
+    def time(self) -> HeldTime:
+        productive = sum(seconds for *_, seconds in self.stretches)
+        lost: dict[Loss, float] = {cause: self.lost[cause] for cause in LOSSES}
+        return HeldTime(productive + sum(lost.values()), productive, lost)
+
+    @property
+    def _begins_by(self) -> Loss:
+        return "restart" if self.has_stepped else "start"
+
+    @property
+    def _cause(self) -> Loss:
+        return "other" if self.trains else self._begins_by
+
+    def _lose(self, cause: str, at: float) -> None:
+        self.lost[cause] += max(at - self.last, 0.0) * self.devices
+        self.last = max(self.last, at)
+
+    def _resume(self, step: int) -> None:
+        """Moves the steps after `step` to the steps that are done again."""
+        kept = []
+        for first, end, seconds in self.stretches:
+            share = min(max((step - first) / max(end - first, 1), 0.0), 1.0)
+            self.lost["redone"] += (1 - share) * seconds
+            if share:
+                kept.append((first, min(end, step), share * seconds))
+        self.stretches, self.step = kept, step
+
+    def _spend(self, step: int, seconds: dict[str, float], at: float) -> None:
+        useful = float(seconds.get(_STEPS, 0.0))
+        causes = {cause: value for cause, value in seconds.items() if cause in LOSSES}
+        self.stretches.append((self.step, step, useful * self.devices))
+        self.has_stepped |= step > self.step
+        self.step = step
+        for cause, value in causes.items():
+            self.lost[cause] += value * self.devices
+        counted = useful + sum(causes.values())
+        self.lost["other"] += max(at - self.last - counted, 0.0) * self.devices
+        self.last = max(self.last, at)
