@@ -29,7 +29,7 @@ def train(
         zero_stage: ZeRO stage. Stages above 0 need DeepSpeed.
 
     Returns:
-        tokens_per_s, peak_bytes, losses of all steps, and engine.
+        tokens_per_s, tokens_per_cpu_s (CPU time of all threads), peak_bytes, losses of all steps, and engine.
     """
     import torch.distributed as dist
 
@@ -37,19 +37,20 @@ def train(
     from benchmarks.switches import switched_off
 
     alone()
-    losses, tokens, began = [], 0, 0.0
+    losses, tokens, began, cpu = [], 0, 0.0, 0.0
     with switched_off(off):
         loop = _loop(case, precision, warm_up + steps, zero_stage)
         for step, columns in enumerate(steps_of(case, warm_up + steps)):
             if step == warm_up:
-                began = settled()
+                began, cpu = settled(), time.process_time()
             loss, count, _ = loop.step(columns, step, loop.training.learning_rate)
             losses.append(loss)
             tokens += count if step >= warm_up else 0
-        seconds = settled() - began
+        seconds, cpu = settled() - began, time.process_time() - cpu
     dist.destroy_process_group()
     return {
         "tokens_per_s": tokens / seconds,
+        "tokens_per_cpu_s": tokens / cpu,
         "peak_bytes": peak_bytes(),
         "losses": [float(loss) for loss in losses],
         "engine": type(loop.engine).__name__,

@@ -21,7 +21,7 @@ def train(
         order: order of the examples, `random` or `sequential`.
 
     Returns:
-        tokens_per_s without padding, peak_bytes, and losses of all steps.
+        tokens_per_s without padding, tokens_per_cpu_s (CPU time of all threads), peak_bytes, and losses of all steps.
     """
     import tempfile
 
@@ -32,12 +32,12 @@ def train(
 
     class Watch(TrainerCallback):
         def __init__(self) -> None:
-            self.ends: list[float] = []
+            self.ends: list[tuple[float, float]] = []
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
-            self.ends.append(time.perf_counter())
+            self.ends.append((time.perf_counter(), time.process_time()))
 
     ids = documents(case)
     rows = _grouped(ids, case.length) if case.mode == "grouped" else [{"input_ids": tokens} for tokens in ids]
@@ -75,10 +75,11 @@ def train(
         watch = Watch()
         trainer = Trainer(build_model(case), arguments, train_dataset=rows, data_collator=counted, callbacks=[watch])
         trainer.train()
-    seconds = watch.ends[-1] - watch.ends[warm_up - 1]
+    seconds, cpu = (end - begin for end, begin in zip(watch.ends[-1], watch.ends[warm_up - 1], strict=True))
     measured = counts[warm_up * passes : (warm_up + steps) * passes]
     return {
         "tokens_per_s": sum(measured) / seconds,
+        "tokens_per_cpu_s": sum(measured) / cpu,
         "peak_bytes": peak_bytes(),
         "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
     }
