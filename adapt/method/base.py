@@ -101,6 +101,9 @@ class Method:
     """Whether a step of a longer training differs from the same step of a shorter training. Examples are masks that
     become steeper towards the end, and a window of the last steps. Only such a method may read `Setting.steps`. Its
     trainings never start from the state of a shorter training (`adapt.train.checkpoints.branch`)."""
+    scores_in_blocks: str = ""
+    """What a user can do if the model's head changes its scores after its last linear layer. Empty unless the method
+    computes scores in blocks, which needs a head that ends in a linear layer."""
     past_fraction: float = 0.0
     """In `dontstop sequence`, the share of the training rows that come from the text of earlier domains."""
     general_growth: float = 0.0

@@ -45,6 +45,8 @@ class Distill(Method):
     def __init__(self, options: DistillOptions) -> None:
         super().__init__(options)
         self.options: DistillOptions = options
+        if options.weight and options.of == "logits":
+            self.scores_in_blocks = "set distill.of to states, or choose another method.kind"
         self.teacher: Teacher | None = None
         """The frozen model before the domain; None if `weight` is 0."""
 
@@ -57,11 +59,14 @@ class Distill(Method):
         """Loads the model before the domain as the teacher, unless `weight` is 0.
 
         ZeRO does not divide the teacher among ranks, so every rank holds the whole teacher.
+
+        Raises:
+            ModelError: scores are compared, but the head of the model does not end in a linear layer.
         """
         from adapt.method.teacher import Teacher
 
         if self.options.weight:
-            self.teacher = Teacher(setting, self.options)
+            self.teacher = Teacher(setting, self.options, self.scores_in_blocks)
         return model
 
     def losses(

@@ -13,7 +13,7 @@ from adapt.method.base import Setting
 from adapt.method.collectives import summed
 from adapt.method.distill import DistillOptions
 from adapt.model.linear_losses import LinearScores, linear_cross_entropy, linear_divergence
-from adapt.model.sparse_prediction import compared_at, loss_and_states, states_of
+from adapt.model.sparse_prediction import check_linear_head, compared_at, loss_and_states, states_of
 from adapt.objective.objective import Corrupted
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -25,11 +25,17 @@ class Teacher:
     Args:
         setting: the training's setting. Its `anchor` is the folder of the frozen model. Every rank holds a whole copy.
         options: the method's options, which say what is compared and how.
+        scores_in_blocks: what a user can do if scores cannot be computed in blocks. Empty if they are not compared.
+
+    Raises:
+        ModelError: scores are compared, but the head of the model does not end in a linear layer.
     """
 
-    def __init__(self, setting: Setting, options: DistillOptions) -> None:
+    def __init__(self, setting: Setting, options: DistillOptions, scores_in_blocks: str = "") -> None:
         assert setting.load
         model: Any = setting.load(setting.anchor).eval().requires_grad_(False)
+        if scores_in_blocks:
+            check_linear_head(model, scores_in_blocks)
         self.model: nn.Module = model.to(setting.device)
         self._options, self._precision = options, setting.precision
         self._total: Tensor | None = None  # sum of distances since the last report

@@ -74,7 +74,11 @@ def load_model(
 
 
 def check_loads(
-    folder: Path, causal: bool | None, trust_remote_code: bool = False, only_earlier: bool = False
+    folder: Path,
+    causal: bool | None,
+    trust_remote_code: bool = False,
+    only_earlier: bool = False,
+    in_blocks: str | None = None,
 ) -> Way | None:
     """Refuses a model that `load_model` would refuse, as far as this can be checked without reading its weights.
 
@@ -83,19 +87,20 @@ def check_loads(
         causal: see `load_model`; None for next tokens in a decoder and masked tokens in an encoder.
         trust_remote_code: see `load_model`.
         only_earlier: whether to also check that the model's attention can be made causal.
+        in_blocks: what the user can do if the head does not end in a linear layer. None if it need not.
 
     Returns:
         How the model takes documents: packed, or as rows. None if it is only known when the model is loaded.
 
     Raises:
-        ModelError: see `load_model`, and `adapt.model.packing.isolation.see_only_earlier`.
+        ModelError: see `load_model`, and `adapt.model.packing.isolation.try_architecture`.
     """
     config = load_config(folder, trust_remote_code)
     own = is_decoder(config) and not sees_both_sides(config)
     check_direction(config, own if causal is None else causal, folder)
     if additions_of(config) or hasattr(config, "auto_map"):
         return None
-    return try_architecture(config, model_class(config), only_earlier)
+    return try_architecture(config, model_class(config), only_earlier, in_blocks)
 
 
 def model_class(config: PreTrainedConfig) -> Any:

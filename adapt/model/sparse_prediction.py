@@ -187,12 +187,7 @@ def compared_at(
     Raises:
         ModelError: the head does not end in a linear layer.
     """
-    if not gather_of(getattr(model, "module", model)).is_linear:
-        raise ModelError(
-            f"the head of {type(getattr(model, 'module', model)).__name__} changes its scores after its last linear"
-            " layer, so that two models' scores cannot be compared in blocks",
-            "set distill.of to states, or method.kind to another method",
-        )
+    check_linear_head(getattr(model, "module", model))
 
     def answer(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         numbers = function(hidden.squeeze(0), weight, bias)
@@ -201,6 +196,24 @@ def compared_at(
     with answering(getattr(model, "module", model), answer):
         logits = _forward(model, packed, positions)
     return logits[0, 0] if len(positions) else logits.sum((0, 1))
+
+
+def check_linear_head(model: nn.Module, fix: str = "choose another method.kind") -> None:
+    """Refuses a model whose head does not end in a linear layer, for methods that compute scores in blocks.
+
+    Args:
+        model: a model after `adapt.model.packing.isolation.keep_documents_apart`.
+        fix: what the user can do.
+
+    Raises:
+        ModelError: the head changes its scores after its last linear layer.
+    """
+    if not gather_of(model).is_linear:
+        raise ModelError(
+            f"the head of {type(model).__name__} changes its scores after its last linear layer, so method.kind distill"
+            " and derpp cannot compute them in blocks",
+            fix,
+        )
 
 
 @contextmanager

@@ -1,15 +1,23 @@
 """Compares the loss and gradient of distillation with those from transformers' own logits and states."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
+from transformers import Gemma2Config
 
+from adapt.config import Config, MethodConfig, ObjectiveConfig
 from adapt.method.base import Added, Setting
+from adapt.method.derpp.method import Derpp
 from adapt.method.distill import Distill, DistillOptions
+from adapt.method.table import check_method
+from adapt.model.sparse_prediction import gather_of
 from adapt.objective.objective import Batch, Corrupted
+from adapt.support.errors import ModelError
 from tests.method.trained import BEFORE, loaded
 from tests.train import toy
 from tests.train.capacity.test_memory import ROBERTA
@@ -94,3 +102,30 @@ def test_an_unused_temperature_does_not_enter_the_key() -> None:
         "of": "states",
     }
     assert Distill(DistillOptions()).what()["temperature"] == 2.0
+
+
+CAPPED = "Gemma2ForCausalLM changes its scores after its last linear layer"
+
+
+def test_a_head_that_is_not_linear_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    """Gemma 2 caps its scores by a tanh. Its states can be compared."""
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    made = Gemma2Config(vocab_size=80, **sizes, num_key_value_heads=2, head_dim=8, architectures=["Gemma2ForCausalLM"])
+    made.save_pretrained(tmp_path)
+    config = replace(Config(), objective=ObjectiveConfig(kind="causal"))
+    check_method(replace(config, method=MethodConfig("distill"), method_options=DistillOptions(of="states")), tmp_path)
+    for kind, fix in (("distill", "set distill.of to states"), ("derpp", "choose another method.kind")):
+        with pytest.raises(ModelError, match=CAPPED) as refused:
+            check_method(replace(config, method=MethodConfig(kind)), tmp_path)
+        assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize("kind", [Distill, Derpp])
+def test_a_head_that_is_not_linear_is_refused_when_the_model_is_loaded(kind: type[Any]) -> None:
+    def capped(_: Any = None) -> Any:
+        model = toy.model()
+        gather_of(model).is_linear = False
+        return model
+
+    with pytest.raises(ModelError, match="BertForMaskedLM changes its scores after its last linear layer"):
+        kind(kind.Options()).prepare_model(capped(), Setting(load=capped))

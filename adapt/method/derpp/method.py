@@ -51,15 +51,20 @@ class Derpp(Method):
 
     Options = DerppOptions
     kind: ClassVar[str] = "derpp"
+    scores_in_blocks = "choose another method.kind"
     options: DerppOptions
     rehearsal: Rehearsal
     """The reservoir and the passes that replay its rows, set by `prepare_model`. All ranks hold the same rows."""
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Loads the reservoir of the earlier domains and prepares its replay. Returns the model unchanged."""
+        """Loads the reservoir of the earlier domains and prepares its replay. Returns the model unchanged.
+
+        Raises:
+            ModelError: the head of the model does not end in a linear layer.
+        """
         from adapt.method.derpp.reservoir import Rehearsal
 
-        self.rehearsal = Rehearsal(self.options, setting)
+        self.rehearsal = Rehearsal(self.options, setting, model, self.scores_in_blocks)
         return model
 
     def begin(self, engine: TrainingEngine) -> None:

@@ -22,7 +22,7 @@ from adapt.method.base import Setting
 from adapt.method.collectives import among_hosts, gathered, is_alone
 from adapt.method.derpp.method import DerppOptions
 from adapt.model.linear_losses import linear_cross_entropy
-from adapt.model.sparse_prediction import compared_at, gather_of
+from adapt.model.sparse_prediction import check_linear_head, compared_at, gather_of
 from adapt.objective.objective import Corrupted
 from adapt.support.splitmix import mix
 
@@ -142,9 +142,15 @@ class Rehearsal:
     Args:
         options: the method's options.
         setting: the training's setting. The reservoir in `carried`, if any, is loaded.
+        model: the model that will be trained.
+        fix: what a user can do if the model cannot be used.
+
+    Raises:
+        ModelError: the head of the model does not end in a linear layer.
     """
 
-    def __init__(self, options: DerppOptions, setting: Setting) -> None:
+    def __init__(self, options: DerppOptions, setting: Setting, model: nn.Module, fix: str) -> None:
+        check_linear_head(model, fix)
         self._options, self._setting = options, setting
         self.reservoir = Reservoir(options.buffer_mib * 2**20)
         self.fills = False

@@ -21,7 +21,7 @@ from adapt.model.packing import attention
 from adapt.model.packing.packed import Packed
 from adapt.model.packing.padded import DocumentRows, Way, document_rows, run_as_rows
 from adapt.model.safeguards import quiet
-from adapt.model.sparse_prediction import answering, gather_of, losses_at, predict_at
+from adapt.model.sparse_prediction import answering, check_linear_head, gather_of, losses_at, predict_at
 from adapt.model.tokenizer import is_decoder, sees_both_sides
 from adapt.support.errors import AdaptError, ModelError
 
@@ -106,20 +106,23 @@ def set_causal(model: PreTrainedModel, causal: bool) -> None:
             module.is_causal = causal  # type: ignore[assignment]
 
 
-def try_architecture(config: PreTrainedConfig, kind: Any, only_earlier: bool = False) -> Way | None:
+def try_architecture(
+    config: PreTrainedConfig, kind: Any, only_earlier: bool = False, in_blocks: str | None = None
+) -> Way | None:
     """Checks with a small random model how an architecture takes documents. This takes one or two seconds.
 
     Args:
         config: config of the model; it is not changed.
         kind: the class of the model, or one of transformers' auto classes.
         only_earlier: whether to also check that its attention can be made causal.
+        in_blocks: what the user can do if the head does not end in a linear layer. None if it need not.
 
     Returns:
         The way in which the architecture takes documents. None if no small model can be built. Faults are then only
         found when the model is loaded.
 
     Raises:
-        ModelError: see `keep_documents_apart` and `see_only_earlier`.
+        ModelError: see `keep_documents_apart`, `see_only_earlier` and `check_linear_head`.
     """
     with quiet():
         try:
@@ -131,6 +134,8 @@ def try_architecture(config: PreTrainedConfig, kind: Any, only_earlier: bool = F
         way = keep_documents_apart(model)
         if only_earlier:
             see_only_earlier(model)
+        if in_blocks is not None:
+            check_linear_head(model, in_blocks)
         return way
 
 
