@@ -8,7 +8,10 @@ from adapt.vocabulary.vocabulary_results import Extension
 
 @dataclass(frozen=True)
 class TextEvidence:
-    """Figures of a corpus, measured on a sample. A size is None if only reading the whole corpus would show it."""
+    """Sizes, word statistics and loss of a corpus, from a sample.
+
+    A size is None if only reading the whole corpus would show it.
+    """
 
     documents: int | None
     bytes: int | None
@@ -27,7 +30,7 @@ class TextEvidence:
     None for texts other than `corpus`, and if new tokens would save nothing."""
 
     def cells(self) -> list[str]:
-        """Formats the figures as a row of the table of texts, without the name."""
+        """Formats the sizes and statistics as a row of the table of texts, without the name."""
         about = "" if self.is_exact else "about "
         sizes = [millions(self.bytes, "MB"), millions(self.tokens, "M")]
         shown = [size if size == "not known" else about + size for size in sizes]
@@ -36,7 +39,7 @@ class TextEvidence:
 
 @dataclass(frozen=True)
 class TaskEvidence:
-    """Figures of a labelled task. All figures except `test` and `leaked` describe the train split."""
+    """Sizes, statistics and loss of a labelled task. All fields except `test` and `leaked` describe the train split."""
 
     name: str
     examples: int
@@ -58,7 +61,7 @@ class TaskEvidence:
     of equal size."""
 
     def cells(self) -> list[str]:
-        """Formats the figures as a row of the table of tasks."""
+        """Formats the sizes and statistics as a row of the table of tasks."""
         shares = {"corpus": self.overlap, "general": self.general_overlap}
         common = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share is not None)
         return [
@@ -88,15 +91,15 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All figures that the rules use. A figure is None if its text is not configured."""
+    """All measurements that the rules of advice use. The field of a text is None if this text is not configured."""
 
     tasks: list[TaskEvidence]
     corpus: TextEvidence | None = None
     general: TextEvidence | None = None
     pool: TextEvidence | None = None
-    """Figures of unlabelled text of the same kind as the task's text (tapt.pool_paths)."""
+    """Measurements of unlabelled text of the same kind as the task's text (tapt.pool_paths)."""
     candidates: TextEvidence | None = None
-    """Figures of the text from which a part may be selected (select.pool_paths)."""
+    """Measurements of the pool from which documents may be selected (select.pool_paths)."""
     way: str = "packed"
     """How documents are put into rows for the model: several `packed` into one row; one per row, `padded`; or one per
     row, `by length` (all rows of a pass have the same length)."""

@@ -37,7 +37,7 @@ class Finding:
     """The result of a rule whose condition is met."""
 
     reason: str
-    """Reason of the finding in words, with the figures of the case."""
+    """Why the rule recommends this, in words, with the measurements on which the recommendation is based."""
     speaks_for: tuple[str, ...] = ()
     """Recipes for which the rule votes."""
     speaks_against: tuple[str, ...] = ()

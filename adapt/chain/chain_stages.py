@@ -109,13 +109,13 @@ class Goal:
 
     @property
     def label(self) -> str:
-        """The goal's name with its members, such as `finetune[DAPT, acl_arc, 3]`."""
+        """The goal's name with the members of sets that it is for, such as `finetune[DAPT, acl_arc, 3]`."""
         return f"{self.name}[{', '.join(self.values.values())}]" if self.values else self.name
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The goals of a chain, and the store and resources for them."""
+    """The goals of a chain (stages whose results it is run for), the store of results, and the resources to run on."""
 
     goals: list[Goal]
     store: Store

@@ -34,11 +34,11 @@ from adapt.support.schema import marks_of
 from adapt.terminal.console import log
 
 FILES: dict[str, Any] = {"source": "files", "sources": [], "dataset": None, "streaming": False}
-"""Fields of `corpus` that other corpora, such as general text, do not take from `corpus`. The values are those of the
-other corpora, which are always read from paths."""
+"""Fields that other corpora, such as general text, do not take from section `corpus`, with their values in these
+corpora, which are always read from paths."""
 MIXED_IN: dict[str, Any] = {**FILES, "deduplicate": "none"}
-"""Fields of `corpus` that replayed text, pools and the targets of selections do not take from `corpus`, with the values
-of these fields there. Duplicates within these corpora are kept."""
+"""Fields that replayed text, pools and targets of selections do not take from section `corpus`, with their values in
+these corpora. Duplicates within these corpora are kept."""
 
 
 def general_corpus(config: Config) -> CorpusConfig:
@@ -202,7 +202,7 @@ def dedup_identity(corpus: CorpusConfig) -> dict[str, Any]:
 
 GENERAL = "evaluation.general_paths"
 FEWEST_DOCUMENTS = 2
-"""Smallest number of documents that a measured text must have for its loss to be reported."""
+"""Smallest number of held-out documents that a text must have for its loss to be reported."""
 
 
 def shared_with(general: Manifest, trained: Mapping[str, Sequence[Manifest]], heldout_fraction: float) -> str | None:

@@ -139,7 +139,7 @@ def deduplicate(
         entity_field: field of the records that holds entities, as in stage `prepare`. It is needed here
             because records with malformed entities have no ordinal.
         before: sources that come before `sources` and lose no documents. A training document of `sources` is left out
-            if `before` measures a copy of it, and a measured document if `before` trains on a copy of it.
+            if `before` holds out a copy of it, and a held-out document if `before` trains on a copy of it.
 
     Returns:
         Metrics: numbers of documents and duplicates, in total and by source, and the number of documents that were left
@@ -263,7 +263,7 @@ def clusters(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     size = len(documents)
     graph = coo_array((np.ones(len(places), bool), (places[:, 0], places[:, 1])), shape=(size, size))
     _, labels = csgraph.connected_components(graph, directed=False) if size else (0, np.zeros(0, np.int64))
-    _, first = np.unique(labels, return_index=True)  # the first of each label is the smallest document
+    _, first = np.unique(labels, return_index=True)  # documents ascend, so the first of a cluster is its smallest
     return documents, documents[first[labels]] if size else documents
 
 

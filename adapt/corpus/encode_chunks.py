@@ -42,10 +42,10 @@ from adapt.support.schema import ENTITIES, TOKENS, UNIT_STARTS, WORD_STARTS
 
 
 class EncodedChunk(NamedTuple):
-    """The counts of a chunk whose tokens were written."""
+    """Numbers of documents, tokens and words of a chunk of texts whose tokens were written into shards."""
 
     item: int
-    """Number of the item that contains the chunk."""
+    """Number of the item (the part of a corpus that one task reads) that contains the chunk."""
     counts: Counter[str]
     text_bytes: int
     """Size of the chunk's texts in UTF-8 [bytes]."""
@@ -65,7 +65,7 @@ class Encode:
     """Reference to the tokenizer in Ray's object store, from `share_tokenizer`. If None, each process loads its own."""
 
     def __call__(self, table: pa.Table) -> EncodedChunk:
-        """Writes the tokens of the chunk into shards and returns its counts."""
+        """Writes the tokens of the chunk into shards. Returns its numbers of documents, tokens and words."""
         row = table.to_pylist()[0]
         documents, keys, counts = self.tokens(row)
         counts.update(self.sample(row["texts"]))
@@ -97,8 +97,9 @@ class Encode:
         """Tokenizes the documents of a chunk.
 
         Returns:
-            The token ids and marks of the documents, the documents' keys, and counts. If documents are split into
-            sentences, each sentence is a document with the key of the whole document.
+            The token ids and marks of the documents, the documents' keys, and the numbers of characters and unknown
+            tokens, with `refused`: 1 if the library tokenizes whole texts. If documents are split into sentences, each
+            sentence is a document with the key of the whole document.
         """
         texts, tokenizer = row["texts"], _tokenizer(self._source)
         keys = keys_of(texts)

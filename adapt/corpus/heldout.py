@@ -1,4 +1,4 @@
-"""Decides which documents are measured, so that no text is both measured and trained on.
+"""Decides on which documents losses are measured, so that no text is both measured and trained on.
 
 Each document has a key, a 64-bit hash of its normalised text. Two rules keep measured and trained text separate, also
 across files. First, the held-out share of a corpus consists of the documents with the smallest keys, and every corpus
@@ -106,10 +106,13 @@ def share_of_keys(keys: np.ndarray, documents: int) -> HeldShare | None:
 
 @dataclass(frozen=True)
 class Measured:
-    """The keys of the measured documents of prepared corpora. Processes of a machine share the array of keys."""
+    """Keys of the held-out documents of prepared corpora. A call drops texts with one of these keys from training.
+
+    Processes of a machine share the array of keys.
+    """
 
     keys: np.ndarray
-    """Keys of the measured documents, sorted and unique: uint64 [documents]."""
+    """Keys of the held-out documents, sorted and unique: uint64 [documents]."""
 
     @classmethod
     def of(cls, folders: Iterable[Path]) -> "Measured":
@@ -122,15 +125,15 @@ class Measured:
         return cls(np.unique(np.concatenate([np.zeros(0, np.uint64), *by_shard])))
 
     def __call__(self, text: str) -> Drop | None:
-        """Returns the reason to drop a document if it is measured; otherwise None."""
+        """Returns the reason to drop a document if losses are measured on the same text; otherwise None."""
         return self.many([text])[0]
 
     def many(self, texts: Sequence[str]) -> list[Drop | None]:
-        """Returns, for each document, the reason to drop it if it is measured; otherwise None."""
+        """Returns, for each document, the reason to drop it if losses are measured on the same text; otherwise None."""
         return [MEASURED if is_measured else None for is_measured in self._are_measured(keys_of(texts))]
 
     def count_in(self, trained: Sequence[Path]) -> int:
-        """Counts the measured documents that some prepared corpora also train on.
+        """Counts the held-out documents on which other prepared corpora train.
 
         The keys are read shard by shard.
         """
@@ -141,7 +144,7 @@ class Measured:
         return len(np.unique(np.concatenate(by_shard)))
 
     def _are_measured(self, keys: np.ndarray) -> np.ndarray:
-        """Returns, for each key, whether it is the key of a measured document: bool [keys]."""
+        """Returns, for each key, whether it is the key of a held-out document: bool [keys]."""
         if not len(self.keys):
             return np.zeros(len(keys), bool)
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
@@ -162,14 +165,14 @@ def _keys(folder: Path, pattern: str) -> Iterator[np.ndarray]:
 
 
 BY_REASON = ("dropped", "changed", "bad")
-"""Metrics that are counts by reason."""
+"""Metrics that count documents by the reason why they were dropped, changed or unreadable."""
 
 
 def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
-    """Links the held-out shards of some sources into `folder`, in the order of the sources, and sums their counts.
+    """Links the held-out shards of some sources into `folder`, in the order of the sources, and sums their metrics.
 
     Returns:
-        The sums of the metrics that are whole numbers or counts by reason, and `legibility`: how the tokenizer splits
+        The sums of the metrics that are whole numbers or are in BY_REASON, and `legibility`: how the tokenizer splits
             the words of all sources.
     """
     with storage_errors(folder):
@@ -186,7 +189,7 @@ def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
 
 
 def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Returns the sums of counts that are keyed by reason."""
+    """Returns the sums of several sources' numbers of documents, keyed by reason."""
     total = Counter[str]()
     for each in counts:
         total.update(each)

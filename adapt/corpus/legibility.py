@@ -45,7 +45,7 @@ UNSPACED = re.compile(rf"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff{SIGNS}]")
 Japanese."""
 FIGURES = ("words", "unknown_words", "spaced_words", "spaced_pieces", "pieces", "bytes")
 COUNT = "sample_"
-"""Prefix of the names of the sample's counts, which distinguishes them from other counts of a chunk."""
+"""Prefix of the names under which a chunk's `Counter` holds FIGURES, which distinguishes them from its other names."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Legibility:
 
     @classmethod
     def of(cls, counts: Mapping[str, int]) -> "Legibility":
-        """Computes the figures from the counts of `count_sample`, summed over chunks."""
+        """Computes shares and means from the numbers of words and tokens of `count_sample`, summed over chunks."""
         found = {name: counts.get(f"{COUNT}{name}", 0) for name in FIGURES}
         return cls(
             **found,
@@ -86,7 +86,7 @@ class Legibility:
 
     @classmethod
     def together(cls, parts: Iterable["Legibility | Mapping[str, Any] | None"]) -> "Legibility | None":
-        """Returns the figures of several sources together; None if there is no source or a source was not measured."""
+        """Joins the word statistics of several sources; None if there is no source or a source was not measured."""
         known = [asdict(part) if isinstance(part, Legibility) else part for part in parts]
         if not known or None in known:
             return None
@@ -96,7 +96,7 @@ class Legibility:
         return cls.of(sums)
 
     def faults(self) -> list[str]:
-        """Returns a warning with advice for each figure that is beyond its limit."""
+        """Returns a warning with advice if too many words are unknown or are split into too many tokens."""
         if self.words < FEWEST_WORDS:
             return []
         found = []
@@ -120,7 +120,7 @@ class Legibility:
 
 
 def read_legibility(metrics: Mapping[str, Any]) -> Legibility | None:
-    """Reads the figures from the metrics of a prepared corpus; None if an older version prepared it."""
+    """Reads the word statistics from the metrics of a prepared corpus; None if an older version prepared it."""
     figures = metrics.get("legibility")
     return Legibility(**figures) if figures else None
 

@@ -1,6 +1,6 @@
-"""Stage `prepare`: turns the parts of a manifest into token shards, in the manifest's order, with Ray Data.
+"""Stage `prepare`: turns the files of a manifest into token shards, in the manifest's order, with Ray Data.
 
-Reading tasks cut parts into chunks of some megabytes of text. Tokenizing tasks turn each chunk into one shard, named by
+Reading tasks cut files into chunks of some megabytes of text. Tokenizing tasks turn each chunk into one shard, named by
 its position. Memory holds only a few chunks, however large the corpus is, and the shards do not depend on the number of
 workers.
 """
@@ -53,7 +53,7 @@ class Shared:
     reference: Any
 
     def fetch(self) -> Any:
-        """Returns the check, which has a method `many`. Call `fetch` once per item, because it takes time."""
+        """Returns the check, which has a method `many`. Call `fetch` once per Ray task, because it takes time."""
         return ray.get(self.reference)
 
 
@@ -66,7 +66,8 @@ def screen_of(
         corpus: configuration that names the evaluation sets and says whether dropped documents are written.
         folder: folder of the stage.
         duplicates: file of stage `dedup` with the duplicates of this source.
-        measured: folders of prepared corpora whose measured documents are left out.
+        measured: folders of prepared corpora whose held-out documents must not be trained on. Documents of the source
+            with the same normalised text are dropped.
 
     Raises:
         DataError: an evaluation set or a measured corpus cannot be read, or a set is empty.
@@ -91,13 +92,14 @@ def prepare(
     """Reads, cleans and tokenizes a corpus, and writes its shards into `folder`.
 
     Args:
-        manifest: the parts of the corpus.
-        corpus: settings for reading and cleaning the parts.
+        manifest: the files of the corpus, or its dataset or packages.
+        corpus: settings for reading and cleaning the corpus.
         pretrained: model whose tokenizer is used.
         folder: folder of the stage. Its content is deleted first.
         form: requirements of the objective besides tokens.
         duplicates: file of stage `dedup` with the documents of this source to leave out.
-        measured: folders of prepared corpora whose measured documents are left out. Normalised texts are compared.
+        measured: folders of prepared corpora whose held-out documents must not be trained on. Documents of this corpus
+            with the same normalised text are dropped.
 
     Returns:
         Metrics: numbers of training and held-out documents and tokens; numbers of dropped, changed and bad records by
@@ -161,13 +163,13 @@ def _piece(chunk: EncodedChunk) -> Piece:
 
 
 def batch_of(item: dict[str, Any]) -> dict[str, Any]:
-    """Returns an item in the form in which Ray Data passes it to `Read`."""
+    """Returns an item (the part of a corpus that one task reads) in the form in which Ray Data passes it to `Read`."""
     return {name: np.array([value]) for name, value in item.items()}
 
 
 @dataclass(frozen=True)
 class Read:
-    """The Ray Data task that reads an item and cuts it into chunks of clean text."""
+    """The Ray Data task that reads an item, its part of the corpus, and cuts it into chunks of clean text."""
 
     corpus: CorpusConfig
     chunk_characters: int
@@ -175,7 +177,7 @@ class Read:
     screen: Screen = PASS
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
-        """Yields a table of one row for each chunk. In the last table, column `tally` has the counts of the item."""
+        """Yields a table of one row for each chunk. In the last table, column `tally` has the `Tally` of the item."""
         item, tally = int(batch["item"][0]), Tally()
         texts: list[str] = []
         characters = chunk = 0

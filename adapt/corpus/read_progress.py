@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 class Piece(NamedTuple):
-    """Counts of a part of an item that has been read."""
+    """Numbers of documents and bytes that were read in one step from an item (part of a corpus that one task reads)."""
 
     item: int
     documents: int
@@ -50,7 +50,7 @@ def text_sizes(chunk: pa.Table) -> np.ndarray:
 
 @dataclass
 class Pace:
-    """Progress of reading the items of a corpus.
+    """Progress of reading the items of a corpus. An item is a part of the corpus that one task reads.
 
     A piece does not say where in its item it ends. The position is estimated from the amount of text: an item is
     expected to have as much text per unit of size as the finished items. Before the first item is finished, a byte of a
@@ -74,7 +74,7 @@ class Pace:
 
     @classmethod
     def of(cls, items: Sequence[Mapping[str, Any]], manifest: Manifest, corpus: CorpusConfig) -> "Pace":
-        """Starts the progress of the items of a manifest (see `adapt.corpus.files.sources.numbered_items`)."""
+        """Returns the progress before `items` are read (see `adapt.corpus.files.sources.numbered_items`)."""
         slices = [json.loads(item["sources"]) for item in items]
         if corpus.source != "files":
             return cls([len(item) for item in slices], None)
@@ -90,7 +90,7 @@ class Pace:
         return sum(self.sizes) if self.expected else 0
 
     def add(self, piece: Piece) -> None:
-        """Adds the counts of a piece that was read, and estimates anew how much has been read."""
+        """Adds the documents and bytes of a piece that was read, and estimates anew how much has been read."""
         self.documents += piece.documents
         self.text_bytes += piece.text_bytes
         self._begun[piece.item] += piece.text_bytes

@@ -1,7 +1,8 @@
 """Decides which documents enter a corpus, and counts the documents that are left out, by reason.
 
-A record must pass the blocks of `corpus.cleaning`, the check for evaluation texts, the check for measured texts, and
-the list of duplicates. `Screen` holds these checks for a source and creates a `Sieve` for each item of the source.
+A record must pass the blocks of `corpus.cleaning`, the check for evaluation texts, the check for held-out texts, and
+the list of duplicates. `Screen` holds these checks for a source. It creates a `Sieve`, the checks for one item of the
+source. An item is a part of a corpus that one task reads.
 
 `item_texts` gives each document an id, by which it can be found again. An id is an int64: the number of the item times
 2^32, plus the number of the record in the item, both from 0. Items depend only on the manifest
@@ -143,14 +144,17 @@ stage `dedup`."""
 
 @dataclass(frozen=True)
 class Sieve:
-    """The checks that the documents of an item must pass besides the blocks of `corpus.cleaning`."""
+    """The checks that the documents of an item must pass besides the blocks of `corpus.cleaning`.
+
+    An item is a part of a corpus that one task reads.
+    """
 
     contaminated: Check | None = None
     """Check that finds texts of evaluation sets; None if there is no evaluation set. The check is applied to the
     original texts, and again to texts that blocks changed."""
     measured: Check | None = None
-    """Check that finds texts that are measured; None if no text is measured. The check is applied after all blocks, to
-    the texts that would be trained on."""
+    """Check that finds texts on which losses are measured; None if there are none. The check is applied after all
+    blocks, to the texts that would be trained on."""
     duplicates: Mapping[int, Drop] = field(default_factory=dict)
     """Reasons of stage `dedup` to drop documents, keyed by ordinal. The ordinal of a document is its number, from 0,
     among the documents of the item that pass all blocks and the check for evaluation texts."""
@@ -392,7 +396,7 @@ class Screen:
     """File of stage `dedup` for this source: an Arrow table of `item`, `ordinal` and `reason`, sorted. None if
     duplicates are kept."""
     measured: CheckHolder | None = None
-    """Access to the check for texts that are measured; None if no text is measured."""
+    """Access to the check for texts on which losses are measured; None if there are none."""
     rejects: Path | None = None
     """Folder for dropped documents, which are written as jsonl.gz with `reason`, `source`, `record` and `text`. None if
     dropped documents are not written."""
@@ -401,7 +405,10 @@ class Screen:
 
     @contextmanager
     def of(self, item: int) -> Iterator[Sieve]:
-        """Yields the sieve for the documents of an item."""
+        """Yields the checks for the documents of one item, the part of a corpus that one task reads.
+
+        Dropped documents are written to the item's own file in `rejects`, if set.
+        """
         with _rejects(self.rejects, item) as reject:
             yield Sieve(_fetched(self.contaminated), _fetched(self.measured), _ordinals(self.duplicates, item), reject)
 
@@ -415,7 +422,7 @@ def local_screen(corpus: CorpusConfig, measured: Measured | None = None, duplica
 
     Args:
         corpus: configuration that names the evaluation sets (`corpus.decontaminate`), which are read here.
-        measured: keys of measured documents, which are dropped; None to drop no measured documents.
+        measured: keys of held-out documents, which must not be trained on and are dropped; None to drop none.
         duplicates: file of stage `dedup` with the duplicates of this source; None to keep duplicates.
 
     Raises:

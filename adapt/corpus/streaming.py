@@ -175,7 +175,7 @@ class Online:
             cut: settings by which the tokens are cut into batches.
             folder: folder of the stage.
             duplicates: file of stage `dedup` with the documents to leave out.
-            measured: folders of prepared corpora whose measured documents are left out.
+            measured: folders of prepared corpora whose held-out documents must not be trained on.
         """
         items = tuple(numbered_items(manifest, corpus))
         read = Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen_of(corpus, folder, duplicates, measured))

@@ -25,17 +25,17 @@ EMBEDDED_CHARACTERS = 1_000_000
 
 
 class ReadChunks(Protocol):
-    """A function that reads an item in a task and yields the item's chunks, as tables of one row (`chunk_table`)."""
+    """A function that yields an item (texts that one task reads) in chunks, as tables of one row (`chunk_table`)."""
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
-        """Yields the chunks of an item."""
+        """Yields the chunks of the item that `batch` describes."""
 
 
 class TextSource(Protocol):
     """A source of texts with ids."""
 
     def items(self) -> list[dict[str, Any]]:
-        """Returns the items that tasks read, in order. An item's entry `item` is its number."""
+        """Returns the items, the parts that one task reads, in order. An item's entry `item` is its number."""
 
     def reader(self, folder: Path) -> ReadChunks:
         """Returns the function that reads an item. `folder` is the folder of the stage."""
@@ -44,7 +44,7 @@ class TextSource(Protocol):
         """Returns the sizes of the items, to show reading progress."""
 
     def check(self, tally: Tally) -> None:
-        """Checks the counts of all records that were read.
+        """Checks the numbers of kept, dropped and unreadable records.
 
         Raises:
             DataError: too many records cannot be read, or none is left.
@@ -58,14 +58,14 @@ class PoolSource:
     manifest: Manifest
     corpus: CorpusConfig
     measured: tuple[Path, ...] = ()
-    """Folders of prepared corpora whose measured (held-out) documents are excluded."""
+    """Folders of prepared corpora whose held-out documents are excluded, because losses are measured on them."""
 
     def items(self) -> list[dict[str, Any]]:
-        """Returns the items of the pool. An item is a range of a file, and has a limited size."""
+        """Returns the items of the pool, the parts that one task reads. An item is a file range of limited size."""
         return numbered_items(self.manifest, self.corpus)
 
     def reader(self, folder: Path) -> ReadChunks:
-        """Returns the function that reads an item and cleans its texts as stage `prepare` does."""
+        """Returns the function that reads an item (a file range) and cleans its texts as stage `prepare` does."""
         from adapt.corpus.prepare_corpus import screen_of  # loads Ray
 
         screen = screen_of(self.corpus, folder, measured=self.measured)
@@ -92,7 +92,7 @@ class LinesSource:
     file: Path
 
     def items(self) -> list[dict[str, Any]]:
-        """Returns the file as a single item."""
+        """Returns the file as a single item, so that one task reads it."""
         return [{"item": 0, "sources": str(self.file)}]
 
     def reader(self, folder: Path) -> ReadChunks:
@@ -109,13 +109,13 @@ class LinesSource:
 
 @dataclass(frozen=True)
 class ReadPool:
-    """Reads and cleans an item of a pool."""
+    """Reads and cleans an item of a pool (the part that one task reads), without the documents held out of training."""
 
     corpus: CorpusConfig
     screen: Screen = PASS
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
-        """Yields the item's chunks; the last one contains the item's counts."""
+        """Yields the item's chunks. The last chunk has the item's numbers of kept, dropped and unreadable records."""
         item, tally = int(batch["item"][0]), Tally()
         with self.screen.of(item) as sieve:
             texts = item_texts(item, str(batch["sources"][0]), self.corpus, tally, sieve)
@@ -126,10 +126,10 @@ class ReadPool:
 
 
 def total_of(tallies: Iterable[tuple[int, str]]) -> Tally:
-    """Adds up the counts of all items. If items have too many examples of dropped records, the first items' are kept.
+    """Adds up the numbers of kept, dropped and unreadable records of all items (parts that one task reads).
 
     Args:
-      tallies: for each item, its number and its counts as JSON (argument `tally` of `chunk_table`).
+      tallies: for each item, its number and its tally as JSON (argument `tally` of `chunk_table`).
     """
     total = Tally()
     for _, counts in sorted(tallies):
@@ -176,10 +176,11 @@ def chunk_table(item: int, chunk: int, texts: Sequence[tuple[int, str]], tally: 
     """Returns a chunk as a table of one row.
 
     Args:
-        item: number of the item.
+        item: number of the item, the part of the texts that one task reads.
         chunk: number of the chunk within the item.
         texts: ids and texts of the chunk.
-        tally: counts of the item (`adapt.corpus.screening.Tally`) as JSON if the chunk is the item's last one; else "".
+        tally: numbers of the item's kept, dropped and unreadable records (`adapt.corpus.screening.Tally`) as JSON if
+            the chunk is the item's last one; else "".
     """
     return pa.table(
         {

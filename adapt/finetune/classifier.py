@@ -45,7 +45,7 @@ class Classifier(nn.Module):
         self.pooling = pooling
 
     def forward(self, batch: ExampleBatch) -> Tensor:
-        """Computes the logits of the batch's U units, [U, classes]."""
+        """Computes the logits of the batch's U examples or labelled tokens, [U, classes]."""
         states = last_hidden_state(self.encoder, batch.packed, batch.segments)
         logits: Tensor = self.head(unit_states(states, batch, self.pooling))
         return logits
@@ -60,14 +60,14 @@ def new_classifier(
 
 
 def unit_states(states: Tensor, batch: ExampleBatch, pooling: str) -> Tensor:
-    """Selects or pools the states of all tokens [N, H] and returns the states of the U units [U, H]."""
+    """Selects or pools the states of all tokens [N, H]. Returns one state per example or labelled token, [U, H]."""
     if batch.places is not None:
         return states[batch.places]
     return document_states(states, batch.packed, pooling)[: len(batch.targets)]
 
 
 def layer_states(encoder: PreTrainedModel, batch: ExampleBatch, pooling: str) -> Tensor:
-    """Returns the states of the units in all layers, [U, layers + 1, H]. The first layer is the embeddings."""
+    """Returns the states of the U examples or labelled tokens in the embeddings and all layers, [U, layers + 1, H]."""
     by_layer = hidden_states(encoder, batch.packed, batch.segments)
     return torch.stack([unit_states(states, batch, pooling) for states in by_layer], 1)
 
@@ -142,7 +142,7 @@ class MixedHead(nn.Module):
 
 
 class TaskLoss:
-    """Computes the mean loss of the units of a batch [nats].
+    """Computes the mean loss of the U units of a batch [nats]. A unit is an example or a labelled token.
 
     Args:
         kind: kind of the task. The loss of `multi_label` is the binary cross entropy per class, else the cross entropy.
@@ -163,7 +163,10 @@ class TaskLoss:
         return cross_entropy(logits, targets, self.weights)
 
     def masses(self, examples: Examples) -> np.ndarray:
-        """Returns the weight of each example in a mean of losses: the sum of its units' class weights, float64 [E]."""
+        """Returns the weight of each example in a mean of losses, float64 [E].
+
+        It is the sum of the class weights of the example or, for tasks of kind `tokens`, of its labelled tokens.
+        """
         if self.multi_label or self.weights is None:
             return examples.units.astype(float)
         counts, weights = examples.targets != IGNORED, self.weights.cpu().double().numpy()

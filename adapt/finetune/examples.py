@@ -78,7 +78,7 @@ class Examples:
 
     @property
     def units(self) -> np.ndarray:
-        """The number of units of each example: int64 [E]."""
+        """Number of predictions (units) per example, int64 [E]: 1, or for `tokens` the number of labelled tokens."""
         if not self.by_token:
             return np.ones(len(self), np.int64)
         labelled = np.concatenate(([0], (self.targets != IGNORED).cumsum()))
@@ -221,11 +221,16 @@ class Problem:
         return self.score("test", answer)
 
     def score(self, name: str, probabilities: np.ndarray) -> float:
-        """Returns the score of a split in the task's metric, given the probabilities of its units, [U, classes]."""
+        """Returns the score of a split in the task's metric.
+
+        Args:
+            name: name of the split.
+            probabilities: class probabilities of its U examples (for `tokens`: labelled tokens), [U, classes].
+        """
         return float(metric_of(self.facts, self.splits[name].labels, self.predicted(name, probabilities)))
 
     def predicted(self, name: str, probabilities: np.ndarray) -> Any:
-        """Returns the predicted classes in the form of the split's labels, given the units' probabilities."""
+        """Returns the predicted classes in the form of the split's labels, given the same probabilities as `score`."""
         return predictions(self.facts, self.by_example(name, probabilities))
 
     def by_example(self, name: str, probabilities: np.ndarray) -> Any:
@@ -247,7 +252,7 @@ class Problem:
         return by_label
 
     def degenerate(self, name: str, probabilities: np.ndarray) -> bool:
-        """Whether all units have the same predicted class."""
+        """Whether the same class is predicted for all examples (for `tokens`: labelled tokens)."""
         answers = probabilities >= THRESHOLD if self.facts.kind == "multi_label" else probabilities.argmax(-1)[:, None]
         return len(np.unique(answers, axis=0)) == 1
 
@@ -310,6 +315,8 @@ PASS_TOKENS = 8192
 @torch.inference_mode()
 def in_passes(function: Callable[[ExampleBatch], Tensor], examples: Examples, device: torch.device) -> Tensor:
     """Applies a function to all examples in batches, and returns its values per unit, [U, ...], on the CPU.
+
+    A unit gets one prediction: an example or, for `tokens`, a labelled token.
 
     Args:
         function: maps a batch to values of its units, [units, ...].

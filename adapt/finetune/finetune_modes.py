@@ -46,7 +46,8 @@ class Learned:
     """The result of a training in any mode."""
 
     predict: Callable[[str], np.ndarray]
-    """Function that computes the probabilities of a split's units, given the split's name: float32 [U, classes]."""
+    """Function that computes the class probabilities of the examples (for `tokens`: labelled tokens) of a split, given
+    the split's name: float32 [U, classes]."""
     history: History
     trained_parameters: int
     classifier: Classifier | None = None
@@ -87,7 +88,7 @@ class Tuning:
         return self._loss(logits, batch.targets)
 
     def predict(self, name: str) -> np.ndarray:
-        """Returns the probabilities of the units of a split, float32 [U, classes]."""
+        """Returns the class probabilities of the examples or labelled tokens of a split, float32 [U, classes]."""
         with self.place.autocast():
             return in_passes(self._probabilities, self.problem.examples[name], self.place.device).numpy()
 
@@ -188,7 +189,9 @@ def extract_features(
 def probe(
     encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetuneDevice
 ) -> Learned:
-    """Trains a linear layer on a learned mix of the units' states in all layers, with the training loop of `fine_tune`.
+    """Trains a linear layer on a learned mix of the states in all layers, with the training loop of `fine_tune`.
+
+    The states are those of the units, which are examples or labelled tokens.
 
     Raises:
         TrainingError: the loss is not finite.
@@ -221,7 +224,7 @@ def probe(
 def _computed(
     encoder: PreTrainedModel, problem: Problem, place: FinetuneDevice, function: Callable[[ExampleBatch], Tensor]
 ) -> dict[str, Tensor]:
-    """Computes `function` for the units of every split. Returns its values on the CPU, [U, ...], keyed by split."""
+    """Computes `function` for all examples or labelled tokens of every split; returns values by split, on the CPU."""
     nn.Module.to(encoder, place.device).eval()
     with place.autocast():
         return {name: in_passes(function, examples, place.device) for name, examples in problem.examples.items()}

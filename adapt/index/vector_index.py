@@ -23,12 +23,12 @@ QUERIES_AT_ONCE = 2048
 
 @dataclass(frozen=True)
 class VectorIndex:
-    """An opened index, or some of its parts, searched in this process."""
+    """An opened index, or some of its parts (at most 2^20 vectors each), searched in this process."""
 
     folder: Path
     facts: IndexFacts
     numbers: tuple[int, ...]
-    """Numbers of the parts that are searched."""
+    """Numbers of the parts of the index that are searched."""
     proposers: tuple[Proposer, ...]
     """Objects that propose candidates, one per searched part. Empty if a search compares all vectors."""
     only: np.ndarray | None = None

@@ -93,9 +93,10 @@ def replayed_text(
 
     Args:
         context: context of the job.
-        general: the measured general text, or None.
+        general: the general text on which losses are measured, or None.
         unseen: texts that the replayed text must not contain.
-        measured: all measured text, which is left out of the replayed text. None means that only `general` is measured.
+        measured: all texts on which losses are measured. Their held-out documents are left out of the replayed text.
+            None means that losses are measured on `general` only.
     """
     if not context.config.mixture.replay_paths:
         return None
@@ -113,9 +114,9 @@ def additional_text(
     general: Prepare | None,
     unseen: TaskTexts | None,
 ) -> Prepare:
-    """Prepares additional text to train on, without the measured text.
+    """Prepares additional text to train on, without the held-out documents of the texts in `measured`.
 
-    Near copies of the measured general text are left out too if `corpus.deduplicate` is `near`.
+    Near copies of the general text `general` are left out too if `corpus.deduplicate` is `near`.
     """
     apart = measured_general_files(context, general, replay=False)
     dedup = deduplicated(context, (files,), apart, unseen) if apart else None
@@ -127,7 +128,7 @@ def additional_text(
 def prepared_files(
     context: Context, files: Files, general: Prepare | None, dedup: Dedup | None = None, place: int = 0
 ) -> Prepare:
-    """Prepares one source to train on, without the measured general text."""
+    """Prepares one source to train on, without the general text on which losses are measured."""
     measured = (general,) if general else ()
     return Prepare(files.listing.name, files, context.tokens, context.config, dedup, place, measured=measured)
 
@@ -135,8 +136,8 @@ def prepared_files(
 def measured_general_files(context: Context, general: Prepare | None, replay: bool = True) -> tuple[Files, ...]:
     """Lists the files of general text whose near copies a corpus must not contain.
 
-    These are the files of the measured text and, if `replay` is true, of the replayed text. The list is empty unless
-    `corpus.deduplicate` is `near`.
+    The list has the files of the text on which losses are measured and, if `replay` is true, of the replayed text. It
+    is empty unless `corpus.deduplicate` is `near`.
     """
     config = context.config
     if config.corpus.deduplicate != "near":

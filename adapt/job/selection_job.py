@@ -48,7 +48,7 @@ def vector_stages(
         pool: files to select documents from.
         target: text that documents should resemble.
         unseen: texts that must not be selected, and therefore get no vectors.
-        measured: measured text, which must not be selected either.
+        measured: texts on which losses are measured. Their held-out documents must not be selected either.
 
     Raises:
         ConfigError: the embedder does not exist, or an option is wrong.
@@ -192,7 +192,7 @@ def selected_text(
     Args:
         context: context of the job.
         chosen: the selection of documents.
-        measured: measured text, which is left out.
+        measured: texts on which losses are measured. Their held-out documents are left out.
         unseen: texts that are left out, even if another task's selection contains them.
     """
     return PrepareTexts.of(context, chosen, context.config.corpus.heldout_fraction, measured, unseen, True)

@@ -107,7 +107,7 @@ def _check_replay(config: Config) -> None:
 def domain_texts(context: Context, order: Sequence[str], general: Prepare | None) -> dict[str, Prepare]:
     """Prepares the text of each domain separately, so that a domain does not change the training text of other domains.
 
-    Measured text is an exception, because no domain trains on text that is measured for another domain. A document that
+    Held-out text is an exception, because no domain trains on text that is held out of another domain. A document that
     occurs in several domains is held out of all or none of them. If near copies are removed and two domains have copies
     of a document, the domain that is configured later drops its copy.
 

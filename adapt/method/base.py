@@ -256,7 +256,7 @@ class Method:
         """Runs after the optimizer's step, for example to read the new weights (`TrainingEngine.parts`)."""
 
     def report(self) -> dict[str, float]:
-        """Returns figures about the steps since the last call, for the training's log."""
+        """Returns measurements of the steps since the last call, keyed by name, for the training's log."""
         return {}
 
     def state(self) -> dict[str, Any]:

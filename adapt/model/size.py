@@ -94,7 +94,7 @@ class ModelSize:
         )
 
     def with_matrices(self, added: float) -> ModelSize:
-        """Returns the size with more elements in matrices of the layers. These are not part of the checkpoint."""
+        """Returns the size with `added` more elements in matrices of the layers, which the checkpoint does not hold."""
         return replace(self, layer_parameters=self.layer_parameters + round(added))
 
     def first_layers(self, count: int) -> ModelSize:

@@ -213,11 +213,11 @@ class Objective(ABC):
         return corrupted.positions
 
     def report(self) -> dict[str, float]:
-        """Returns figures about this rank's part of the steps since the last call, for the training's log."""
+        """Returns measurements of this rank's part of the steps since the last call, for the training's log."""
         return {}
 
     def figures(self) -> dict[str, float]:
-        """Returns figures in addition to the loss, by name, over all rows in `losses` since the last call."""
+        """Returns measurements other than the loss, by name, over all rows in `losses` since the last call."""
         return {}
 
 

@@ -39,7 +39,7 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
     def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         super().__init__(config, tokenizer, seed)
         self._seen: list[tuple[np.ndarray, np.ndarray]] = []
-        self._losses: list[Tensor] = []  # per micro-batch since the last report: both summed losses
+        self._losses: list[Tensor] = []  # summed losses of generator and discriminator, per micro-batch
         self._counts = np.zeros(2)  # number of masked tokens and of all tokens in these losses
 
     def corrupt(self, batch: Batch) -> Corrupted:

@@ -45,7 +45,7 @@ class WordWeights:
 
     @classmethod
     def of(cls, domain: Counts, general: Counts) -> WordWeights:
-        """Computes the weights from the counts of both texts."""
+        """Computes the weights from the numbers of occurrences of words in the domain and in general text."""
         frequent = domain.counts >= FEWEST
         hashes, counts = domain.hashes[frequent], domain.counts[frequent]
         elsewhere = general.of(hashes)
@@ -87,7 +87,7 @@ class Counts:
 
     @classmethod
     def empty(cls) -> Counts:
-        """Returns the counts of an empty text."""
+        """Returns the word counts of an empty text."""
         return cls(np.zeros(0, np.uint64), np.zeros(0, np.int64), 0)
 
     def of(self, hashes: np.ndarray) -> np.ndarray:

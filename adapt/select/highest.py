@@ -1,8 +1,9 @@
 """Finds the documents with the highest scores in one pass over a pool, and holds only these documents in memory.
 
-A process discards a document if better documents of the same item already reach the limits on held texts (`Room`), or
-if the document is worse than the worst one that was held when the item was started. The result does not depend on which
-process reads which item, and few documents of a large pool are sent between processes.
+A process reads one item (part of the pool) at a time. It discards a document if better documents of the item already
+reach the limits on held texts (`Room`), or if the document is worse than the worst one that was held when the item was
+started. The result does not depend on which process reads which item, and few documents of a large pool are sent
+between processes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +37,7 @@ class Ranked(NamedTuple):
 
 @dataclass
 class Best:
-    """The best documents so far. Only as many as needed to reach the limits of `room` are held."""
+    """The best documents so far. Only as many as needed to reach the limits in `room` are held in memory."""
 
     room: Room
     floor: Ranked | None = None
@@ -46,7 +47,7 @@ class Best:
     """Held documents as a heap, with the worst document first."""
     characters: int = 0
     is_all: bool = True
-    """Whether no permitted document was discarded."""
+    """Whether no document that may be selected was discarded."""
 
     @property
     def worst(self) -> Ranked | None:
@@ -76,7 +77,7 @@ class Best:
             self.is_all = False
 
     def merge(self, other: "Best") -> None:
-        """Adds the best documents of another part of the pool."""
+        """Adds the best documents that were found in another part of the pool."""
         for entry in other.held:
             self.add(entry)
         self.is_all = self.is_all and other.is_all
@@ -109,7 +110,7 @@ def best(
 
 
 def permitted_ids(selection: Selection, pool: DocumentPool, target: Sequence[str]) -> np.ndarray:
-    """Returns the ids of all permitted documents, int64, in order. No texts are kept in memory.
+    """Returns the ids of all documents that the selection permits, int64, in order. No texts are kept in memory.
 
     Raises:
         DataError: a score is not a number.
@@ -120,7 +121,10 @@ def permitted_ids(selection: Selection, pool: DocumentPool, target: Sequence[str
 
 @dataclass(frozen=True)
 class FindBest:
-    """Finds the best documents of an item. The hint is the worst document that was held when the item was started."""
+    """Finds the best documents of an item, the part of the pool that one process reads.
+
+    The hint is the worst document that was held when the item was started.
+    """
 
     selection: Selection
     target: Sequence[str]
@@ -144,13 +148,13 @@ class FindBest:
 
 @dataclass(frozen=True)
 class FindPermitted:
-    """Finds all permitted documents of an item."""
+    """Finds all documents of an item (the part of the pool that one process reads) that may be selected."""
 
     selection: Selection
     target: Sequence[str]
 
     def __call__(self, documents: "Iterator[Document]", hint: None) -> Iterator[np.ndarray]:
-        """Yields the ids of the permitted documents."""
+        """Yields the ids of the documents that may be selected."""
         scores = scored(self.selection, documents, self.target)
         yield np.fromiter((document.id for _, document in scores), np.int64)
 
@@ -158,7 +162,7 @@ class FindPermitted:
 def scored(
     selection: Selection, documents: "Iterable[Document]", target: Iterable[str]
 ) -> "Iterator[tuple[float, Document]]":
-    """Yields each permitted document with its score.
+    """Yields each document that may be selected, with its score. The score of other documents is -inf.
 
     Raises:
         DataError: a score is not a number, or there are more or fewer scores than documents.

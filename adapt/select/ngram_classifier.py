@@ -125,7 +125,7 @@ class ByClassifier(Selection):
 
 
 class ScanResult(NamedTuple):
-    """Result of `ScanPool` for an item: the best documents, and whether each known gram occurs."""
+    """Result of `ScanPool` for a part of the pool: the best documents, and whether each gram of the target occurs."""
 
     best: Best
     occurs: np.ndarray
@@ -141,7 +141,7 @@ class ScanPool:
     ngram: int
 
     def __call__(self, documents: "Iterator[Document]", hint: Ranked | None) -> Iterator[ScanResult | None]:
-        """Yields the result at the end of an item. Before that, yields None now and then to report progress."""
+        """Yields the result after the last document. Before that, yields None now and then to report progress."""
         occurs = np.zeros(len(self.known.hashes), bool)
         find = FindBest(self.draw, (), self.room, as_it_is)
         for found in find(self._looked_at(documents, occurs), hint):

@@ -74,7 +74,7 @@ class Pool:
     cluster: "Cluster | None" = None
     """Cluster that reads the pool, unless the pool is small. None reads the pool in this process."""
     tally: Tally = field(default_factory=Tally)
-    """Counts of the records in the last pass."""
+    """Numbers of kept, dropped and unreadable records in the last pass."""
 
     def __iter__(self) -> Iterator[Document]:
         self.tally = Tally()
@@ -85,7 +85,7 @@ class Pool:
             self.tally.add(tally)
 
     def each(self, function: Callable[[Iterator[Document]], T], on_device: bool = False) -> Iterator[T]:
-        """Calls a function with the documents of each item, and yields the results in the order of the items.
+        """Calls a function with the documents of each item (file range), and yields the results in the items' order.
 
         Args:
             function: called in the processes that read. It and its results must be picklable.
@@ -101,7 +101,7 @@ class Pool:
         on_device: bool = False,
         purpose: str = "scoring the pool",
     ) -> Iterator[T]:
-        """Yields the results of `look` for each item, in order, and shows progress.
+        """Yields the results of `look` for each item (file range), in order, and shows progress.
 
         Args:
             look: called with the documents of an item; see `each`.
@@ -187,18 +187,18 @@ class Pool:
 
 
 class VisitProgress(NamedTuple):
-    """A report on the visit of an item: how much was read, and a result."""
+    """A report from a process that reads an item (file range) and inspects its documents."""
 
     piece: Piece
     seen: Any
     """Result of the inspection. None if there is no result yet."""
     tally: Tally | None
-    """Counts of the item's records, at its end. None before."""
+    """Numbers of the item's kept, dropped and unreadable records; None before the item is read to its end."""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """Calls a function once with all documents of an item."""
+    """Calls a function once with all documents of an item, the part of the pool that one process reads."""
 
     function: Callable[[Iterator[Document]], Any]
 
@@ -209,7 +209,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Visit:
-    """Reads an item and inspects its documents, in any process."""
+    """Reads an item (the part of the pool that one process reads) and inspects its documents, in any process."""
 
     corpus: CorpusConfig
     sieve: Sieve
@@ -226,7 +226,7 @@ class Visit:
 
 
 class _Read:
-    """The documents of an item, with counts of what was read."""
+    """The documents of an item (file range), with the numbers of documents and bytes that were read."""
 
     def __init__(self, visit: Visit, item: Item) -> None:
         self.tally = Tally()
@@ -242,19 +242,19 @@ class _Read:
                 yield Document(text, id)
 
     def piece(self, is_last: bool = False) -> Piece:
-        """Returns what was read since the last call."""
+        """Returns the numbers of documents and bytes that were read since the last call."""
         read = Piece(self._item.number, self._documents, self._bytes, is_last)
         self._documents = self._bytes = 0
         return read
 
 
 GENERAL = "(general)"
-"""Name of the evaluation set that consists of measured text."""
+"""Name of the evaluation set that consists of held-out text."""
 
 
 @dataclass(frozen=True)
 class MeasuredText:
-    """A prepared corpus whose held-out text is measured."""
+    """A prepared corpus on whose held-out text losses are measured."""
 
     folder: Path
     """Folder in which stage `prepare` wrote the corpus."""

@@ -70,7 +70,7 @@ class Vectors:
 
 
 class Inspection(Protocol[Seen]):
-    """Interface of functions that inspect the documents of an item. Any process may call them."""
+    """Interface of functions that inspect the documents of one part of the pool. Any process may call them."""
 
     def __call__(self, documents: "Iterator[Document]", hint: Any) -> "Iterator[Seen | None]":
         """Yields results, and None now and then so that progress can be reported.
@@ -90,6 +90,8 @@ class DocumentPool(Protocol):
     def each(self, function: "Callable[[Iterator[Document]], T]", on_device: bool = False) -> "Iterator[T]":
         """Calls a function with the documents of each item, in parallel on the cluster. Yields the results in order.
 
+        An item is a part of the pool that one process reads.
+
         Args:
             function: called in the processes that read. It and its results must be picklable.
             on_device: whether the function needs a GPU, if the cluster has one. The process is then kept, with the
@@ -101,7 +103,7 @@ class DocumentPool(Protocol):
     ) -> "Iterator[T]":
         """Yields the results of an inspection for each item, in parallel on the cluster, and shows progress.
 
-        `hint` is called just before an item is read.
+        An item is a part of the pool that one process reads. `hint` is called just before an item is read.
         """
 
     def narrowed(self, ids: np.ndarray) -> "DocumentPool":
@@ -204,7 +206,8 @@ class Selection(ABC):
         """Yields a score for each document, in the same order; documents with higher scores are taken first.
 
         Args:
-            pool: consecutive documents, which are texts with an `id`. The method is called for each item.
+            pool: consecutive documents, which are texts with an `id`. The method is called for each part of the pool
+                that one process reads.
             target: texts that the selected documents should resemble.
         """
 

@@ -49,7 +49,7 @@ class SequenceResult(SequenceFigures):
     """Folder of each model, keyed by the domain that the model learned last. A joint model is keyed by the names of all
     domains."""
     overlap: Less[int | None]
-    """Number of measured documents that were also trained on, summed over all measurements. None if it is unknown."""
+    """Number of held-out documents that were also trained on, summed over all measured losses. None if unknown."""
 
     def models_made(self, record: Record) -> dict[str, Path]:
         """Returns the folder of the last model, keyed by an empty name."""
@@ -229,7 +229,7 @@ class Sequence(Stage[SequenceResult]):
         }
 
     def _overlap(self, done: Done) -> int | None:
-        """Returns the number of measured documents that were trained on, over all measurements. None means unknown."""
+        """Returns the number of held-out documents that were trained on, over all measured losses; None if unknown."""
         overlaps: list[int | None] = []
         for step in self.steps:
             if step.export:

@@ -195,7 +195,7 @@ def loss_matrix(order: Sequence[str], before: Mapping[str, Evaluate], steps: Seq
 
 
 def _documents(done: Done, before: Mapping[str, Evaluate], name: str) -> int:
-    """Returns the number of measured documents of a domain or of general text."""
+    """Returns the number of held-out documents of a domain or of general text on which losses were measured."""
     evaluation, text = (before[name], "domain") if name in before else (next(iter(before.values())), GENERAL)
     texts = done[evaluation].result.texts
     return texts[text].documents if text in texts else 0

@@ -85,7 +85,7 @@ class Trial(Stage[TrialMeasured]):
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[TrialMeasured]:
-        """Reads the trial's figures from the records of its stages."""
+        """Reads the trial's scores and losses from the records of its stages."""
         figures = numbers_of(done[self.final].result)
         taught = {task: [done[run].result for run in runs] for task, runs in self.runs.items()}
         if taught:
@@ -196,15 +196,15 @@ def over_seeds(values: Sequence[float]) -> Estimate:
 
 
 def figures_of(trial: Trial) -> set[str]:
-    """Returns the names of the figures that a trial may report, as the type of the job's result declares them."""
+    """Returns the names of the scores and losses that a trial may report, as the type of the job's result declares."""
     return {*better_directions(trial.final.result_type())} | ({DEV_SCORE} if trial.runs else set())
 
 
 def is_lower_better(objective: str, result: type[Any] = SequenceResult) -> bool:
-    """Whether lower values of a figure are better, as the figure's field in the type of the result declares.
+    """Whether lower values of an objective are better, as its field in the type of the result declares.
 
     Args:
-        objective: the name of the figure.
+        objective: name of a score or loss.
         result: the type of the result of the searched job.
     """
     return better_directions(result).get(objective) == -1

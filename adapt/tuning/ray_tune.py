@@ -53,15 +53,15 @@ class Board:
     values: list[Values] = field(default_factory=lambda: [{}])
     """Values of each trial. The entry of trial 0, the unchanged configuration, is empty."""
     heard: dict[Asked, Answer] = field(default_factory=dict)
-    """Results of finished turns, keyed by trial and turn."""
+    """Results keyed by trial and turn. A turn is a part of a trial, after which the trial is measured."""
     answers: dict[int, Answer] = field(default_factory=dict)
-    """Results of finished trials after their last turn, keyed by trial number."""
+    """Last results of finished trials, keyed by trial number."""
     is_over: bool = False
     """Whether an error has ended the search, so that no more trials are proposed."""
 
     @property
     def turns(self) -> int:
-        """Number of turns of a trial."""
+        """Number of times that a trial is measured, which is 1 without a scheduler."""
         return len(self.lengths)
 
     def next(self) -> int | None:
@@ -129,8 +129,8 @@ def dispatch(
         board: proposals and results of the trials.
         at_once: largest number of trials that run at the same time.
         scheduler: scheduler of Ray Tune; None if every trial runs to its end.
-        begin: called when a turn begins.
-        look: called repeatedly; returns the turns that have ended since the last call.
+        begin: called when a turn (a part of a trial, after which the trial is measured) begins.
+        look: called repeatedly; returns the results of the turns that have ended since the last call.
 
     Raises:
         AdaptError: an error of `begin` or `look`; or a machine ran out of memory and Ray killed the waiting processes.
@@ -163,9 +163,9 @@ def dispatch(
 
 
 def _leftover(board: Board, begin: Callable[[Asked], None], look: Callable[[], Mapping[Asked, Answer]]) -> None:
-    """Runs one turn of each trial whose waiting process died too often, and ends the trial.
+    """Runs the trials whose waiting processes died too often, each up to its first measurement, and ends them.
 
-    This is the first turn; for trial 0, it is the last turn, because trial 0 has no other.
+    Trial 0 runs to its end, because it is measured only there.
     """
     left = [number for number in range(len(board.values)) if number not in board.answers]
     first = {number: (number, 0 if number != AS_IT_IS else board.turns - 1) for number in left}
@@ -208,7 +208,7 @@ def _resources_to_wait() -> dict[str, float]:
 
 
 def _asks(config: dict[str, Any], mailbox: Any) -> None:
-    """Requests the result of each turn from the mailbox, and reports the result to Tune.
+    """Requests the result of each turn (a part of a trial) from the mailbox, and reports the result to Tune.
 
     To stop the trial early, Tune ends this process after a report.
     """
@@ -252,7 +252,7 @@ class _Mailbox:
 
 
 class _InOrder(Searcher):
-    """The search algorithm that Tune calls. It returns the proposals of the board in order."""
+    """The search algorithm that Tune calls. It returns the trials that a `Board` proposes, in order."""
 
     def __init__(self, board: Board) -> None:
         super().__init__(metric=board.objectives[0], mode="max")
@@ -264,7 +264,7 @@ class _InOrder(Searcher):
         return {}  # leaves out the board, because Tune pickles this object and the board cannot leave this process
 
     def suggest(self, trial_id: str) -> Any:
-        """Returns the next trial's number, turns and lengths; None while the proposal must wait for results."""
+        """Returns the next trial's number, turns (see `Asked`) and lengths; None if it must wait for results."""
         try:
             number = self._board.next() if self._numbers else AS_IT_IS
         except StopIteration:
@@ -276,7 +276,7 @@ class _InOrder(Searcher):
         return {"number": number, "turns": turns if number != AS_IT_IS else turns[-1:], "lengths": self._board.lengths}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Records on the board that the trial has ended. The main thread has already stored its results there."""
+        """Records on the `Board` that the trial has ended. The main thread has already stored its results there."""
         self._board.end(self._numbers[trial_id])
 
     def save(self, checkpoint_path: str) -> None:

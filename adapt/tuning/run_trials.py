@@ -64,13 +64,13 @@ class Trials:
     values: dict[int, dict[str, Any]] = field(default_factory=dict)
     begun: dict[Asked, Trial] = field(default_factory=dict)
     rows: dict[Asked, TrialRow] = field(default_factory=dict)
-    """Results of finished turns, keyed by trial and turn."""
+    """Results keyed by trial and turn. A turn is a part of a trial, after which the trial is measured."""
     fewer: dict[int, dict[str, int]] = field(default_factory=dict)
     """For each trial whose device ran out of memory, its reduced micro-batches, keyed by field."""
     first_error: BaseException | None = None
 
     def begin(self, asked: Asked, values: Mapping[str, Any]) -> None:
-        """Schedules the stages of a turn. Does nothing if the turn has already begun."""
+        """Schedules the stages of a turn (a part of a trial). Does nothing if the turn has already begun."""
         if asked in self.begun or asked in self.rows:
             return
         self.values[asked[0]] = dict(values)
@@ -86,7 +86,10 @@ class Trials:
         return self.search.trial({**self.values[number], **self.fewer.get(number, {})}, turn)
 
     def _begin_smaller(self, asked: Asked, error: DeviceMemoryError) -> None:
-        """Restarts a turn with a smaller micro-batch. Keys do not depend on it, so finished stages are reused."""
+        """Restarts a turn (a part of a trial) with a smaller micro-batch.
+
+        Keys of stages do not depend on the micro-batch, so finished stages are reused.
+        """
         number = asked[0]
         smaller = with_fewer(self.search.configure(self.values[number]), error)
         log(f"trial {number}: {error.what}; it continues with {values_shown(smaller)}")
@@ -98,7 +101,7 @@ class Trials:
         add_stages(self.work, [self.begun[asked]], self.store)
 
     def look(self) -> dict[Asked, Answer]:
-        """Starts stages that are ready, and returns the results of all turns that have ended.
+        """Starts stages that are ready, and returns the results of all turns (parts of trials) that have ended.
 
         Raises:
             AdaptError: an error that all trials would have.
@@ -119,7 +122,7 @@ class Trials:
         return {asked: self._answer(row) for asked, row in self.rows.items()}
 
     def last(self) -> list[TrialRow]:
-        """Returns the result of the last turn of each trial, in the order of their numbers."""
+        """Returns the last result of each trial, in the order of the trials' numbers."""
         return [self._last(number) for number in sorted(self.values)]
 
     def _last(self, number: int) -> TrialRow:
@@ -232,7 +235,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
 
 
 def _line(row: TrialRow, objectives: list[str]) -> str:
-    """Returns the log line for a turn that has ended."""
+    """Returns the log line for a result of a trial, at its end or at an earlier measurement."""
     values = values_shown(row.values) + (f"; {row.steps} steps" if row.steps else "")
     if not row.figures:
         return f"trial {row.number}: failed: {row.error} ({values})"

@@ -75,7 +75,7 @@ def _check_going_on(search: "Search", space: Space) -> None:
 
 
 def check_fields(space: Space, place: str, configure: Configure, trial: Callable[[Config], Trial]) -> None:
-    """Refuses unknown fields, invalid values, and fields that do not affect the measured figures.
+    """Refuses unknown fields, invalid values, and fields that do not affect the measured scores and losses.
 
     Args:
         space: the domains of the searched fields.

@@ -49,13 +49,13 @@ class TrialRow:
     key: str
     """Key of the trial's stage; empty if the values contradict each other, so that the trial has no stage."""
     figures: dict[str, Estimate]
-    """Measured figures, keyed by name; empty if the trial failed. Trials use dev as their test split."""
+    """Scores and losses of the trial, keyed by name; empty if it failed. Trials use dev as their test split."""
     error: str = ""
     """Error message if the trial failed; otherwise empty."""
     steps: int | None = None
     """Number of training steps after which the trial was last measured; None without a scheduler."""
     turns: dict[int, float] = field(default_factory=dict)
-    """Values of the first objective after each turn, keyed by number of training steps; empty without a scheduler."""
+    """Values of the first objective during the trial, keyed by number of training steps; empty without a scheduler."""
     fitting: dict[str, int] = field(default_factory=dict)
     """Micro-batches that were reduced after a device ran out of memory, keyed by field."""
 
@@ -143,11 +143,11 @@ SHOWN = 40
 
 
 def best_first(rows: Sequence[TrialRow], objective: str, way: str) -> list[TrialRow]:
-    """Returns the trials with results, ordered by number of steps (most first), then by a figure (best first).
+    """Returns the trials with results, ordered by number of steps (most first), then by an objective (best first).
 
     Args:
         rows: results of the trials.
-        objective: the figure by which the trials are ordered.
+        objective: name of the score or loss by which the trials are ordered.
         way: `min` or `max`, whichever is better.
     """
     sign = 1 if way == "min" else -1
@@ -195,7 +195,9 @@ class Search(Stage[Searched]):
         }
 
     def trial(self, values: Mapping[str, Any], turn: int = -1) -> Trial:
-        """Returns the trial with these values, up to the end of a turn (by default the last). Its test split is dev.
+        """Returns the trial with these values, up to the end of a turn. Its test split is dev.
+
+        A turn is a part of a trial, after which the trial is measured. The default is the last turn, the whole trial.
 
         Raises:
             AdaptError: the values contradict each other.

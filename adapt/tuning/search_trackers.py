@@ -51,10 +51,10 @@ class SearchTrackers:
         self._mlflow = SearchInMLflow(search, uri) if uri else None
 
     def note(self, row: TrialRow, trial: Trial | None) -> None:
-        """Logs a turn that has ended.
+        """Logs a result of a trial, at its end or at an earlier measurement.
 
         Args:
-            row: the result of the turn.
+            row: the result of the trial so far.
             trial: the stage of the trial; None if its values contradict each other.
         """
         trainings = _trainings(self._search, trial)
@@ -126,7 +126,7 @@ class SearchInMLflow:
         self._run = self._run_of(search.key[:DIGITS], search.config.name, _told(told), {"dontstop.key": search.key})
 
     def note(self, row: TrialRow, trainings: list[Train]) -> None:
-        """Logs a turn of a trial, and makes the runs of its trainings children of the trial's run."""
+        """Logs a result of a trial, and makes the runs of its trainings children of the trial's run."""
         name = f"{self._search.key[:DIGITS]}-{row.number}"
         run = self._run_of(name, f"trial {row.number}", _told(row.values), {"dontstop.key": row.key, PARENT: self._run})
         for figure, measured in row.figures.items():

@@ -19,12 +19,12 @@ LENGTHS = (STEPS, "training.max_tokens", "training.max_flops", "training.epochs"
 
 
 def lengths_of(tune: TuneConfig) -> list[int]:
-    """Returns, for each turn, the length of a trial up to the end of that turn, in units of the first turn."""
+    """Returns the length of a trial at each measurement, in multiples of the length at the first measurement."""
     return [tune.reduction**turn for turn in range(tune.turns)] if tune.scheduler != "none" else [1]
 
 
 def steps_after(config: Config, turn: int) -> int | None:
-    """Returns the number of training steps from the start of a trial to the end of a turn; None without a scheduler."""
+    """Returns the number of steps of a trial up to its measurement number `turn`, from 0; None without a scheduler."""
     if config.tune.scheduler == "none":
         return None
     assert config.training.max_steps
@@ -33,7 +33,7 @@ def steps_after(config: Config, turn: int) -> int | None:
 
 
 def check_turns(config: Config, fields: Iterable[str]) -> None:
-    """Checks that trainings can continue after each turn.
+    """Checks that trainings can continue after each measurement of a trial.
 
     Args:
         config: the unchanged configuration.
@@ -73,12 +73,12 @@ def check_turns(config: Config, fields: Iterable[str]) -> None:
 def check_goes_on(scheduler: str, shorter: Trial, longer: Trial) -> None:
     """Refuses a trial if the steps of its training depend on the training's length.
 
-    The training of a later turn could then not continue the training of an earlier turn.
+    The longer training could then not continue the training that ended at an earlier measurement.
 
     Args:
         scheduler: name of the scheduler, for the message.
-        shorter: the trial up to the end of a turn.
-        longer: the same trial up to the end of a later turn.
+        shorter: the trial up to a measurement.
+        longer: the same trial up to a later measurement.
 
     Raises:
         ConfigError: the training steps depend on the length. The message says why.

@@ -1,4 +1,4 @@
-"""Lists the parts of a corpus, in order, with digests of their content."""
+"""Lists the parts of a corpus (files, a dataset, or packages), in order, with digests of their content."""
 
 import hashlib
 import importlib.metadata
@@ -45,7 +45,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The parts of a corpus, in the order in which they are read."""
+    """The parts of a corpus (files, a dataset, or packages), in the order in which they are read."""
 
     parts: list[Part]
 
@@ -67,7 +67,7 @@ class Manifest:
 
 
 def build_manifest(corpus: CorpusConfig, digests: Digests) -> Manifest:
-    """Lists the parts of a corpus of one source, with their digests.
+    """Lists the parts (files, a dataset, or packages) of a corpus of one source, with their digests.
 
     Raises:
         ConfigError: source and paths contradict each other, or a store is not known.

@@ -67,7 +67,7 @@ class Slice:
 
 
 def items_of(manifest: Manifest, corpus: CorpusConfig) -> list[str]:
-    """Divides a corpus into items, in stream order. Each item is read by one task.
+    """Divides a corpus into items, in the order of the manifest. Each item is read by one task.
 
     An item is a range of a file, a shard of a dataset, or some modules of a package. Items depend only on the manifest,
     not on the workers.
@@ -79,17 +79,17 @@ def items_of(manifest: Manifest, corpus: CorpusConfig) -> list[str]:
 
 
 def numbered_items(manifest: Manifest, corpus: CorpusConfig) -> list[dict[str, Any]]:
-    """Returns the items of a manifest (units that one task reads) in stream order, with their numbers."""
+    """Returns the items of a corpus (parts that one task reads) in the order of the manifest, with their numbers."""
     return [{"item": i, "sources": item} for i, item in enumerate(items_of(manifest, corpus))]
 
 
 class ItemPlace(NamedTuple):
-    """The position of an item in its corpus."""
+    """The position of an item (a part of a corpus that one task reads) in its corpus."""
 
     part: int
-    """Index of the item's part in the manifest, from 0."""
+    """Index in the manifest, from 0, of the file, dataset or package that contains the item."""
     start: int
-    """Start of the item in that part: a byte of a file, a shard of a dataset, or a module of a package."""
+    """Start of the item in the file, dataset or package: number of a byte, shard or module."""
 
 
 def places_of(manifest: Manifest, corpus: CorpusConfig) -> list[ItemPlace]:
@@ -104,7 +104,7 @@ def places_of(manifest: Manifest, corpus: CorpusConfig) -> list[ItemPlace]:
 
 
 def slices_of(item: str) -> list[Slice]:
-    """Parses the slices of an item from JSON."""
+    """Parses the slices of an item (the part of a corpus that one task reads) from JSON."""
     return [Slice(**slice) for slice in json.loads(item)]
 
 

@@ -41,7 +41,7 @@ IMPORTANCE_FILE = "importance.safetensors"
 
 @dataclass(frozen=True)
 class Importance:
-    """Importance of units and tokens in [0, 1], on the CPU."""
+    """Importance of units (attention heads and neurons) and tokens in [0, 1], on the CPU."""
 
     units: dict[Kind, Tensor]
     """Importance of each unit, keyed by kind of unit, fp32 [layers, units]."""
@@ -159,10 +159,10 @@ def normalize_tokens(sizes: Tensor) -> Tensor:
 
 
 def random_sizes(model: Any, seed: int) -> dict[Kind, Tensor]:
-    """Returns random sizes of units, keyed by kind of unit, [layers, units].
+    """Returns a random number per unit in place of its gradient's size, keyed by kind of unit, [layers, units].
 
-    The sizes are absolute values of normally distributed numbers. `general_importance: random` uses them, as a control
-    experiment for `kl`.
+    The numbers are absolute values of normally distributed numbers. `general_importance: random` uses them, as a
+    control experiment for `kl`.
     """
     generator = torch.Generator().manual_seed(seed % 2**64)
     return {kind: torch.randn(gate.shape, generator=generator).abs() for kind, gate in ones(model).items()}

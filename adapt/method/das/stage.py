@@ -49,9 +49,9 @@ class ImportanceMeasured:
     """Number of text tokens that were read."""
     device_seconds: float
     plasticity: dict[str, list[float]]
-    """Mean of 1 - importance after merging, for each kind of unit and layer."""
+    """Mean of 1 - importance for each kind of unit and layer, after the importance of earlier domains was merged in."""
     plasticity_own: dict[str, list[float]]
-    """Mean of 1 - importance of this measurement before merging, for each kind of unit and layer."""
+    """Mean of 1 - importance for each kind of unit and layer, before importance of earlier domains was merged in."""
     least_plasticity: float
     embeddings_share: float | None = None
     """Share of the model's parameters that are embeddings, or None if it is not known."""
@@ -59,7 +59,7 @@ class ImportanceMeasured:
 
 @dataclass(frozen=True, eq=False)
 class MeasureImportance(Stage[ImportanceMeasured]):
-    """Measures how important each unit is for a model's knowledge (arXiv 2302.03241, sections 4.1 and 4.3)."""
+    """Measures how important each attention head and neuron is for a model's knowledge (arXiv 2302.03241, sect. 4)."""
 
     kind = "importance"
 
@@ -157,7 +157,7 @@ def measure_share(measuring: Measuring, device: torch.device, precision: str, sh
 
 
 def plasticity_under(das: DasOptions, measured: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    """Returns a record's plasticity after `das.plasticity_floor` is applied, or {} if no units are masked."""
+    """Returns the means of 1 - importance with at least `das.plasticity_floor`, or {} if no units are masked."""
     if das.soft_mask == "none":
         return {}
     return {kind: [max(plasticity, das.plasticity_floor) for plasticity in layers] for kind, layers in measured.items()}

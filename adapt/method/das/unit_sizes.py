@@ -100,10 +100,10 @@ def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
 
 
 def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """Returns sizes of units for criteria that need no text, None for sizes of tokens, and fields of the record.
+    """For criteria that need no text, returns a size of each unit, None for tokens, and fields of `ImportanceMeasured`.
 
-    The sizes of units are random if general knowledge is measured by `general_importance: random`. Otherwise they are
-    the norms of the units' weights.
+    The size is a random number if general knowledge is measured by `general_importance: random`. Otherwise it is the
+    norm of the unit's weights.
     """
     figures = {"groups": 0, "tokens": 0, "device_seconds": 0.0}
     if measuring.about == "general" and measuring.options.general_importance == "random":
@@ -113,7 +113,10 @@ def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor],
 
 
 def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """Returns sizes of units and tokens, measured over the rows, and the fields of the record."""
+    """Returns the mean gradient size of each unit, a value per token, and fields of the record `ImportanceMeasured`.
+
+    The value of a token is the size of its gradient or its count; None if tokens are not measured.
+    """
     sums, seconds = gradients_on_cluster(measuring, rows)
     return sums.means, sums.tokens, {"groups": sums.groups, "tokens": sums.text, "device_seconds": seconds}
 

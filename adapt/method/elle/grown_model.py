@@ -162,7 +162,7 @@ def _fill_layer(
     """Fills a layer of the larger model with the weights of layer `source` of the smaller model."""
     for name, parameter in layer.module.named_parameters():
         if (weight := weights.get(f"{source}.{name}")) is None:
-            continue  # ModernBERT's first layer has no first norm, so its copy keeps the new norm, whose scale is 1
+            continue  # ModernBERT's layer 0 has no attention norm. An added copy of it has one, whose scale stays 1
         part = name.rpartition(".")[0]
         if part not in axes.made:
             _fill(parameter, weight, None, axes.states)

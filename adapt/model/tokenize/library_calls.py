@@ -66,7 +66,7 @@ def _flat(lists: Iterable[Sequence[int]], kind: type) -> np.ndarray:
 
 
 PLAIN = (r" ?[!-;=-Z\\\]-~]+", r" ?[A-Za-z]+")
-"""Patterns of plain words, the widest first. It also matches ASCII signs, except those that begin special tokens."""
+"""Patterns of plain words. The first pattern also matches ASCII signs, except those that begin special tokens."""
 _PROBE = "Zq"
 
 

@@ -62,7 +62,7 @@ class Ragged:
         return [values[begin:end] for begin, end in pairwise(ends)]
 
     def same(self, other: "Ragged") -> bool:
-        """Whether both have the same lists."""
+        """Whether this object and `other` have the same lists in all columns."""
         return np.array_equal(self.bounds, other.bounds) and all(
             np.array_equal(values, other.columns[name]) for name, values in self.columns.items()
         )
