@@ -1,4 +1,4 @@
-"""Benchmarks. Each file measures the figures of one claim about the project, such as its training speed.
+"""Benchmarks. Each file measures the numbers behind one claim about the project, such as its training speed.
 
 Usage: `python -m benchmarks.NAME [--quick] [--json FILE] [--data FOLDER] [--models FOLDER]`
 

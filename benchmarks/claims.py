@@ -22,7 +22,7 @@ from adapt.show.report.task_runs import collect
 from adapt.statistics.comparison import points, verdict
 
 Line = tuple[str, str, str]
-"""A row of the table: a claim, its verdict, and the figures."""
+"""A row of the table: a claim, its verdict, and the differences or correlations behind it."""
 
 GAINS = [
     ("DAPT helps (table 3)", "DAPT", "base"),

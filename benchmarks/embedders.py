@@ -36,7 +36,7 @@ QUICK_VAMPIRE = {"epochs": 20, "annealing_steps": 50}
 
 
 class Measured(NamedTuple):
-    """Figures of one embedder."""
+    """Accuracy, metrics of the training, and times of one embedder."""
 
     kind: str
     accuracy: float
@@ -67,7 +67,7 @@ def measure(options: Options) -> Result:
 
 
 def described(each: Measured) -> str:
-    """Formats the figures of an embedder as a line of details."""
+    """Formats the times and training metrics of an embedder as a line of details."""
     told = "".join(f"; {name} {value:.4g}" for name, value in each.learnt.items())
     return f"{each.learn_s:.0f} s to learn, {each.embed_s:.0f} s to embed{told}"
 
@@ -82,7 +82,7 @@ def all_of(kinds: Sequence[str], data: Path, model: Path, quick: bool) -> list[M
 
 
 def measured(kind: str, known: Split, asked: Split, model: Path, quick: bool) -> Measured:
-    """Measures accuracy, figures of training, and time.
+    """Measures accuracy, metrics of the training, and times.
 
     VAMPIRE is also measured with the vectors of kNN-TAPT's script.
     """

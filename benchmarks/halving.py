@@ -21,7 +21,7 @@ REDUCTION, TURNS, FEWER_TURNS = 3, 3, 2
 
 @dataclass(frozen=True)
 class Halving:
-    """Figures of ASHA and of random search."""
+    """Losses, numbers of steps and waiting times of ASHA and of random search."""
 
     asha: float
     """Lowest dev loss of each search. `random` is random search."""
@@ -62,7 +62,7 @@ def halving(arguments: Sequence[str], steps: int, quick: bool) -> Halving:
 
 
 def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
-    """Runs a search and returns its figures. Longer turns of a trial continue from shorter turns."""
+    """Runs a search. Returns its metrics, and the step from which each length of a trial continues a shorter length."""
     from adapt.runner import Store, ensure
     from adapt.stage.context import root_of
     from adapt.train.schedule import branch_step
@@ -76,7 +76,7 @@ def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
 
 
 def _steps(row: Mapping[str, Any], branches: Mapping[int, int]) -> int:
-    """Returns the number of steps of a trial. Each turn starts where the cooldown of the previous turn started."""
+    """Returns the number of steps of a trial. Each length continues where the cooldown of the shorter one started."""
     lengths = sorted(map(int, row["turns"]))
     return sum(
         length - (branches[before] if before else 0) for before, length in zip([0, *lengths], lengths, strict=False)

@@ -37,7 +37,7 @@ class Found:
     scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     """Test scores, keyed by recipe, task and seed."""
     selections: dict[str, dict[str, dict[str, dict[str, float]]]] = field(default_factory=dict)
-    """Figures of each selection (see FIGURES), keyed by kind, task and seed."""
+    """Metrics of each selection (see FIGURES), keyed by kind, task and seed."""
 
     @property
     def tasks(self) -> list[str]:
@@ -55,7 +55,7 @@ class Found:
 
 
 def found_in(finished: Study) -> Found:
-    """Reads the figures from the records of a finished chain."""
+    """Reads scores and metrics of selections from the records of a finished chain."""
     found = Found()
     for entry in finished.entries:
         values = entry.values
@@ -101,7 +101,7 @@ def _difference(found: Found, recipe: str, baseline: str, task: str) -> Cell:
 
 
 def selected(found: Found) -> Table:
-    """Makes the table of the selections' figures, averaged over seeds."""
+    """Makes the table of the selections' metrics, averaged over seeds."""
     rows: list[list[Cell | str]] = [
         [
             f"{kind}, {task}",
@@ -118,12 +118,12 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def predicted(found: Found, baseline: str, recipes: Mapping[str, str]) -> Table | None:
-    """Makes the table of correlations between a selection's figures and its gain.
+    """Makes the table of correlations between a selection's metrics and its gain.
 
     Returns None if there are too few selections.
 
     Args:
-        found: figures of the study.
+        found: scores and metrics of the study.
         baseline: name of the recipe that trains on random documents.
         recipes: kind of selection of each other recipe, keyed by recipe.
     """

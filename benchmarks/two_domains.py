@@ -45,11 +45,11 @@ class Rows:
     """Whether each token starts a document. The shape is that of `tokens`, [rows, LENGTH]."""
 
     def columns(self, numbers: np.ndarray) -> dict[str, Any]:
-        """Returns the rows with the given numbers, in the form that the training loop takes."""
+        """Returns the rows with these indices, in the form that the training loop takes."""
         return columns_of(self.tokens[numbers], self.starts[numbers], np.full(len(numbers), LENGTH), numbers)
 
     def batches(self, numbers: np.ndarray) -> list[tuple[int, Batch]]:
-        """Returns the rows with the given numbers as numbered batches of `STEP_ROWS` rows."""
+        """Returns the rows with these indices in batches of `STEP_ROWS` rows, each with its index."""
         passes = np.split(numbers, range(STEP_ROWS, len(numbers), STEP_ROWS))
         return [(number, Batch.of(self.columns(each))) for number, each in enumerate(passes)]
 

@@ -18,7 +18,7 @@ BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 
 
 def met(value: float, target: str) -> bool:
-    """Returns whether a figure meets a target such as `<= 20`."""
+    """Returns whether a measured value meets a target such as `<= 20`."""
     sign, bound = target.split()
     return value >= float(bound) if sign == ">=" else value <= float(bound)
 

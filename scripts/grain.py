@@ -39,7 +39,7 @@ def names_private(tree: ast.AST) -> bool:
 
 
 def measure(root: Path) -> dict[str, float]:
-    """Measures the figures of a checkout, keyed by name."""
+    """Counts the modules, lines, imports and private names of a checkout, keyed by what is counted."""
     files = sorted((root / "adapt").rglob("*.py"))
     trees = [ast.parse(file.read_text("utf-8")) for file in files]
     sizes = [len(file.read_text("utf-8").splitlines()) for file in files]
@@ -57,7 +57,7 @@ def measure(root: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Prints a row for each figure, with its target."""
+    """Prints a row for each count, with its limit."""
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
     for name, value in measure(root).items():
         target = f"at most {MOST[name]:,}" if name in MOST else f"at least {LEAST[name]:,}"

@@ -161,9 +161,9 @@ class Finetuned:
     confusion: list[list[int]] | None = None
     """Confusion matrix with true classes in rows, for `single_label`. None for other kinds of tasks."""
     domain: str | None = None
-    """Domain whose parts were used. None if the model has no separate parts per domain."""
+    """Domain whose added parameters were used. None if the model has no separate parameters per domain."""
     nearest_domain: str | None = None
-    """Domain whose text is nearest to the train split. None if the model has no separate parts per domain."""
+    """Domain whose text is nearest to the train split. None if the model has no separate parameters per domain."""
     entity_f1: More[float | None] = None
     precision: More[float | None] = None
     recall: More[float | None] = None

@@ -1,4 +1,4 @@
-"""Tests the figures that advice collects from small texts: tokens per word, overlap, loss, and figures of a task."""
+"""Tests what advice measures on small texts: tokens per word, overlap, loss, and statistics of a task."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -205,8 +205,8 @@ def jsonl(path: Path, texts: Sequence[str]) -> str:
 def test_no_near_copy_is_both_trained_on_and_measured(tmp_path: Path, tiny_bert: Path) -> None:
     """Leaves out documents of a later corpus whose near copy in an earlier corpus has the other purpose.
 
-    These are training documents with a near copy that is measured, and measured documents with a near copy that is
-    trained on.
+    The later corpus loses training documents with a near copy that is held out, and held-out documents with a near copy
+    that is trained on.
     """
     draw, kept = random.Random(5), sentences(80, 6, shortest=60, longest=120)
     keep = CorpusConfig(deduplicate="near", heldout_fraction=0.3)

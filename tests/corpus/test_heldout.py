@@ -1,4 +1,4 @@
-"""Tests that held-out and measured documents are recognised by their text, in any Unicode form and in any file."""
+"""Tests that held-out documents, whose loss is measured, are recognised in any Unicode form and in any file."""
 
 import random
 import unicodedata

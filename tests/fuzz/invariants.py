@@ -188,7 +188,7 @@ def _result(record: Record) -> str:
 
 
 def _placeless(value: Any) -> Any:
-    """Removes file names from figures that are listed per file."""
+    """Removes file names from metrics that are keyed by file."""
     if not isinstance(value, dict):
         return value
     named = [_placeless(each) for name, each in value.items() if "/" in name]

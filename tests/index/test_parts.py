@@ -1,4 +1,4 @@
-"""Tests writing and reading parts of vectors: file contents, exact distances and refused input."""
+"""Tests writing and reading the parts of an index, which hold vectors: contents, exact distances and refused input."""
 
 from fractions import Fraction
 from pathlib import Path

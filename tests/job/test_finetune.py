@@ -96,7 +96,7 @@ def test_each_seed_has_a_stage_and_the_scores_combine_them(config: Config) -> No
     context = Context.of(replace(config, finetune=FinetuneConfig(seeds=[4, 7])))
     scores = finetune_stages(context)
     assert list(scores.inputs) == ["runs.4", "runs.7"]
-    assert scores.runs == runs(context)  # A chain runs the same stages as separate parts.
+    assert scores.runs == runs(context)  # Chains call `runs` to fine-tune with each seed separately.
     assert scores.runs["4"] != scores.runs["7"]
     assert scores.runs["4"] == run_of(config, 4)
 

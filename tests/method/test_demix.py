@@ -52,7 +52,7 @@ def test_a_domain_trains_only_its_own_experts(tiny_bert: Path, tmp_path: Path, m
     assert all(torch.equal(before[name], after[name]) for name in before if not name.endswith("domains.vectors"))
     for name in ("cs", "bio"):
         assert torch.equal(logits(load_model(tmp_path / "two", domain=name)), logits(first if name == "cs" else second))
-    again = prepared(tmp_path / "two", "cs", monkeypatch)[1]  # a known domain continues with its own set
+    again = prepared(tmp_path / "two", "cs", monkeypatch)[1]  # trains "cs" again, starting from its own experts
     assert torch.equal(logits(again), logits(first))
     assert {name for name, each in again.named_parameters() if each.requires_grad} == {
         name for name, each in first.named_parameters() if each.requires_grad

@@ -53,7 +53,7 @@ OFF: dict[str, dict[str, Any]] = {
 }
 """Options with which a method trains exactly like plain training."""
 SECOND = ("hat", "cpt", "elle")
-"""Methods that are tested on a second domain, because the first domain uses units or has prompts."""
+"""Methods that are tested on a second domain, because they protect or reuse units or prompts of a first domain."""
 ROOM = {"prompt": 2, "elle": 2}
 """Number of extra positions that the model needs for a method's prompts."""
 ELSEWHERE = ("plain", "das", "l2sp", "replay", "one", "joint", "merge")

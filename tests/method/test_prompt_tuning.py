@@ -43,7 +43,7 @@ def test_a_domain_trains_only_its_own_prompt(tiny_bert: Path, tmp_path: Path) ->
     known = domains_of(load_model(tmp_path / "two"))
     assert known is not None
     assert known.names == ["cs", "bio"]
-    again = learnt(tmp_path / "two", "cs", tmp_path / "three")  # a known domain continues with its own set
+    again = learnt(tmp_path / "two", "cs", tmp_path / "three")  # trains "cs" again, starting from its own prompt
     assert torch.equal(sets_of(again)[0][0].vectors, sets_of(first)[0][0].vectors + 1)
 
 
@@ -166,7 +166,7 @@ def test_a_domain_trains_only_its_own_prefixes(tiny_bert: Path, tmp_path: Path) 
     assert known is not None
     assert known.names == ["cs", "bio"]
     torch.testing.assert_close(logits(load_model(tmp_path / "two", domain="cs")), logits(first))
-    again = learnt_prefix(tmp_path / "two", "cs", tmp_path / "three")  # a known domain continues with its own set
+    again = learnt_prefix(tmp_path / "two", "cs", tmp_path / "three")  # trains "cs" again, starting from its own prefix
     assert torch.equal(sets_of(again)[0][0].keys, sets_of(first)[0][0].keys + 1)
 
 

@@ -1,4 +1,4 @@
-"""Tests replaced-token detection: its loss against a direct computation, random numbers, figures, and refusals."""
+"""Tests replaced-token detection: its loss against a direct computation, random numbers, metrics, and refusals."""
 
 from dataclasses import replace
 from typing import Any

@@ -92,7 +92,7 @@ def test_a_budget_takes_the_nearest_of_every_text_first(situation: Given, docume
 
 
 def test_more_room_does_not_change_earlier_choices(situation: Given) -> None:
-    """The best nine documents are the same with room for 9 and for 60.
+    """The best nine documents are the same, whether 9 or 60 documents are requested.
 
     The number of neighbours searched first therefore has no effect.
     """

@@ -32,7 +32,7 @@ KINDS: dict[str, Any] = {
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CorpusConfig:
-    """Returns a corpus of three files, which are divided into at least eight items."""
+    """Returns a corpus of three files, which are divided into at least eight items (parts that one process reads)."""
     monkeypatch.setattr(sources, "ITEM_BYTES", 7000)
     monkeypatch.setattr(pools, "SMALL_BYTES", 0)
     (tmp_path / "pool").mkdir()

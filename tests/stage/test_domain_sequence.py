@@ -166,7 +166,7 @@ def test_a_method_without_stages_has_no_reports(config: Config) -> None:
 
 
 def overlapping(**documents: int | None) -> dict[str, LossChange]:
-    """Returns the losses of the first export, with the given numbers of measured documents that were trained on."""
+    """Returns the losses of the first export, with the given numbers of held-out documents that were trained on."""
     return {text: replace(change, overlap=documents[text]) for text, change in EXPORTED[0].items()}
 
 

@@ -89,7 +89,7 @@ class ToyEvaluation(Stage[Evaluated]):
 def exported(root: Path, **documents: int) -> tuple[Export, Finished[Adapted]]:
     """Runs an export stage and returns it with its result.
 
-    The keyword arguments give the number of measured documents of each text, `domain` or `general`.
+    The keyword arguments give the number of held-out documents of each text, `domain` or `general`.
     """
     domain, general = ToyText("domain"), ToyText("general") if "general" in documents else None
     before, after = ToyEvaluation("before", documents, 2.0, None), ToyEvaluation("after", documents, 1.6, 0)

@@ -1,4 +1,4 @@
-"""Tests the checks on a cluster before submission: its storage, and its room for workers after growth."""
+"""Tests the checks on a cluster before submission: its storage, and whether its nodes can hold the workers."""
 
 from pathlib import Path
 

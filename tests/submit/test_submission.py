@@ -208,7 +208,7 @@ DIAMOND = order(a=None, b="a", c="a", d="b", e=None)
 
 
 class Ends:
-    """Ends every job at its second listing.
+    """Ends every job when the jobs are listed for the second time.
 
     The exit code is the next one for its stage in `codes`, or 0 if none remains.
     """

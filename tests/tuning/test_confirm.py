@@ -56,12 +56,12 @@ def record(stage: Stage[Any], metrics: Mapping[str, Any]) -> Record:
 
 
 def confirmed(search: Search, found: Searched, figures: Mapping[str, tuple[list[float], list[float]]]) -> Confirmed:
-    """Returns the result of the stage `Confirm` for given figures.
+    """Returns the result of the stage `Confirm` for given results of its trials.
 
     Args:
         search: the search.
         found: the result of the search.
-        figures: values of the best and of the unchanged configuration, one per fresh seed, keyed by figure.
+        figures: values of the best and of the unchanged configuration, one per fresh seed, keyed by score or loss.
     """
     confirm = Confirm.of(search, found)
     records = {search.key: record(search, asdict(found))}

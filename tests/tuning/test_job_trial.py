@@ -1,4 +1,4 @@
-"""Tests the stages, figures, resources and micro-batches of a trial."""
+"""Tests the stages, scores and losses, resources and micro-batches of a trial."""
 
 import os
 import pickle

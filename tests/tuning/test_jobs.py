@@ -1,4 +1,4 @@
-"""Tests that every job can be searched: it builds a trial, and the trial names its possible figures. Nothing trains."""
+"""Tests that every job can be searched: it builds a trial, and the trial names its possible metrics. Nothing trains."""
 
 from pathlib import Path
 from typing import Any

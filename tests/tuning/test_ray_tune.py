@@ -1,4 +1,4 @@
-"""Tests which trials and turns Ray Tune requests, in which order, and that it releases its cores at the end."""
+"""Tests in which order Ray Tune requests trials and their turns (parts), and that it releases its cores at the end."""
 
 import threading
 import time
@@ -18,9 +18,9 @@ SPACE = {"a.x": [1, 2, 3, 4, 5, 6, 7, 8, 9]}
 
 
 class Worker:
-    """A fake worker that finishes each requested turn at once.
+    """A fake worker that finishes each requested turn (part of a trial) at once.
 
-    Turns are pairs (trial number, turn). By default, the score of a trial is its number.
+    A turn is given as (number of the trial, number of the turn). By default, the score of a trial is its number.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Tests the turns of trials, and successive halving on a cluster."""
+"""Tests turns, the parts of trials after which these are measured, and successive halving on a cluster."""
 
 import json
 import re
@@ -69,7 +69,7 @@ def test_a_training_that_could_not_go_on_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         check_turns(config, fields)
     assert caught.value.fix
-    # Without a scheduler there are no turns, and all of these settings are accepted.
+    # Without a scheduler, trials are not divided into turns, and all of these settings are accepted.
     check_turns(replace(config, tune=TuneConfig()), fields)
 
 
@@ -168,7 +168,7 @@ HALVING_RATES = [1.0e-2, 1.0e-5, 2.0e-5]
 
 
 def search(folder: Path, model: Path) -> list[str]:
-    """Returns the arguments of a search by ASHA with turns of 4 and 12 steps, which runs one trial at a time."""
+    """Returns the arguments of a search by ASHA, which measures trials after 4 and 12 steps, one trial at a time."""
     space = folder / "space.yaml"
     space.write_text(f"training.learning_rate: {HALVING_RATES}\n")
     splits = [
@@ -210,7 +210,7 @@ def test_the_best_trial_goes_on_from_its_branch_also_where_its_worker_is_killed(
     record = json.loads((Path(job.result()["path"]) / "stage.json").read_text())
     rows: list[dict[str, Any]] = record["metrics"]["trials"]
     assert [(row["steps"], sorted(map(int, row["turns"])), row["error"]) for row in rows] == [
-        # trial 0, the unchanged configuration, runs all 12 steps without turns
+        # trial 0, the unchanged configuration, is measured only after all 12 steps
         (12, [12], ""),
         (12, [4, 12], ""),
         (4, [4], ""),

@@ -39,7 +39,7 @@ def test_a_model_takes_documents_in_the_cheapest_way_that_keeps_them_apart(name:
 
 
 def test_without_a_way_a_model_is_refused(monkeypatch: pytest.MonkeyPatch):
-    """Returns the outputs of the rows in reverse order, so that each document has another document's losses."""
+    """Makes the model return the states of all tokens in reverse order, so that documents get wrong losses."""
     leave = DocumentRows.leave
 
     def reversed_order(self: DocumentRows, module: object, *arguments: object) -> object:
