@@ -2,7 +2,7 @@
 
 - `corpus_sample`: draws a random sample of a corpus that is not prepared.
 - `collect_evidence`: measures samples and tasks.
-- `evidence`: the measured figures.
+- `evidence`: the measurements, and tables of them.
 - `recipe_costs`: estimates the cost of each recipe.
 - `findings`: checks the conditions of the rules.
 - `model_findings`: the conditions of the rules about the model.

@@ -34,7 +34,7 @@ class ChainPlan(SelfShown):
     tables: Sequence[Block]
 
     def blocks(self) -> list[Block]:
-        """Shows how many stages will run, the goals, searches and trainings ahead."""
+        """Shows how many stages will run, the states of the goals, and the searches and trainings that will run."""
         return [*summary(*ahead_lines(self.to_run, len(self.later))), *self.tables]
 
 

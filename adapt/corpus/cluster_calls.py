@@ -108,7 +108,10 @@ class _Device:
         self._function: Any = None
 
     def call(self, shared: list[Any], argument: Any) -> Iterator[Any]:
-        """Calls the function of a reference. The reference is in a list, or else Ray would fetch it at each call."""
+        """Calls the function in Ray's store to which the reference in `shared` points.
+
+        The reference is in a list, because Ray would otherwise fetch the function at each call.
+        """
         if shared[0] != self._reference:
             self._reference, self._function = shared[0], ray.get(shared[0])
         yield from self._function(argument)

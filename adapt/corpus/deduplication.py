@@ -6,8 +6,8 @@ and a task per partition finds pairs of duplicates. The connected components of 
 first document of each cluster in stream order is kept. The result does not depend on the numbers of workers and
 partitions, nor on the order in which tasks end.
 
-No document may be trained on if a copy of it is measured. The sources in the argument `before` lose no documents.
-Instead, documents of the other sources with such a copy in `before` are left out (`documents_left_out`).
+No document may be trained on if losses are measured on a copy of it. The sources in the argument `before` lose no
+documents. Instead, documents of the other sources with such a copy in `before` are left out (`documents_left_out`).
 """
 
 import json
@@ -219,6 +219,8 @@ def merged(batches: Iterable[np.ndarray]) -> np.ndarray:
 
 def write_duplicates(file: Path, parts: ChunkParts, dropped: np.ndarray, reasons: np.ndarray, source: int) -> None:
     """Writes an Arrow file with a row per document that a source loses: its item, its ordinal there, and the reason.
+
+    An item is a part of the source that one task reads. `adapt.corpus.screening.Sieve` defines ordinals.
 
     Args:
         file: file to write.

@@ -68,7 +68,7 @@ class Tally:
         return ", ".join(f"{count} {reason}" for reason, count in {**self.bad, **self.dropped}.items())
 
     def add(self, other: "Tally") -> None:
-        """Adds the counts of a later part of the corpus."""
+        """Adds the numbers of records of a later part of the corpus."""
         self.kept += other.kept
         for mine, theirs in (
             (self.bad, other.bad),
@@ -163,7 +163,7 @@ class Sieve:
 
 
 OPEN = Sieve()
-"""A sieve that lets all documents pass."""
+"""A `Sieve` without checks, which lets all documents pass."""
 
 
 def clean(
@@ -192,7 +192,7 @@ def clean_numbered(
     Args:
         records: the text of each record, or the reason why the record has no text.
         corpus: configuration that names the blocks.
-        tally: counts of the item, to which the kept, unreadable and dropped records are added.
+        tally: numbers of kept, unreadable and dropped records so far, to which these records are added.
         source: name of the file, for messages.
         sieve: checks besides the blocks.
     """
@@ -414,7 +414,7 @@ class Screen:
 
 
 PASS = Screen()
-"""A screen that lets all documents pass."""
+"""A `Screen` without checks, which lets all documents pass."""
 
 
 def local_screen(corpus: CorpusConfig, measured: Measured | None = None, duplicates: Path | None = None) -> Screen:

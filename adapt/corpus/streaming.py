@@ -165,11 +165,11 @@ class Online:
         duplicates: Path | None = None,
         measured: Sequence[Path] = (),
     ) -> "Online":
-        """Returns the stream over the parts of a manifest.
+        """Returns the stream over the files of a manifest.
 
         Args:
-            manifest: the parts of the corpus.
-            corpus: settings for reading and cleaning the parts.
+            manifest: the files of the corpus.
+            corpus: settings for reading and cleaning the files.
             pretrained: model whose tokenizer is used.
             form: requirements of the objective besides tokens.
             cut: settings by which the tokens are cut into batches.

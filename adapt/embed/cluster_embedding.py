@@ -63,7 +63,7 @@ class EmbedChunks:
         self._is_loaded = False
 
     def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
-        """Embeds a chunk, writes its vectors to a file, and returns its counts."""
+        """Embeds a chunk, writes its vectors to a file, and returns its numbers of texts, tokens and unknown tokens."""
         (row,) = table.to_pylist()
         file = self._folder / chunk_file(row["item"], row["chunk"])
         counts = known_counts(file) or self._embed(row, file)
@@ -247,8 +247,8 @@ class TakeSome:
     def __call__(self, table: pa.Table) -> pa.Table:
         """Returns the kept texts in one row of a table, because Ray makes a block of each row.
 
-        The row has the keys, ids and texts of the kept texts, the number of the item, and the counts of the item if
-        the chunk is the item's last one.
+        The row has the keys, ids and texts of the kept texts, the number of the item (the part of the source that one
+        task reads), and the item's `Tally` of records if the chunk is the item's last one.
         """
         (row,) = table.to_pylist()
         keys = mix(keys_of(row["texts"]))  # hashed again: the keys themselves decide what is held out

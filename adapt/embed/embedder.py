@@ -64,14 +64,14 @@ class Embedder(ABC):
         """Learns from a sample of the texts that will be compared, and writes the result to `folder`.
 
         Runs in one task of the cluster. After an interruption it is called again with the same sample and folder.
-        Figures that it logs to `metrics.jsonl` (`adapt.train.metric_trackers.File`) are shown to the user.
+        Metrics that it logs to `metrics.jsonl` (`adapt.train.metric_trackers.File`) are shown to the user.
 
         Args:
             texts: the sample of texts.
             folder: folder for the files.
 
         Returns:
-            Figures on the quality of the learned embedder.
+            Metrics of the learned embedder's quality.
 
         Raises:
             DataError: the sample is too small.

@@ -39,7 +39,7 @@ def write_vectors(file: Path, ids: np.ndarray, vectors: np.ndarray, counts: Mapp
       file: file to write.
       ids: ids of the texts, int64 [n].
       vectors: vectors of the texts, float16 or float32 [n, d].
-      counts: counts of the chunk, stored in the file's metadata.
+      counts: numbers of texts, tokens and unknown tokens of the chunk, stored in the file's metadata.
     """
     flat = pa.array(np.ascontiguousarray(vectors).ravel())
     counts = {**counts, _CHECKSUM: _checksum(ids, vectors)}
@@ -50,7 +50,7 @@ def write_vectors(file: Path, ids: np.ndarray, vectors: np.ndarray, counts: Mapp
 
 
 def known_counts(file: Path) -> dict[str, int] | None:
-    """Returns the counts that `write_vectors` stored with a chunk.
+    """Returns the numbers of texts and tokens that `write_vectors` stored with a chunk.
 
     Returns None if the file of the chunk does not exist yet, or if its ids and vectors do not fit its checksum.
     """

@@ -60,13 +60,13 @@ def general_text(context: Context) -> Prepare | None:
 
 
 def domain_text(context: Context, general: Prepare | None) -> DomainText:
-    """Prepares the text of the corpus without the measured general text.
+    """Prepares the text of the corpus without the general text on which losses are measured.
 
     Near copies of general text are left out too if `corpus.deduplicate` is `near`.
 
     Args:
         context: context of the job.
-        general: the measured general text, or None.
+        general: general text on which losses are measured, or None.
     """
     config = context.config
     sources = tuple(

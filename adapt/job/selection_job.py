@@ -108,7 +108,7 @@ def select_documents(context: Context, general: Prepare | None, like: Select | N
 
     Args:
         context: context of the job.
-        general: the measured general text, which is not selected.
+        general: general text on which losses are measured, which is not selected.
         like: another selection, whose number of tokens becomes the budget of this selection.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Checks the domains of a sequence, prepares their texts, and builds the measured model after each domain."""
+"""Checks the domains of a sequence, prepares their texts, and builds the stages around each training."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

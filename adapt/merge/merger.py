@@ -77,7 +77,7 @@ class Merger(ABC):
 
     @abstractmethod
     def route(self, name: str, base: Tensor, models: Sequence[Tensor]) -> Route:
-        """Returns the route of one tensor.
+        """Returns the route of one tensor, a function from shares to merged weights.
 
         Args:
             name: name of the tensor; for tied tensors, the name of the first one.
@@ -87,12 +87,12 @@ class Merger(ABC):
 
 
 def towards(base: Tensor, target: Tensor) -> Route:
-    """Returns the route (1 - share) * base + share * target. The route is exact at shares 0 and 1."""
+    """Returns the function (1 - share) * base + share * target of `share`. It is exact at shares 0 and 1."""
     return lambda share: base.lerp(target, share)
 
 
 def along(base: Tensor, direction: Tensor) -> Route:
-    """Returns the route base + share * direction."""
+    """Returns the function base + share * direction of `share`."""
     return lambda share: base.add(direction, alpha=share)
 
 

@@ -32,7 +32,7 @@ class TaskArithmetic(Merger):
     can_subtract = True
 
     def route(self, name: str, base: Tensor, models: Sequence[Tensor]) -> Route:
-        """Returns the route from the base along the weighted sum of the task vectors."""
+        """Returns the line from the base along the weighted sum of the task vectors."""
         return along(base, weighted_sum([model - base for model in models], self.merging.weights))
 
 
@@ -59,7 +59,7 @@ class Residual(Merger):
     dressed_as = 1
 
     def route(self, name: str, base: Tensor, models: Sequence[Tensor]) -> Route:
-        """Returns the route from the adapted model along the task vector of the instruct model."""
+        """Returns the line from the adapted model along the task vector of the instruct model."""
         adapted, instruct = models
         return along(adapted, instruct - base)
 
@@ -84,7 +84,7 @@ class Dare(Merger):
     is_random = True
 
     def route(self, name: str, base: Tensor, models: Sequence[Tensor]) -> Route:
-        """Returns the route from the base along the weighted sum of the drawn elements."""
+        """Returns the line from the base along the weighted sum of the drawn elements."""
         density = self.merging.density or 1.0
         learnt = [
             (model - base).mul_(drawn_elements(f"{self.merging.seed} {number} {name}", base, density)).div_(density)
@@ -137,7 +137,7 @@ class Ties(Merger):
         self.smallest = smallest_kept(tensors, density) if density < 1 else [0.0] * len(self.merging.weights)
 
     def route(self, name: str, base: Tensor, models: Sequence[Tensor]) -> Route:
-        """Returns the route from the base along the mean of the differences that are used and agree in sign."""
+        """Returns the line from the base along the mean of the differences that are used and agree in sign."""
         trimmed = []
         for model, smallest in zip(models, self.smallest, strict=True):
             learnt = model - base

@@ -397,7 +397,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class NoteTable:
-    """A table of figures for the report of a sequence."""
+    """A table that a method adds to the report of a sequence of domains."""
 
     title: str
     columns: list[str]

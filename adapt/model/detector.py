@@ -136,12 +136,12 @@ class Detector(nn.Module):
 
     @property
     def supports_gradient_checkpointing(self) -> bool:
-        """Whether both parts can recompute their layers in the backward pass."""
+        """Whether generator and discriminator can recompute their layers in the backward pass."""
         parts: tuple[Any, ...] = (self.generator, self.discriminator)
         return all(part.supports_gradient_checkpointing for part in parts)
 
     def gradient_checkpointing_enable(self, **options: Any) -> None:
-        """Makes both parts recompute their layers in the backward pass."""
+        """Makes generator and discriminator recompute their layers in the backward pass."""
         for part in (self.generator, self.discriminator):
             part.gradient_checkpointing_enable(**options)
 

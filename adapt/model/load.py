@@ -46,8 +46,8 @@ def load_model(
         causal: whether the model must predict next tokens; otherwise it must predict masked tokens.
         trust_remote_code: whether to run code that comes with the checkpoint.
         attention_dropout: dropout of the attention weights; None keeps the dropout in the model's config.
-        domain: the domain to use, if the model has separate parts for domains; None uses the domain learnt last. See
-            `adapt.model.additions.domain_modules`.
+        domain: the domain to use, if the model has separate parameters for domains; None uses the domain learnt last.
+            See `adapt.model.additions.domain_modules`.
 
     Returns:
         The model in evaluation mode, on the CPU, in fp32, with the additions in its config.json
@@ -226,7 +226,7 @@ def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
     model: PreTrainedModel = loaded.eval()
     if sees_both_sides(config):
         set_causal(model, False)
-    with without_sets(model):  # some sets change attention, so outputs would differ from transformers' own attention
+    with without_sets(model):  # added parameters may change attention, so outputs would differ from transformers' own
         keep_states_apart(model)
     return model
 

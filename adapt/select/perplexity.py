@@ -35,7 +35,7 @@ BAND, WITHIN = 3, 4
 """Random streams: BAND draws the documents on which the ends of the band are estimated, and WITHIN draws documents from
 the band."""
 FEWEST = 16
-"""Smallest number by which the sum of a document's differences is divided."""
+"""Smallest number by which the sum of a document's differences of losses is divided to compute a mean."""
 AT_ONCE = 256
 """Number of documents that are tokenized and sorted by length together."""
 

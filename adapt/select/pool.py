@@ -1,6 +1,6 @@
 """Reads the pool of documents to choose from, and removes some documents before any is scored.
 
-Documents with evaluation text or measured (held-out) text are removed. Measured text is recognised twice: by a hash of
+Documents with evaluation text or held-out text are removed. Held-out text is recognised twice: by a hash of
 each document, as everywhere, and by its runs of words, like evaluation text, so that near copies and large parts of it
 are removed too. This takes about 30 bytes of memory per word of measured text.
 """
@@ -262,7 +262,7 @@ class MeasuredText:
     corpus: CorpusConfig
 
     def texts(self) -> Iterator[str]:
-        """Yields the documents that are measured. The other documents may be trained on."""
+        """Yields the held-out documents, on which losses are measured. The other documents may be trained on."""
         measured = Measured.of([self.folder])
         return (str(text) for text in Pool(self.manifest, self.corpus) if measured(text))
 
@@ -281,8 +281,8 @@ def guards(corpus: CorpusConfig, folders: Sequence[Path], texts: Sequence[Measur
 
     Args:
         corpus: configuration with the evaluation sets.
-        folders: prepared corpora whose measured documents are removed.
-        texts: prepared corpora. Near copies of their measured documents are removed too.
+        folders: prepared corpora whose held-out documents are removed.
+        texts: prepared corpora. Near copies of their held-out documents are removed too.
 
     Raises:
         DataError: a file of an evaluation set or a shard cannot be read.

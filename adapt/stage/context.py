@@ -69,8 +69,8 @@ class Context:
     made: Mapping[str, Start] = field(default_factory=dict)
     """Models made by stages of the same chain, keyed by their path in `comparison.models` and `merge.models`."""
     selected: "Select | None" = None
-    """Selection that a stage of the same chain makes. A training reads the selected documents. Another selection
-    selects the same number of tokens."""
+    """Selection that a stage of the same chain makes. If the job trains, it reads the selected documents. If the job
+    selects documents itself, it selects the same number of tokens."""
 
     @classmethod
     def of(

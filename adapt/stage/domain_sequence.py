@@ -56,7 +56,7 @@ class SequenceResult(SequenceFigures):
         return {"": Path(self.model)}
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows what was learned and forgotten, scores and losses by domain, figures, warnings, and the model."""
+        """Shows what was learned and forgotten, scores and losses by domain, metrics, warnings, and the model."""
         tables = [matrix.table(self.order, self.mode) for matrix in (self.scores, self.losses)]
         known = [(shown, value) for name, shown in FIGURES.items() if (value := getattr(self, name)) is not None]
         rows = [[title, f"{value * times:{form}} {unit}", about] for (title, times, form, unit, about), value in known]
@@ -181,7 +181,7 @@ class Sequence(Stage[SequenceResult]):
         return None if self.config.sequence.mode == "separate" else last.merged or last.training
 
     def run(self, folder: Path, done: Done) -> Outcome[SequenceResult]:
-        """Fills the matrices and computes the figures."""
+        """Collects scores and losses in matrices, and computes the metrics of the sequence from them."""
         mode = self.config.sequence.mode
         scores = score_matrix(self.order, self.owners, self.untaught, self.steps, done)
         losses = loss_matrix(self.order, self.before, self.steps, done)

@@ -97,7 +97,7 @@ class RunPart:
     last: int
     """Number of steps up to the end of this training, including steps of earlier phases."""
     stretches: tuple[Stretch, ...]
-    """The steps with their batches. Empty if the corpus is streamed."""
+    """The steps, in ranges whose batches have the same size and row length. Empty if the corpus is streamed."""
     tokens: int
     """Number of tokens up to the end of this training, if all rows are full."""
     drawn: tuple[int, ...]

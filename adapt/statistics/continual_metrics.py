@@ -1,7 +1,7 @@
 """Computes learning, forgetting and transfer over a sequence of domains, from the measurements after each domain.
 
 Row t of a matrix A has the measurements of the model after t domains; row 0 has those of the base model. A column is
-a task, or the held-out text of a domain. The column of general text belongs to no domain. A figure is None if it cannot
+a task, or the held-out text of a domain. The column of general text belongs to no domain. A metric is None if it cannot
 be computed, because a cell is missing or there is only one domain.
 """
 
@@ -14,7 +14,7 @@ from adapt.support.better import Less, More
 
 @dataclass(frozen=True)
 class SequenceFigures:
-    """The figures of a sequence of domains. A figure is None if it cannot be computed."""
+    """The metrics of a sequence of domains. A metric is None if it cannot be computed."""
 
     average: More[float | None]
     learning: More[float | None]
@@ -125,7 +125,7 @@ def general_changes(losses: Matrix) -> list[float | None]:
 def sequence_figures(
     scores: Mapping[str, Any], losses: Mapping[str, Any], mode: str = "continual"
 ) -> dict[str, float | None]:
-    """Computes all figures of a sequence by name. Scores are fractions, losses are in nats.
+    """Computes all metrics of a sequence, keyed by name. Scores are fractions, losses are in nats.
 
     Args:
         scores: `columns` has the number of each task's domain, `rows` the scores of each task's fine-tuning seeds.

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from adapt.support.errors import ConfigError
 
 Counts: TypeAlias = csr_array
-"""Counts of each example [examples, K], which are summed over examples."""
+"""Counts per example [examples, K], such as entries of a confusion matrix. Scores are computed from their sums."""
 Score: TypeAlias = Callable[[np.ndarray], np.ndarray]
 """Function that computes scores [...] from summed counts [..., K]."""
 CELLS = 4_000_000
@@ -30,8 +30,8 @@ class Tested:
     scores: np.ndarray
     """Score of each seed, [seeds]."""
     counts: tuple[Counts, ...] = ()
-    """Counts of each seed. Empty if only scores are known. The order of examples is the same for all seeds and
-    recipes."""
+    """Counts per example, for each seed. Empty if only scores are known. The order of examples is the same for all
+    seeds and recipes."""
     score: Score | None = None
 
     def resampled(self, weights: np.ndarray) -> np.ndarray:

@@ -22,14 +22,14 @@ from adapt.tuning.search_stage import Search, Searched
 
 @dataclass(frozen=True)
 class FreshFigure:
-    """A figure that was measured with fresh seeds, for the best trial and for the unchanged configuration."""
+    """A score or loss that was measured with fresh seeds, for the best trial and for the unchanged configuration."""
 
     best: Estimate
-    """Mean value of the figure over the fresh seeds with the best configuration."""
+    """Mean of the score or loss over the fresh seeds with the best configuration."""
     as_it_is: Estimate | None
-    """Mean value of the figure over the fresh seeds with the unchanged configuration; None if trial 0 failed."""
+    """Mean of the score or loss over the fresh seeds with the unchanged configuration; None if trial 0 failed."""
     difference: Estimate | None
-    """Mean difference of the figure between both configurations, paired by seed; None if trial 0 failed."""
+    """Mean difference between the best and the unchanged configuration, paired by seed; None if trial 0 failed."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Confirmed:
     seeds: list[int]
     """The fresh seeds."""
     fresh: dict[str, FreshFigure]
-    """The compared figures, keyed by name: all objectives, and the score on test if there are tasks."""
+    """The compared scores and losses, keyed by name: all objectives, and the score on test if there are tasks."""
     apparent: float | None
     """Gain of the best trial over the unchanged configuration in the first objective, as the search measured it. A
     positive gain is an improvement. None if trial 0, the unchanged configuration, failed."""
@@ -153,7 +153,7 @@ class Confirm(Stage[Confirmed]):
 
 
 def is_of_dev(objective: str) -> bool:
-    """Whether a figure is always measured on dev or held-out text, never on the test split."""
+    """Whether a score or loss is always measured on dev or held-out text, never on the test split."""
     return objective == DEV_SCORE or "loss" in objective or objective.startswith("general")
 
 

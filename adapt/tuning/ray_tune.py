@@ -49,7 +49,7 @@ class Board:
     may_begin: Callable[[int], bool | None]
     """Function that returns whether the budget allows the trial with this number; None while the cost is unknown."""
     lengths: list[int] = field(default_factory=lambda: [1])
-    """Length of a trial up to the end of each turn, in units of the first turn. Trial 0 has only the last turn."""
+    """Length of a trial at each measurement, in multiples of its length at the first. Trial 0 has only the last."""
     values: list[Values] = field(default_factory=lambda: [{}])
     """Values of each trial. The entry of trial 0, the unchanged configuration, is empty."""
     heard: dict[Asked, Answer] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Board:
         return number
 
     def end(self, number: int) -> None:
-        """Records that a trial has ended. The result of its last finished turn becomes the result of the trial."""
+        """Records that a trial has ended. Its last measurement becomes its result."""
         heard = [self.heard[number, turn] for turn in range(self.turns) if (number, turn) in self.heard]
         if heard:
             self.answers[number] = heard[-1]

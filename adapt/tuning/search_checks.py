@@ -58,13 +58,13 @@ def checked_search(search: "Search") -> tuple[Space, Proposals]:
 
 
 def _check_going_on(search: "Search", space: Space) -> None:
-    """Refuses a search if the training of a trial could not continue after a turn.
+    """Refuses a search if the training of a trial could not continue after a measurement.
 
     Checks the unchanged configuration. Then checks each field's lowest and highest value with all other fields
     unchanged.
 
-    Combinations of values are not checked. If a trial with such a combination cannot continue, it trains each turn from
-    the beginning.
+    Combinations of values are not checked. If a trial with such a combination cannot continue, it trains from the
+    beginning up to each measurement.
     """
     for values in ({}, *({name: end} for name in space for end in ends(space[name]))):
         try:
@@ -137,7 +137,7 @@ def _fits(name: str, value: Any, place: str, configure: Configure) -> None:
 
 
 def check_objectives(config: Config, trial: Trial) -> None:
-    """Refuses objectives that trials do not report, and figures of which neither higher nor lower values are better.
+    """Refuses objectives that trials do not report, and objectives without a declared better direction.
 
     Raises:
         ConfigError: an objective is refused. The message names the nearest figure, or what the objective needs.

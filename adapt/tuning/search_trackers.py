@@ -1,7 +1,7 @@
 """Logs a search to TensorBoard and MLflow.
 
 TensorBoard files are always written. The folder `tensorboard/trial-N` in the search's folder has the training loss of
-trial N, and the trial's values and figures, which TensorBoard shows on its page of hyperparameters. MLflow is used if
+trial N, and the trial's values and results, which TensorBoard shows on its page of hyperparameters. MLflow is used if
 `tracking.mlflow_uri` is set. In MLflow, the search is a run, each trial is a run inside the search's run, and each
 training is a run inside its trial's run.
 """

@@ -1,4 +1,4 @@
-"""Reads a sample of a corpus's training text in one process. All items of the corpus contribute equal parts."""
+"""Reads a sample of a corpus's training text in one process. Equal parts are read from all items (file ranges)."""
 
 from collections.abc import Iterator
 from itertools import islice

@@ -54,7 +54,7 @@ class ElleOptions:
     """Share of a training's steps, at its start, that see only text of earlier domains, to recover what growth has
     lost. Published: 5,000 of 62,500 steps. The first domain has no such steps."""
     replay_fraction: Fraction = 0.1
-    """Share of the steps after these in which all rows come from one earlier domain. The more a domain's loss has
+    """Share of the steps after recovery in which all rows come from one earlier domain. The more a domain's loss has
     fallen recently, the more often the domain is drawn."""
     prompt_length: NonNegativeInt = 1
     """Number of vectors before each document, learnt per domain and used again in fine-tuning (published: one token

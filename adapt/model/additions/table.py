@@ -121,7 +121,7 @@ def refuse_additions(folder: Path, what: str) -> None:
 
 
 def check_parts(folder: Path, domain: str) -> None:
-    """Refuses a domain for which a model has no parts.
+    """Refuses a domain for which a model has no added parameters.
 
     Args:
         folder: folder of the model.

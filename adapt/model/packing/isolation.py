@@ -55,7 +55,7 @@ def keep_documents_apart(model: PreTrainedModel) -> Way:
     """
     if sees_both_sides(model.config):
         set_causal(model, False)
-    with without_sets(model):  # some sets change attention, so losses would differ from transformers' own attention
+    with without_sets(model):  # added parameters may change attention, so losses would differ from transformers' own
         return _keep_apart(model)
 
 
