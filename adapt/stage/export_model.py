@@ -40,10 +40,11 @@ from adapt.show.drawing import METRICS_LINES, loss_curve
 from adapt.stage.context import Context
 from adapt.stage.model_evaluation import Evaluate, MeasureRetrieval
 from adapt.stage.prepare_text import Prepare, Prepared
-from adapt.stage.train import Train, Trained
+from adapt.stage.train import Train, Trained, held_figures, held_time_of
 from adapt.stage.training_plan import SourceShare
 from adapt.terminal.console import duration, log
 from adapt.train.capacity.forecast import in_bytes
+from adapt.train.held_time import HeldTime
 from adapt.train.phases import PHASE_COLUMNS, PhaseFigures
 
 if TYPE_CHECKING:
@@ -126,12 +127,21 @@ class Adapted(Trained, OneModel):
             f"{self.tokens:,} tokens",
             f"{self.tokens_per_s:,.0f} tokens per second",
             f"{self.data_wait_share:.1%} of the time waiting for data",
-            f"{duration(self.device_seconds)} of device time",
+            *self._device_time(),
             *([f"{self.mfu:.0%} of the device's peak FLOPs"] if self.mfu is not None else []),
             *([f"peak memory {self.peak_memory_bytes / 2**30:.1f} GiB per device"] if self.peak_memory_bytes else []),
             *([f"cost {cost:,.2f}"] if cost is not None else []),
         ]
         return f"Training: {', '.join(parts)}."
+
+    def _device_time(self) -> list[str]:
+        """Describes how long the devices were held, and the useful share of this time with the reasons for the rest."""
+        held = held_time_of(self)
+        if held is None:
+            return [f"{duration(self.device_seconds)} of device time"]
+        losses = held.losses()
+        why = f" (lost: {losses})" if losses else ""
+        return [f"{duration(held.held)} of device time with a goodput of {held.goodput:.1%}{why}"]
 
 
 def phases_table(phases: Sequence[PhaseFigures], domain: str) -> Table:
@@ -194,8 +204,11 @@ def whole_run(phases: Sequence[Trained]) -> Trained:
     flops = [phase.flops for phase in phases]
     peaks = [phase.peak_memory_bytes for phase in phases if phase.peak_memory_bytes is not None]
     shares = [phase.sources for phase in phases if phase.sources is not None]
+    times = [held for phase in phases if (held := held_time_of(phase))]
+    all_held = sum(times, HeldTime()) if len(times) == len(phases) else None
     return replace(
         last,
+        **held_figures(all_held),
         tokens_per_s=last.tokens / max(took, 1e-9),
         data_wait_share=_weighted([phase.data_wait_share for phase in phases], seconds) or 0.0,
         device_seconds=sum(seconds),

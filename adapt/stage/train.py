@@ -41,6 +41,7 @@ from adapt.train.capacity.flops import mean_length, summed_sizes, with_flops_as_
 from adapt.train.capacity.forecast import forecast
 from adapt.train.capacity.memory import size_of_training
 from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch, start_from_phase
+from adapt.train.held_time import LOSSES, HeldTime
 from adapt.train.metric_trackers import anchored
 from adapt.train.phases import Phase, PhaseFigures, check_batches, phases_of
 from adapt.train.restarts import Restarts
@@ -72,7 +73,7 @@ class Trained:
     data_wait_share: Less[float]
     """Share of the time that the devices waited for text."""
     device_seconds: Less[float]
-    """Time of the training, summed over its devices."""
+    """Time of the training's steps, summed over its devices [s]."""
     flops: Less[float | None]
     """Floating point operations of the forward and backward passes."""
     mfu: More[float | None]
@@ -89,6 +90,12 @@ class Trained:
     """Consequence of the early end of a streamed corpus. Empty if the corpus lasted for the planned length."""
     restarts: Restarts | None = None
     """How often the training started again, and what this cost. None in records of earlier versions."""
+    goodput: More[float | None] = None
+    """Time of the steps that the model contains, divided by the time for which the training held its devices."""
+    held_device_seconds: Less[float | None] = None
+    """Time for which the training held its devices, in all attempts, summed over the devices [s]."""
+    lost_device_seconds: dict[str, float] | None = None
+    """The part of it that was lost [s], by cause (`adapt.train.held_time.Loss`). None in earlier versions' records."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -437,6 +444,23 @@ def _with_older_keys(training: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in training.items() if name not in _LATER or value != _LATER[name]}
 
 
+def held_figures(held: HeldTime | None) -> dict[str, Any]:
+    """Returns the fields of `Trained` that describe the time for which the devices were held. None is not known."""
+    return {
+        "goodput": held and held.goodput,
+        "held_device_seconds": held and held.held,
+        "lost_device_seconds": held and {cause: round(seconds, 3) for cause, seconds in held.lost.items()},
+    }
+
+
+def held_time_of(trained: Trained) -> HeldTime | None:
+    """Returns the time for which the devices of a training were held, or None if its record does not have it."""
+    held, lost = trained.held_device_seconds, trained.lost_device_seconds
+    if held is None or lost is None or trained.goodput is None:
+        return None
+    return HeldTime(held, trained.goodput * held, {cause: lost.get(cause, 0.0) for cause in LOSSES})
+
+
 def outcome_of(
     reported: Mapping[str, Any], price_per_hour: float | None, knows: bool, sources: dict[str, SourceShare] | None
 ) -> Outcome[Trained]:
@@ -448,7 +472,7 @@ def outcome_of(
         knows: whether the model was trained on the text of dev and test.
         sources: share of each source.
     """
-    seconds = max(reported["seconds"], 1e-9)
+    seconds, held = max(reported["seconds"], 1e-9), reported.get("held")
     trained = Trained(
         steps=reported["step"],
         tokens=reported["tokens"],
@@ -463,6 +487,8 @@ def outcome_of(
         sources=sources,
         cut_short=reported.get("cut_short", ""),
         restarts=reported.get("restarts"),
+        **held_figures(held),
     )
-    cost = {**cost_of(reported["device_seconds"], price_per_hour), "tokens": reported["own_tokens"]}
+    spent = reported["device_seconds"] if held is None else held.held
+    cost = {**cost_of(spent, price_per_hour), "tokens": reported["own_tokens"]}
     return Outcome(trained, cost, {name: reported.get(name) for name in RAN_ON})

@@ -166,15 +166,15 @@ class HeldTime:
         """Productive share of the held time, between 0 and 1. Without held time, it is 0."""
         return self.productive / self.held if self.held else 0.0
 
-    def losses(self, least: float = 0.0005) -> str:
+    def losses(self, most: int = len(LOSSES)) -> str:
         """Describes the lost shares of the held time, the largest first: `restart 3.2%, start 1.0%`.
 
         Args:
-            least: smallest share that is named.
+            most: number of causes that are named. Shares below 0.05% are left out.
         """
         shares = {cause: seconds / self.held for cause, seconds in self.lost.items()} if self.held else {}
-        ordered = sorted(shares.items(), key=lambda pair: -pair[1])
-        return ", ".join(f"{cause} {share:.1%}" for cause, share in ordered if share >= least)
+        ordered = sorted(shares.items(), key=lambda pair: -pair[1])[:most]
+        return ", ".join(f"{cause} {share:.1%}" for cause, share in ordered if share >= 0.0005)
 
     def __add__(self, other: "HeldTime") -> "HeldTime":
         lost = {cause: self.lost.get(cause, 0.0) + other.lost.get(cause, 0.0) for cause in LOSSES}

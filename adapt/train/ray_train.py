@@ -36,7 +36,7 @@ from adapt.train.checkpoints.retain import mend_run, newest_whole, prune, step_o
 from adapt.train.checkpoints.seal import Sealing, sealed_run
 from adapt.train.elastic.sizing import Patience, Sizing
 from adapt.train.failure import as_ours, first_of, known
-from adapt.train.held_time import holding
+from adapt.train.held_time import HeldTime, holding
 from adapt.train.local_group import LocalTorchConfig, free_reserved
 from adapt.train.progress_display import following
 from adapt.train.restarts import RestartLog
@@ -242,7 +242,8 @@ def launch(job: TrainingRun) -> dict[str, Any]:
     told, sizes = {"job": job}, worlds(config.training, config.resources.workers)
     with memory_kills(config, folder), holding(folder, sizes[0], waits=not is_own_ray()):
         on_all_ranks(RankedRun(train_loop_per_worker, told, folder, job.run_name, config.resources, sizes, kept))
-    return {**json.loads((folder / PROGRESS_FILE).read_text()), "restarts": RestartLog(folder).restarts()}
+    counts = json.loads((folder / PROGRESS_FILE).read_text())
+    return {**counts, "restarts": RestartLog(folder).restarts(), "held": HeldTime.load(folder)}
 
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:

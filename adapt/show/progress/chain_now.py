@@ -26,6 +26,8 @@ from adapt.show.progress.goals import (
     spent_lines,
     states_by_entry,
 )
+from adapt.terminal.console import duration
+from adapt.train.held_time import HeldTime
 from adapt.train.progress_display import describe
 from adapt.train.training_run import METRICS_FILE
 
@@ -127,6 +129,8 @@ class TrainingNow:
     """The latest report of the training, as text."""
     metrics: Path
     """Path of the file with the training's reports."""
+    held: HeldTime | None = None
+    """Time for which the training has held its devices so far, if it is known."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,9 @@ class ChainNow(SelfShown):
         if self.running:
             rows = [[stage, dotted(said)] for stage, said in self.running]
             blocks.append(Table(["stage", "last report"], rows, "Running now", words=True))
+        if times := [[of.name, of.state, *_held(of.held)] for of in self.trainings[:MOST_CURVES] if of.held]:
+            title = "Goodput: useful share of the time for which devices are held"
+            blocks.append(Table(["training", "state", "device time", "goodput", "lost"], times, title, words=True))
         for name, trials in self.searches:
             blocks.append(trials.table(f"search {name}"))
         if drawings := [drawing for training in self.trainings[:MOST_CURVES] if (drawing := _curve(training))]:
@@ -171,8 +178,12 @@ class ChainNow(SelfShown):
         return [*blocks, *(TextBlock(line) for line in self.costs)]
 
 
+def _held(time: HeldTime) -> list[str]:
+    return [duration(time.held), f"{time.goodput:.1%}", time.losses()]
+
+
 MOST_CURVES = 12
-"""Maximum number of drawn loss curves. Running trainings come first."""
+"""Maximum number of trainings whose loss curve and goodput are shown. Running trainings come first."""
 
 
 def _curve(training: TrainingNow) -> Drawing | None:
@@ -235,5 +246,5 @@ def _trainings(stages: Sequence[Stage[Any]], store: Store) -> list[TrainingNow]:
         if said := last_report(folder):
             finished = store.record_of(stage) is not None
             state = "finished" if finished else "running" if is_held(folder) else "stopped"
-            found.append(TrainingNow(stage.name, stage.key, state, said, folder / METRICS_FILE))
+            found.append(TrainingNow(stage.name, stage.key, state, said, folder / METRICS_FILE, HeldTime.load(folder)))
     return sorted(found, key=lambda training: ("running", "stopped", "finished").index(training.state))

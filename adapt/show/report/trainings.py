@@ -7,6 +7,7 @@ from adapt.show.report.study import Entry, Study, upstream
 from adapt.show.report.task_comparison import Compared, Trainings, finetuning_hours, gain, hours, nats, span
 from adapt.show.report.task_runs import Results
 from adapt.stage.export_model import Adapted
+from adapt.stage.train import held_time_of
 
 
 def exports_of(study: Study) -> list[Entry]:
@@ -36,7 +37,9 @@ def pretraining(study: Study) -> Table:
     losses = ["loss on its domain", "loss on general text", "bits per byte"]
     has_retrieval = any(entry.result.retrieval for entry in exports_of(study))
     retrieval = ["retrieval (nDCG@10)", "mean cosine"] if has_retrieval else []
-    header = ["model", "text", "steps", "tokens", *losses, *retrieval, "device time"]
+    has_goodput = any(entry.result.goodput is not None for entry in exports_of(study))
+    goodput = ["goodput"] if has_goodput else []
+    header = ["model", "text", "steps", "tokens", *losses, *retrieval, "device time", *goodput]
     rows: list[list[Cell | str]] = [
         [
             entry.label,
@@ -48,6 +51,7 @@ def pretraining(study: Study) -> Table:
             _per_byte(entry.result.losses.get("domain")),
             *(_retrieval(entry.result.retrieval) if has_retrieval else []),
             hours(entry.record.cost.get("device_hours")),
+            *([_goodput(entry.result)] if has_goodput else []),
         ]
         for entry in exports_of(study)
     ]
@@ -63,7 +67,18 @@ def pretraining(study: Study) -> Table:
             " Retrieval on pairs: before → after, with the change and its 95% interval over queries; higher is better."
             " Mean cosine of two documents: lower means that vectors use more directions."
         )
+    if has_goodput:
+        note += (
+            " Goodput: time of the steps that the model contains, divided by the time for which the devices were held."
+            " Below it are the largest losses by cause."
+        )
     return Table(header, rows, "Pre-training", note)
+
+
+def _goodput(of: Adapted) -> Cell:
+    """Returns a cell with the useful share of the held device time, and the three largest losses by cause."""
+    held = held_time_of(of)
+    return Cell(f"{held.goodput:.1%}", held.losses(most=3)) if held else Cell(NONE)
 
 
 def _retrieval(of: RetrievalChange | None) -> list[Cell]:

@@ -134,7 +134,7 @@ def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | 
         resources, flops = record.resources, record.metrics.get("flops")
         is_same_device = device is None or not device.name or resources.get("device") == device.name
         if flops and is_same_device and precision in ("auto", resources.get("precision")):
-            return flops / record.cost["device_seconds"], f"as {record.path.name} reached on {resources['device']}"
+            return flops / record.metrics["device_seconds"], f"as {record.path.name} reached on {resources['device']}"
     if device is None or not device.name:
         return None, ""
     _, fastest = measured(config.resources, config.training.precision)

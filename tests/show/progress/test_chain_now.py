@@ -13,6 +13,7 @@ from adapt.runner.store import Store, logged
 from adapt.show.progress.chain_now import ChainNow, TrialNow, TrialsNow, chain_now
 from adapt.show.terminal import show_blocks
 from adapt.terminal.console import log
+from adapt.train.held_time import HeldLog, add_seconds, holding
 from adapt.train.training_run import METRICS_FILE
 from tests.runner.toys import Toy, idle
 from tests.show.progress.test_goals import Goal
@@ -48,6 +49,18 @@ def test_a_training_is_told_by_its_last_whole_report(store: Store) -> None:
     assert now.running == [("train biomed", "step 4/10  loss 3.250  ETA 1 min 00 s")]
     assert [(training.name, training.state) for training in now.trainings] == [("biomed", "running")]
     assert now.waiting[0] == ("dapt[biomed]", "waits for train biomed, which is running")
+
+
+def test_the_goodput_of_a_running_training_is_shown(store: Store) -> None:
+    report(store)
+    log = HeldLog(folder_of(store, TRAIN), devices=2)
+    with locked(folder_of(store, TRAIN)), holding(folder_of(store, TRAIN), 2, waits=False):
+        log.begin(0)
+        add_seconds("steps", 45.0)
+        add_seconds("data wait", 15.0)
+        log.record(4)
+        (table,) = (block for block in chain_now(GOALS, store).blocks() if getattr(block, "title", "")[:7] == "Goodput")
+    assert table.rows == [["biomed", "running", "2 min 00 s", "75.0%", "data wait 25.0%"]]
 
 
 def test_a_training_that_was_killed_has_stopped_and_one_that_ended_has_finished(store: Store) -> None:

@@ -35,7 +35,7 @@ def trained(root: Path, name: str, device: str, precision: str, rate: float, sta
     folder.mkdir(parents=True)
     Record(
         stage="train", name=name, key=name, version=1, what={}, inputs={}, outputs={}, packages={},
-        metrics={"flops": rate * 100}, cost={"device_seconds": 100.0},
+        metrics={"flops": rate * 100, "device_seconds": 100.0}, cost={"device_seconds": 180.0},
         resources={"device": device, "precision": precision}, started_at=started_at, path=folder,
     ).save()  # fmt: skip
 
