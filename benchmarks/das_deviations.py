@@ -1,6 +1,6 @@
 """Measures what each part of DAS, and each deviation from its published code, changes on PubMed, then film reviews.
 
-Importance has three figures. `stability` is the rank correlation (Spearman, within a layer and kind of unit) of two
+Importance has three metrics. `stability` is the rank correlation (Spearman, within a layer and kind of unit) of two
 measurements that differ in rows and dropout. `agreement` is the rank correlation with the product's measurement. The
 third is how much the held-out loss rises when the most important tenth of each layer's units is switched off; more is
 better.

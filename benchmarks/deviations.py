@@ -242,7 +242,7 @@ def of_seed(data: Path, base: Path, steps: int, names: list[str], seed: int) -> 
     """Measures one seed, in a separate process on one core.
 
     Returns:
-        If `names` is `["importance"]`, figures of importance, keyed by kind of knowledge. Otherwise the held-out
+        If `names` is `["importance"]`, the result of `importance` for each kind of knowledge. Otherwise the held-out
         losses on all texts: under `before`, those before the second domain, and under each name, those after it.
     """
     torch.set_num_threads(1)

@@ -113,7 +113,7 @@ def accuracy_of(embedder: "Embedder", folder: Path, known: Split, asked: Split) 
 
 
 def learnt_from(texts: list[str], embedder: "Embedder", folder: Path) -> dict[str, float]:
-    """Trains an embedder as jobs do, and returns its figures. The time includes the start of Ray."""
+    """Trains an embedder as jobs do, and returns the metrics of the training. The time includes the start of Ray."""
     from adapt.config import ResourcesConfig
     from adapt.embed.cluster_embedding import learn_embedder
     from adapt.embed.text_chunks import LinesSource

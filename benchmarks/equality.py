@@ -46,7 +46,7 @@ evaluation: {sequence_length: 64, max_documents: 40, bootstrap_samples: 200}
 finetune: {seeds: [0, 1], epochs: 6, max_length: 64, learning_rate: 2.0e-3}
 """)
 UNSTEADY = re.compile(r"second|_s$|hours|mfu|memory|wait|cost|started|price|what was run|reproduce", re.IGNORECASE)
-"""Pattern for the names of figures and parts of a report that depend on time or machine."""
+"""Pattern for the names of metrics and parts of a report that depend on time or machine."""
 
 
 @dataclass

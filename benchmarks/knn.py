@@ -44,7 +44,7 @@ QUERIES = 4169
 
 
 class Found(NamedTuple):
-    """Figures that one process measures on an index."""
+    """Results that one process measures with an exact and an approximate index of the same vectors."""
 
     flat_equal: bool
     recall: float
@@ -131,7 +131,7 @@ def built(folder: Path, count: int) -> tuple[float, float]:
 
 
 def searched(folder: Path, count: int) -> Found:
-    """Measures all figures of a million vectors."""
+    """Measures everything about the indexes of a million vectors."""
     _two_threads()
     flat, lists = VectorIndex.open(folder / "flat"), VectorIndex.open(folder / "ivf")
     queries = queries_for(count, QUERIES)

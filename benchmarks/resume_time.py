@@ -64,7 +64,7 @@ def build_shards(folder: Path, shards: int) -> None:
 
 
 def build_texts(folder: Path, files: int) -> int:
-    """Writes text files, and reads them once to make the index of their items. Returns the number of tokens."""
+    """Writes text files, and reads them once to count the tokens of each part. Returns the number of tokens."""
     from adapt.corpus.streaming import ItemIndex
     from benchmarks.common import corpus_file
 

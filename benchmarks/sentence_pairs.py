@@ -11,7 +11,7 @@ from pathlib import Path
 
 SPLITS = {"dev": ("dev", "test"), "test": ("train",)}
 """For each split of the pairs, the splits of the task PubMedQA with its examples. `dev` pairs choose learning rates,
-`test` pairs give the reported figures. No model is trained on these pairs."""
+`test` pairs give the reported metrics. No model is trained on these pairs."""
 
 
 def pairs_of(lines: Sequence[str]) -> Iterator[dict[str, str]]:

@@ -37,7 +37,7 @@ Queries = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Measured:
-    """Figures of the study."""
+    """Measured values of all trained models and of the base model."""
 
     queries: dict[str, dict[str, dict[str, dict[str, Queries]]]] = field(default_factory=dict)
     """Values of queries, keyed by arm, learning rate, split of the pairs, and seed."""
@@ -60,7 +60,7 @@ class Measured:
 
 
 def measured_in(finished: Study) -> Measured:
-    """Reads the figures from the records of a finished chain."""
+    """Reads the measured values from the records of a finished chain."""
     found = Measured()
     for entry in finished.entries:
         change = getattr(entry.result, "retrieval", None)

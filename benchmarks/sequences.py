@@ -2,7 +2,7 @@
 
 The tables have means over seeds, where the value of a seed is the mean over its orders of domains; the difference of
 every method from the baseline and from every other method that learns domains in sequence, paired by seed; scores by
-task; and the figures of every run, from which all tables can be recomputed.
+task; and the results of every run, from which all tables can be recomputed.
 
 python -m benchmarks.sequences benchmarks/das_five.yaml [options of dontstop chain]
 """

@@ -55,11 +55,11 @@ class Rows:
 
     @property
     def held_out(self) -> np.ndarray:
-        """Returns the numbers of the last rows, which no training uses."""
+        """Returns the indices of the last rows, which no training uses."""
         return np.arange(len(self.tokens))[-HELD_OUT:]
 
     def drawn(self, count: int, seed: int) -> np.ndarray:
-        """Draws the numbers of rows that are not held out, at random."""
+        """Draws random indices of rows that are not held out."""
         return np.random.default_rng(seed).permutation(len(self.tokens) - HELD_OUT)[:count]
 
 

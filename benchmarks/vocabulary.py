@@ -21,7 +21,7 @@ NUMBERS = (100, 1_000, 10_000)
 
 
 def measure(options: Options) -> Result:
-    """Measures all figures in a separate process."""
+    """Measures times and speed of analysing and extending a vocabulary, in a separate process."""
     megabytes = 10 if options.quick else 200
     result = apart(measured, megabytes, options.data, options.models)
     result.details.insert(0, ("text", f"{megabytes} MB"))

@@ -42,7 +42,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "show": BASE,
     # reports compare the results of these parts
     "report": GROUND | {"statistics", "progress", "stage", "evaluate", "select"},
-    "progress": GROUND | {"train"},  # the progress reads the reports of a running training
+    "progress": GROUND | {"train"},  # the display of progress reads the reports of a running training
     "index": GROUND | {"ray"},
     "embed": GROUND | {"index", "corpus", "model", "ray", "train"},  # embedding uses threads and metrics of `train`
 }

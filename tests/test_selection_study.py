@@ -75,7 +75,7 @@ def test_a_figure_that_predicts_the_gain_is_found_although_tasks_differ(study: S
     table = predicted(found_in(study), "RAND", {name: kind for name, kind in KINDS.items() if name != "RAND"})
     assert table
     told = {row[0]: row[1] for row in table.rows}
-    assert set(told) == {"kl reduction", "auc", "distinct"}  # Figures that were not measured are not in the result.
+    assert set(told) == {"kl reduction", "auc", "distinct"}  # Metrics that were not measured are not in the result.
     assert not isinstance(told["auc"], str)
     assert not isinstance(told["kl reduction"], str)
     assert float(told["kl reduction"].text) > 0.8

@@ -73,7 +73,7 @@ def kinds_of_nodes() -> tuple[list[NodeKind], bool]:
     if not limits:
         return [NodeKind(resources, 1, 1) for resources in alive], False
     found = [NodeKind(resources, 1, 1) for resources in alive]
-    for resources, most in limits:  # adds only nodes that are not present yet
+    for resources, most in limits:  # adds the nodes that could still start
         present = sum(_fits(resources, node) for node in alive)
         if most > present:
             found.append(NodeKind(resources, 0, most - present))

@@ -229,7 +229,7 @@ def test_no_near_copy_is_both_trained_on_and_measured(tmp_path: Path, tiny_bert:
         return is_heldout(text, corpora[name].heldout_fraction)
 
     def fits(text: str) -> bool:
-        """Returns whether all near copies of a text in the earlier corpora are trained on or measured as the text is.
+        """Returns whether all near copies of a text in earlier corpora are trained on or held out like the text.
 
         Edited texts have a similarity of about .85 to their originals, so texts above .8 count as near copies.
         """

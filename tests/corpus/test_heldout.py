@@ -94,7 +94,7 @@ def test_measured_documents_in_training_text_are_counted_once_each(tmp_path: Pat
     leaking = shards(tmp_path / "leaking", [*texts[5:], "TEXT 6", "Text 2"], [])
     assert measured.count_in([other]) == 0
     assert measured.count_in([]) == 0
-    assert measured.count_in([other, leaking]) == 3  # texts 2, 5 and 6 are measured and also in `leaking`
+    assert measured.count_in([other, leaking]) == 3  # the held-out texts 2, 5 and 6 are also in `leaking`
 
 
 def test_an_empty_set_of_measured_text(tmp_path: Path) -> None:

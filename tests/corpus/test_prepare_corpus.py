@@ -210,7 +210,7 @@ def test_prepare_measures_legibility_and_warns(
 
 
 def test_documents_measured_elsewhere_are_left_out_and_counted(tmp_path: Path, pretrained: Pretrained) -> None:
-    """Documents of a corpus that is measured as a whole are dropped from other corpora and counted.
+    """Documents of a corpus that is held out as a whole are dropped from other corpora and counted.
 
     The copies differ in case and spacing. Copies in the held-out share of their own corpus are dropped too.
     """

@@ -191,7 +191,7 @@ def test_index_is_read_up_to_the_first_invalid_line(tmp_path: Path) -> None:
     assert [index.begin(position) for position in range(4)] == [0, 10, 10, 15]
     with file.open("a") as more:
         more.write("4 7\n3 1")
-    assert ItemIndex.open(file).tokens == [10, 0, 5]  # lines after a gap and a partial line are ignored
+    assert ItemIndex.open(file).tokens == [10, 0, 5]  # the line that skips item 3 and the partial line are ignored
 
 
 @pytest.mark.parametrize(

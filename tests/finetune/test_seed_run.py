@@ -1,4 +1,4 @@
-"""Tests fine-tuning runs in all modes: their scores and results, the choice of domain parts, and the Ray task."""
+"""Tests fine-tuning runs in all modes: scores, files, the choice of the domain's parameters, and the Ray task."""
 
 import dataclasses
 import json

@@ -77,7 +77,7 @@ def test_a_field_of_a_task_changes_these_keys(config: Config, name: str) -> None
 
 @pytest.mark.parametrize("name", FINETUNE)
 def test_a_field_of_fine_tuning_changes_these_keys(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # pretends that the model has parts for domains
+    # pretends that the model has parameters of its own for each domain
     monkeypatch.setattr("adapt.stage.finetuning.check_parts", lambda folder, domain: None)
     value, expected = FINETUNE[name]
     other = replace(config, finetune=replace(config.finetune, **{name: value}))

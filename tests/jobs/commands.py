@@ -87,7 +87,7 @@ METRICS: dict[str, Any] = {
     "train_documents": 20,
     "train_tokens": 4096,
 }
-"""Figures that can be the metrics of any stage."""
+"""Values that can be the metrics of any stage."""
 
 
 def finish(arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -1,4 +1,4 @@
-"""Two chains with the same search for good values run at the same time on one store."""
+"""Two chains with the same hyperparameter search run at the same time on one store."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ jobs = pytest.fixture(drive.jobs)
 
 
 def chain(folder: Path, model: Path) -> Path:
-    """Writes a chain: a search for a learning rate of fine-tuning, and a run of the best one with another seed."""
+    """Writes a chain: a search for a learning rate of fine-tuning, and a fine-tuning with the best and another seed."""
     splits = {
         split: str(write(folder / f"{split}.jsonl", labelled(16, len(split)))) for split in ("train", "dev", "test")
     }

@@ -93,7 +93,7 @@ def test_short_texts_are_bounded_by_their_number() -> None:
 
 
 def test_chunks_read_at_most_one_item_ahead() -> None:
-    """One item beyond the chunk is read, to see whether that item still fits."""
+    """One text beyond the chunk is read, to see whether that text still fits."""
     texts = iter(["a"] * (10 * MOST_TEXTS))
     next(chunks(texts, len))
     assert len(list(texts)) == 9 * MOST_TEXTS - 1

@@ -96,7 +96,7 @@ def test_a_large_file_is_several_items_and_a_document_knows_where_its_own_begins
 
 
 def test_items_and_ids_follow_from_the_manifest_alone(corpus: CorpusConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Items and ids depend neither on the number of cores and workers nor on dropped documents."""
+    """Items (parts that one task reads) and document ids depend neither on the cores nor on dropped documents."""
     pool = pool_of(corpus)
     items, ids = numbered_items(pool.manifest, corpus), {str(text): text.id for text in pool}
     monkeypatch.setattr("os.cpu_count", lambda: 99)

@@ -213,7 +213,7 @@ def test_a_repeated_text_is_taken_once(config: Config, tmp_path: Path) -> None:
 
 
 def test_the_division_into_files_does_not_change_the_selection(config: Config, tmp_path: Path) -> None:
-    # a random selection would change, because its draws depend on document ids and ids depend on items
+    # a random selection would change, because its draws depend on document ids, which depend on the division
     config = choosing(config, kind="tests.select.pools:Longest")
     whole, done = select(documents(config, 12))
     (tmp_path / "parts").mkdir()

@@ -75,7 +75,7 @@ def test_neighbours_are_the_documents_whose_vectors_are_near(config: Config, ray
 
 
 def test_selections_by_vectors_follow_each_other(config: Config, tmp_path: Path, ray_cluster: None) -> None:
-    """The list removes near copies first, then passes on the nearest neighbours, and finally samples from these."""
+    """The first selection removes near copies, the second keeps nearest neighbours, and the third samples from them."""
     copies = [{"text": f"{text} {text} people"} for text in POOL[::3]]
     write(tmp_path / "pool-3.jsonl", copies)
     kind = [{"semdedup": {"eps": 0.03, "clusters": 1}}, "knn", {"tsds": {"alpha": 0.9}}]

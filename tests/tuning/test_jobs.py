@@ -29,7 +29,7 @@ FIGURES = {
     "select": {"kl_reduction"},
 }
 TABLES = ("evaluate", "similarity")
-"""Jobs whose results are only tables. They have no single figure that a search could optimize."""
+"""Jobs whose results are only tables. They have no single metric that a search could optimize."""
 
 
 @pytest.mark.parametrize("name", JOBS)

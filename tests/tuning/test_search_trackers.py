@@ -38,7 +38,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
 
 
 def noted(search: Search, folder: Path) -> Any:
-    """Sends all rows to the trackers of a search and returns an MLflow client.
+    """Sends all lines of metrics to the trackers of a search and returns an MLflow client.
 
     MLflow already has a run for the training of trial 1.
     """

@@ -237,7 +237,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("about", ["general", "domain"])
 def test_decoders_without_dropout_can_be_measured(about: Any, llama: Path, corpus: Path) -> None:
-    """Runs the function of a Ray task in the test's process, with injected dropout where the measure needs it."""
+    """Runs the function of a Ray task in the test's process. For general knowledge, the function injects dropout."""
     job = replace(config(), objective=ObjectiveConfig(kind="causal"))
     asked = measuring(job, llama, corpus, about)
     sums = measure_share(asked, CPU, "fp32", [(0, rows_to_measure(asked)[:4]), (1, rows_to_measure(asked)[4:8])])

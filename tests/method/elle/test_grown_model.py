@@ -64,9 +64,9 @@ def test_electra_grows_with_states_as_wide_as_its_embeddings() -> None:
 
 
 def test_one_more_unit_by_hand() -> None:
-    """Checks an axis with two units, of which the second is copied.
+    """Checks the growth from two units to three, where the third copies the second.
 
-    Each copy has the count 2, so the weights that read it are halved, and the sum of both copies stays the same.
+    The second and third get the count 2. The weights that read them are halved, so their sum has the effect of one.
     """
     axis = Axis(torch.tensor([0, 1, 1]))
     assert axis.copies.tolist() == [1, 2, 2]

@@ -160,7 +160,7 @@ def test_layers_with_the_lowest_condition_numbers_get_additions(family: str) -> 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_intruders_are_scaled_when_additions_are_merged(family: str) -> None:
-    """Checks that 75% of each intruder direction is removed. The directions are those of the fully merged weight."""
+    """Checks that 75% of each intruder, a singular direction of the merged weight unlike all old ones, is removed."""
     _, model = prepared(family)
     state = dict(shaken(model).state_dict())
     whole, fewer = (Lora(LoraOptions(rank=3, scale=1.5, intruders=kept)) for kept in (1.0, 0.25))

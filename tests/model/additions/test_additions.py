@@ -1,4 +1,4 @@
-"""Tests that a folder with additions in its config.json is loaded completely, or refused."""
+"""Tests that a model whose config.json lists added modules, such as adapters, is loaded with them or refused."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ IDS = torch.tensor([[2, 31, 32, 4, 3]])
 
 
 class Shifted(nn.Module):
-    """An addition that adds `times` its vector to the states of the last layer."""
+    """An added module that adds `times` its vector to the states of the last layer."""
 
     def __init__(self, width: int, times: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Shifted(nn.Module):
 
 
 def attach(model: Any, times: int) -> None:
-    """Attaches `Shifted` to a model, as functions in the table of additions attach their addition."""
+    """Attaches `Shifted` to a model, like the functions in the table of added modules (ADDITIONS)."""
     layer = model.base_model.encoder.layer[-1]
     layer.shifted = Shifted(model.config.hidden_size, times)
     layer.register_forward_hook(layer.shifted)
@@ -44,7 +44,7 @@ def attach(model: Any, times: int) -> None:
 
 @pytest.fixture
 def shifted(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Writes a model with the addition `shifted`, whose vector is all ones, and returns its folder."""
+    """Writes a model with the added module `shifted`, whose vector is all ones, and returns its folder."""
     monkeypatch.setitem(ADDITIONS, "shifted", f"{__name__}:attach")
     model = load_model(bert)
     attach(model, 1)

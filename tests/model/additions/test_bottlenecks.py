@@ -1,4 +1,4 @@
-"""Tests adapters: new ones do not change outputs, trained ones compute the papers' formula, and sets are separate."""
+"""Tests adapters: new ones keep outputs, trained ones compute the papers' formula, and domains' sets are separate."""
 
 import copy
 import pickle
