@@ -6,7 +6,7 @@ from ray import tune
 
 
 def sequence() -> dict[str, Any]:
-    """Returns the values of learning rate, replay share and pull strength to try."""
+    """Returns the values to try of the learning rate, the share of replay and the strength of the pull (L2-SP)."""
     return {
         "training.learning_rate": tune.loguniform(2e-5, 1e-3),
         "sequence.replay_fraction": tune.choice([0.1, 0.25, 0.5]),

@@ -144,7 +144,7 @@ def reading(stage: str) -> Iterator[Line]:
 
 
 def watched(rows: Iterable[R], pace: Pace, stage: str, piece_of: Callable[[R], Piece]) -> list[R]:
-    """Returns all rows in the order in which they arrive, and shows the progress of reading meanwhile."""
+    """Reads all rows into a list, in the order in which they arrive, and shows the progress meanwhile."""
     seen = []
     with reading(stage) as line:
         for row in rows:

@@ -59,7 +59,7 @@ class Tally:
 
     @property
     def unreadable(self) -> str:
-        """Text with the number of unreadable records by reason, and the file and number of each reason's first one."""
+        """Text with the number of unreadable records for each reason, and the file and number of the first of them."""
         return "; ".join(f"{count} {reason} (first: {self.first_bad[reason]})" for reason, count in self.bad.items())
 
     @property

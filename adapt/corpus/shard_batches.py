@@ -42,7 +42,7 @@ class Feed:
     marks: tuple[str, ...] = ()
     """Names of the mark columns that the objective needs besides the tokens."""
     shift: int = 0
-    """Number added to the numbers of samples, because steps before `first_step` had batches of another size."""
+    """Number added to each sample's number in the run, because steps before `first_step` had another batch size."""
 
     @classmethod
     def of(cls, folder: str, sequence_length: int, global_batch_size: int, seed: int, first: int, last: int) -> "Feed":

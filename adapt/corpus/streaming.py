@@ -88,7 +88,7 @@ class ItemIndex:
         return min(bisect.bisect_right(list(accumulate(self.tokens)), token), items)
 
     def add(self, position: int, tokens: int) -> None:
-        """Records the number of tokens of an item that was read to its end.
+        """Records the number of tokens of an item (a part of a file) that was read to its end.
 
         Raises:
             DataError: the item had another number of tokens when it was first read.

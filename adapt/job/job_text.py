@@ -167,7 +167,7 @@ def deduplicated(
 
 
 def on_one_source(config: Config, name: str, corpus: CorpusConfig) -> Config:
-    """Returns the configuration with one source as the whole corpus, and with the source's name after its own name."""
+    """Returns the configuration with one source as its corpus. The source's name is added to the configuration's."""
     return replace(config, name=f"{config.name}-{name}", corpus=corpus)
 
 

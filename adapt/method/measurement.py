@@ -52,7 +52,7 @@ def check_prepared(config: Config, measured: str, fix: str) -> None:
 
 
 def text_of(corpora: Sequence[str | Path]) -> TokenStream:
-    """Returns the prepared text in all of the folders as one stream."""
+    """Opens the prepared texts of several folders as one stream of tokens."""
     from adapt.corpus.token_shards import TokenStream
 
     streams = (TokenStream.open(Path(folder), SHARD_GLOB) for folder in corpora)

@@ -32,9 +32,9 @@ EXPERTS = "domain_experts"
 """Name of the submodule in which a linear layer keeps a copy of itself for each domain. A token passes through one
 copy at most."""
 OF_METHODS = re.compile(rf"\.({EXPERTS}|adapters|plugins|unit_masks)\.")
-"""Pattern of the names of added parts whose matrices `layer_parameters` does not count.
+"""Pattern of the names of modules added by methods, whose matrices `layer_parameters` does not count.
 
-The methods that train these parts count their work, since each token passes through the part of one domain only.
+The methods that train them count their work, since each token passes through the module of one domain only.
 """
 EXBERT = "exbert"
 """Kind of the addition that puts a smaller layer next to each layer (`adapt.model.additions.exbert`)."""

@@ -32,7 +32,7 @@ NEGATIVE = 2
 """Random stream that draws the negative texts."""
 FEWEST = 2
 SMALLEST = 1.0
-"""Smallest norm of a window that contains a gram."""
+"""Lower limit of the norm of a window's n-gram counts, so that a window without n-grams does not divide by 0."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class NearestDocuments:
         self._index = _opened(given)
         self._min_recall = given.config.select.min_recall
         self._widths: dict[int, Width] = {}
-        """Search width for each number of neighbours, measured on the rows of the first search with this number."""
+        """Search widths, keyed by the number of neighbours. Each is measured in the first search with this number."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Drops the index when pickled, because the processes that score do not search it."""

@@ -65,7 +65,7 @@ class Context:
     """Initial model."""
     digests: Digests
     manifests: dict[str, Manifest] = field(default_factory=dict)
-    """Listed files of each corpus, keyed by the corpus's configuration, so that each corpus is listed only once."""
+    """Files of each corpus with digests, keyed by the corpus's configuration, so that each corpus is listed once."""
     made: Mapping[str, Start] = field(default_factory=dict)
     """Models made by stages of the same chain, keyed by their path in `comparison.models` and `merge.models`."""
     selected: "Select | None" = None

@@ -219,9 +219,9 @@ class MeasureRetrieval(Stage[Retrieved]):
     start: Start
     """Model to measure."""
     pairs: Manifest
-    """Listed files of `retrieval.pairs`."""
+    """The files of `retrieval.pairs`, with digests of their contents."""
     corpus: Manifest | None
-    """Listed files of `retrieval.corpus`."""
+    """The files of `retrieval.corpus`, with digests of their contents."""
     pooling: str
     """Pooling of the vectors: `mean` or `cls`."""
 

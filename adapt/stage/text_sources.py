@@ -220,7 +220,7 @@ class Dedup(Stage[Deduplicated]):
     sources: tuple[Files, ...]
     """Sources, in the order of `adapt.corpus.files.sources.sources_of`."""
     before: tuple[Files, ...]
-    """Text that the sources are compared with and that loses no documents (see `adapt.corpus.deduplication`)."""
+    """Text with which the sources are compared. Copies are dropped from the sources, never from this text."""
     unseen: TaskTexts | None
     """Texts of task splits that the sources must not contain."""
     tokens: Tokens

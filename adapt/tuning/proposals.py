@@ -48,7 +48,7 @@ def proposals(space: Space, tune: TuneConfig, lower_is_better: Sequence[bool]) -
     """Returns the proposals of the configured searcher.
 
     Args:
-        space: the domains of the searched fields.
+        space: the possible values of the searched fields.
         tune: settings of the search.
         lower_is_better: for each objective, whether lower values are better.
 

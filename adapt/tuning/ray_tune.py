@@ -252,7 +252,7 @@ class _Mailbox:
 
 
 class _InOrder(Searcher):
-    """The search algorithm that Tune calls. It returns the trials that a `Board` proposes, in order."""
+    """The search algorithm that Tune calls. It returns the trials that the search proposes, in order."""
 
     def __init__(self, board: Board) -> None:
         super().__init__(metric=board.objectives[0], mode="max")

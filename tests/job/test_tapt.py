@@ -216,7 +216,7 @@ def test_all_training_text_leaves_out_measured_text(
     assert len(read) == 3
     assert all(text.measured == tuple(getattr(export, name) for name in left_out) for text in read)
     assert export.general
-    assert export.general.what()["corpus"]["heldout_fraction"] == 0.01  # the training uses the rest of the pool
+    assert export.general.what()["corpus"]["heldout_fraction"] == 0.01  # the other 99% of the pool can be trained on
 
 
 def test_a_selection_leaves_out_what_is_measured(everything: Config) -> None:
@@ -227,7 +227,7 @@ def test_a_selection_leaves_out_what_is_measured(everything: Config) -> None:
     assert text.measured == (export.general, export.domain)
     assert text.heldout_fraction == everything.corpus.heldout_fraction
     assert export.general
-    assert export.general.what()["corpus"]["heldout_fraction"] == 0.01  # the training uses the rest of the pool
+    assert export.general.what()["corpus"]["heldout_fraction"] == 0.01  # the other 99% of the pool can be trained on
 
 
 def test_evaluation_sets_are_left_out_of_all_training_text(everything: Config) -> None:

@@ -109,7 +109,7 @@ def test_a_mask_token_is_added_without_changing_how_texts_are_split(tmp_path: Pa
     number = after.mask_token_id
     assert number == len(before)
     old, new = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("start", "turned"))
-    assert new.config.vocab_size == VOCABULARY  # the table has free rows
+    assert new.config.vocab_size == VOCABULARY  # the new token takes an unused row
     for table in ("get_input_embeddings", "get_output_embeddings"):
         was, now = getattr(old, table)().weight, getattr(new, table)().weight
         torch.testing.assert_close(now[number], was[: len(before)].mean(0))

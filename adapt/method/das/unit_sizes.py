@@ -100,10 +100,10 @@ def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
 
 
 def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """For criteria that need no text, returns a size of each unit, None for tokens, and fields of `ImportanceMeasured`.
+    """Returns what `_measured` returns, for criteria that need no text. The importance of tokens is None.
 
-    The size is a random number if general knowledge is measured by `general_importance: random`. Otherwise it is the
-    norm of the unit's weights.
+    The value of a unit is a random number if general knowledge is measured by `general_importance: random`. Otherwise
+    it is the norm of the unit's weights.
     """
     figures = {"groups": 0, "tokens": 0, "device_seconds": 0.0}
     if measuring.about == "general" and measuring.options.general_importance == "random":

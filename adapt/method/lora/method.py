@@ -93,7 +93,7 @@ class Lora(Method):
     def settings(self) -> dict[str, Any]:
         """Returns the options that enter the key, and peft's version, because peft initializes the adapters."""
         settings = super().settings()
-        variant = settings.pop("kind")  # in keys, `kind` is the method's name
+        variant = settings.pop("kind")  # renamed, because `kind` in a key is the method's name
         del settings["moment_sequences"]  # this option enters the key of the stage that measures moments
         for unchanged in ("layers", "intruders"):
             if settings[unchanged] == 1:

@@ -30,7 +30,7 @@ class Ragged:
 
     @classmethod
     def joined(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """Concatenates the lists of one or more parts."""
+        """Concatenates one or more objects of this class."""
         if len(parts) == 1:
             return parts[0]
         lengths = np.concatenate([np.diff(part.bounds) for part in parts])
@@ -38,7 +38,7 @@ class Ragged:
         return cls.of(lengths, columns)
 
     def take(self, numbers: np.ndarray) -> "Ragged":
-        """Returns the lists with these numbers, in this order."""
+        """Returns the lists with these indices, in the order of the indices."""
         begins = self.bounds[numbers]
         lengths = self.bounds[numbers + 1] - begins
         bounds = np.zeros(len(numbers) + 1, np.int64)
