@@ -183,6 +183,19 @@ class TrainingConfig:
     """AdamW's epsilon, which prevents division by zero."""
     max_gradient_norm: NonNegativeFloat = 1.0
     """Largest global norm of the gradients: larger gradients are scaled down to it; 0 turns clipping off."""
+    on_spike: Literal["stop", "skip"] | None = None
+    """What happens at a spike: a step whose loss or gradient norm is not finite, or exceeds the median of the last
+    spike_window_steps steps by more than spike_deviations deviations. `stop` ends the run before the step changes the
+    weights, and names the step's text. `skip` leaves weights and optimizer unchanged and goes on; the step counts as a
+    step. A run that stopped goes on if you change `stop` to `skip`. null only ends the run at gradients that are not
+    finite."""
+    spike_window_steps: PositiveInt = 128
+    """`on_spike`: number of last steps with which a step is compared. Comparison begins after half of them."""
+    spike_deviations: PositiveFloat = 6.0
+    """`on_spike`: limit above the median, in deviations. A deviation is 1.4826 times the median absolute deviation
+    (the standard deviation of normally distributed values), at least 1% of the median."""
+    max_spikes: PositiveInt = how(10)
+    """`on_spike: skip`: largest number of steps that are skipped in a row. One more ends the run."""
     global_batch_size: PositiveInt = 2048
     """Number of sequences per optimizer step, over all workers."""
     sequence_length: PositiveInt = 512

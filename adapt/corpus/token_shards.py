@@ -177,6 +177,17 @@ class TokenStream:
         shard, place = self._place(number)
         return shard.slice(int(shard.offsets[place]), int(shard.offsets[place + 1]), column)
 
+    def documents_in(self, start: int, stop: int) -> tuple[int, int]:
+        """Returns the numbers of the first and the last document with tokens at positions [start, stop)."""
+        return self._document_at(start), self._document_at(min(stop, self.tokens) - 1)
+
+    def _document_at(self, position: int) -> int:
+        place = bisect.bisect_right(self._ends, position)
+        before = self._shards[:place]
+        within = position - (self._ends[place - 1] if place else 0)
+        number = int(np.searchsorted(self._shards[place].offsets, within, side="right")) - 1
+        return sum(len(shard.offsets) - 1 for shard in before) + number
+
     def text_size(self, number: int) -> int | None:
         """Returns the length of a document's text [bytes]; None if its shard has no column of lengths."""
         shard, place = self._place(number)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -46,6 +46,7 @@ from adapt.terminal.console import duration, log
 from adapt.train.capacity.forecast import in_bytes
 from adapt.train.held_time import HeldTime
 from adapt.train.phases import PHASE_COLUMNS, PhaseFigures
+from adapt.train.restarts import Restarts
 
 if TYPE_CHECKING:
     from adapt.train.capacity.forecast import Forecast
@@ -76,6 +77,8 @@ class Adapted(Trained, OneModel):
     def blocks(self, record: Record) -> list[Block]:
         """Shows whether the losses fell or rose, the losses, guesses of hidden words, the cost, and the model."""
         faults = [FindingBlock("warning", fault, "warning") for fault in self.text_faults]
+        if skipped := skipped_steps(asdict(self)):
+            faults.append(FindingBlock("warning", f"{skipped}.", "warning"))
         name = "your tasks' text" if "text" in record.inputs else "your domain"
         retrieval = [self.retrieval] if self.retrieval else []
         said = [of.sentence() for of in retrieval] + [of.sentence(name) for of in self.losses.values()]
@@ -121,7 +124,7 @@ class Adapted(Trained, OneModel):
         return [Table(header, rows, title, note)]
 
     def _cost(self, record: Record) -> str:
-        cost = record.cost.get("cost")
+        cost, restarts = record.cost.get("cost"), self.restarts or Restarts()
         parts = [
             f"{self.steps:,} steps",
             f"{self.tokens:,} tokens",
@@ -131,6 +134,7 @@ class Adapted(Trained, OneModel):
             *([f"{self.mfu:.0%} of the device's peak FLOPs"] if self.mfu is not None else []),
             *([f"peak memory {self.peak_memory_bytes / 2**30:.1f} GiB per device"] if self.peak_memory_bytes else []),
             *([f"cost {cost:,.2f}"] if cost is not None else []),
+            *([f"{restarts.count} restarts ({restarts.redone_steps} steps computed again)"] if restarts.count else []),
         ]
         return f"Training: {', '.join(parts)}."
 
@@ -142,6 +146,17 @@ class Adapted(Trained, OneModel):
         losses = held.losses()
         why = f" (lost: {losses})" if losses else ""
         return [f"{duration(held.held)} of device time with a goodput of {held.goodput:.1%}{why}"]
+
+
+def skipped_steps(result: Mapping[str, Any]) -> str:
+    """Describes the steps that a training skipped as spikes. Empty if there are none.
+
+    Args:
+        result: result of an export, as plain values.
+    """
+    spikes = result.get("spikes") or []
+    listed = ", ".join(f"{step:,}" for step in spikes[:10]) + (" and others" if len(spikes) > 10 else "")
+    return f"{len(spikes)} of {result['steps']:,} steps were skipped as spikes: {listed}" if spikes else ""
 
 
 def phases_table(phases: Sequence[PhaseFigures], domain: str) -> Table:

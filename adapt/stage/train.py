@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.config import Config, TrainingConfig, what
+from adapt.config import Config, what
 from adapt.method.table import method_of, past_fraction
 from adapt.model.architecture import warn_of_instruct
 from adapt.model.size import ModelSize
@@ -30,6 +30,7 @@ from adapt.stage.training_plan import (
     part_of,
     shares_of,
     sized,
+    training_what,
     warn_of_unmeasured,
     weights_of,
 )
@@ -88,6 +89,8 @@ class Trained:
     """Contribution of each source to the run, keyed by the source's name. None if the corpus is streamed."""
     cut_short: str = ""
     """Consequence of the early end of a streamed corpus. Empty if the corpus lasted for the planned length."""
+    spikes: list[int] = field(default_factory=list)
+    """Numbers of the steps that were skipped as spikes, counted from 1, including those of earlier phases."""
     restarts: Restarts | None = None
     """How often the training started again, and what this cost. None in records of earlier versions."""
     goodput: More[float | None] = None
@@ -260,7 +263,7 @@ class Train(Stage[Trained]):
             "model": self.start.digest,
             "attention_dropout": config.model.attention_dropout,
             "objective": objective_what(config),
-            "training": {**_with_older_keys(what(config.training)), **batch},
+            "training": {**training_what(config.training), **batch},
             "seed": config.seed,
             "method": method,
             **({"domain": self.domain or self.name} if method_of(config).by_domain else {}),
@@ -432,18 +435,6 @@ def _source_weights(config: Config) -> tuple[float, ...] | None:
     return tuple(weights) if weights else None
 
 
-_LATER = {
-    name: getattr(TrainingConfig(), name)
-    for name in ("max_flops", "decay", "embedding_rate", "layer_decay", "freeze", "phases", "batch_ramp", "length_ramp")
-}
-"""Fields that keys of older results do not contain, with their defaults."""
-
-
-def _with_older_keys(training: dict[str, Any]) -> dict[str, Any]:
-    """Removes newer fields at their defaults, so that the keys of older results remain valid."""
-    return {name: value for name, value in training.items() if name not in _LATER or value != _LATER[name]}
-
-
 def held_figures(held: HeldTime | None) -> dict[str, Any]:
     """Returns the fields of `Trained` that describe the time for which the devices were held. None is not known."""
     return {
@@ -486,6 +477,7 @@ def outcome_of(
         parameters=reported.get("parameters"),
         sources=sources,
         cut_short=reported.get("cut_short", ""),
+        spikes=reported.get("skipped", []),
         restarts=reported.get("restarts"),
         **held_figures(held),
     )

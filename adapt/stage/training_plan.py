@@ -10,8 +10,9 @@ from functools import partial
 from itertools import repeat
 from math import ceil
 from pathlib import Path
+from typing import Any
 
-from adapt.config import Config, CorpusConfig, fewest_of, most_of
+from adapt.config import Config, CorpusConfig, TrainingConfig, fewest_of, most_of, what
 from adapt.corpus.corpora import FEWEST_DOCUMENTS
 from adapt.corpus.heldout import share_holding
 from adapt.corpus.sample_order import Mixture, replay_shares, share_changes
@@ -38,6 +39,27 @@ class SourceShare:
     """Number of tokens, accurate to one row."""
     share: float
     """Share of this source in the rows of the run."""
+
+
+_LATER = {
+    name: getattr(TrainingConfig(), name)
+    for name in ("max_flops", "decay", "embedding_rate", "layer_decay", "freeze", "phases", "batch_ramp", "length_ramp")
+}
+"""Fields that keys of older results do not contain, with their defaults."""
+_ON_SPIKE = "on_spike", "spike_window_steps", "spike_deviations"
+"""Fields that matter only if spikes are looked for."""
+
+
+def training_what(training: TrainingConfig) -> dict[str, Any]:
+    """Returns the settings of a training that enter its key.
+
+    Newer fields at their defaults are left out, so that the keys of older results remain valid. `on_spike` has the same
+    key at `stop` and `skip`, so a run that stopped at a spike can go on by skipping it.
+    """
+    entering = {name: value for name, value in what(training).items() if name not in _LATER or value != _LATER[name]}
+    if training.on_spike:
+        return {**entering, "on_spike": "skip"}
+    return {name: value for name, value in entering.items() if name not in _ON_SPIKE}
 
 
 def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared]) -> Config:

@@ -20,6 +20,7 @@
 - `metric_trackers`: writes metrics to files, TensorBoard, Ray, MLflow and W&B.
 - `progress_display`: shows metrics in the driver's terminal.
 - `restarts`: counts the restarts of a training by cause, and the steps that it repeated.
+- `spikes`: finds steps whose loss or gradient norm is far above its recent values, and skips them.
 - `failure`: carries errors of a rank to the user.
 - `elastic/`: changes the number of workers while a training runs, and requests additional checkpoints.
 - `over_rows`: calls a function on batches of rows on the cluster, for methods that measure outside of training.

@@ -157,6 +157,33 @@ class Engine:
             self._judge(norm)
         return norm
 
+    def skip(self) -> None:
+        """Ends a step without changing weights, optimizer or loss scale. Replaces `step` after the last pass of a step.
+
+        At stage 0, the optimizer ignores parameters without gradients. At other stages, DeepSpeed itself leaves out a
+        step with infinite gradients.
+        """
+        if self.zero_stage == 0:
+            self._engine.zero_grad()
+            self._engine.step()
+            return
+        self.change_gradients(lambda part, gradient: torch.full_like(gradient, math.inf))
+        self._engine.step()
+        self._inside.drop_gradients()
+        self._has_changed = False
+
+    def gradient_norm(self) -> float:
+        """Returns the global gradient norm before clipping, after the last pass of a step and before `step`.
+
+        All ranks must call it, and all get the same number.
+        """
+        square = torch.zeros((), dtype=torch.float64, device=self.device)
+        for part in self.parts() if self.zero_stage > 0 or dist.get_rank() == 0 else ():
+            own = self._gradient(self._trained[part.name]).view(-1)[: len(part.value)]
+            square += torch.linalg.vector_norm(own.float()).to(self.device, torch.float64).square()
+        dist.all_reduce(square)  # at stage 0, each rank has the whole sum, and only that of rank 0 is used
+        return math.sqrt(square.item()) / (self.scale.value if self.scale else 1.0)
+
     def _clip(self) -> float:
         """Unscales, checks and clips gradients before the step at stage 0, where DeepSpeed does none of this.
 

@@ -6,6 +6,7 @@ metrics and saves checkpoints.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -25,6 +26,7 @@ from adapt.train.elastic.requested_checkpoints import CheckpointRequests
 from adapt.train.held_time import HeldLog
 from adapt.train.meter import Meter
 from adapt.train.schedule import learning_rate
+from adapt.train.spikes import Spike, SpikeText, SpikeWatch
 from adapt.train.training_run import Progress
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class Loop:
         head_warmup: number of steps at the start in which only the language-model head is trained.
         first_step: number of steps of earlier phases. Steps are counted over all phases, and the schedule of the
             learning rate begins at this step.
+        spike_text: describes and stores the text of steps that are spikes (`training.on_spike`), if it is known.
         reached: function that is called with the number of finished steps after each step, before a checkpoint.
         held: writes the time of the steps to the stage's folder.
     """
@@ -67,6 +70,7 @@ class Loop:
     branch_step: int | None = None
     head_warmup: int = 0
     first_step: int = 0
+    spike_text: SpikeText | None = None
     reached: Callable[[int], None] = lambda step: None
     held: HeldLog = field(default_factory=HeldLog)
 
@@ -89,7 +93,7 @@ class Loop:
         Raises:
             TrainingError: the loss or a gradient is not finite. All ranks raise the error, before the weights change.
         """
-        meter = Meter(progress, self.steps)
+        meter, watch = Meter(progress, self.steps), self.spike_watch(progress)
         saved = progress.step
         self.held.begin(progress.step)
         while progress.step < self.steps:
@@ -99,8 +103,8 @@ class Loop:
                 break
             meter.got_data()
             rate = learning_rate(self.training, progress.step - self.first_step, self.steps - self.first_step)
-            loss, tokens, norm = self.step(columns, progress.step, rate)
-            meter.stop(loss, tokens)
+            loss, tokens, norm = self.step(columns, progress.step, rate, watch)
+            meter.stop(loss, tokens, bool(watch and watch.has_skipped))
             self.held.step(progress.step)
             self.reached(progress.step)
             if self._is_due(progress.step, self.training.log_interval_steps):
@@ -112,6 +116,7 @@ class Loop:
                         **self.engine.report(),
                         **self.method.report(),
                         **self.objective.report(),
+                        **({"spikes": len(progress.skipped)} if watch else {}),
                     }
                 )
             is_due = self._is_due(progress.step, self.training.checkpoint_interval_steps)
@@ -121,7 +126,14 @@ class Loop:
         if saved != progress.step:
             save(progress)
 
-    def step(self, columns: dict[str, np.ndarray], step: int, rate: float) -> tuple[torch.Tensor, int, float]:
+    def spike_watch(self, progress: Progress) -> SpikeWatch | None:
+        """Returns the watch that looks for spikes, or None if `training.on_spike` is not set."""
+        named = self.spike_text.named if self.spike_text else lambda step: "not known"
+        return SpikeWatch(self.training, progress, named) if self.training.on_spike else None
+
+    def step(
+        self, columns: dict[str, np.ndarray], step: int, rate: float, watch: SpikeWatch | None = None
+    ) -> tuple[torch.Tensor, int, float]:
         """Takes one optimizer step on this rank's share of a global batch.
 
         The loss is the sum over the predictions of all ranks, divided by the number of predictions. Therefore, neither
@@ -130,7 +142,7 @@ class Loop:
 
         Returns:
             This rank's part of the global mean loss, the number of tokens in the global batch, and the gradient norm
-            before clipping.
+            before clipping. If the step is a spike, weights, optimizer and loss scale are unchanged.
         """
         batch = Batch.of(columns)
         corrupted = replace(self.objective.corrupt(batch).bound_for(self.engine.device), rows=batch.rows)
@@ -152,6 +164,10 @@ class Loop:
             total += loss.detach()
             if number == len(parts):
                 self.method.before_step(self.engine, step)
+                if watch and (spike := self._spike(watch, step, total)):
+                    self.engine.skip()
+                    norm = spike.norm
+                    continue
             try:
                 norm = self.engine.step(rate, step < self.head_warmup)
             except TrainingError as error:
@@ -159,6 +175,22 @@ class Loop:
                 raise TrainingError(f"step {step + 1}: loss {total.item():.4g}, {error.what}", error.fix) from error
         self.method.after_step(self.engine, step)
         return total, tokens, norm
+
+    def _spike(self, watch: SpikeWatch, step: int, total: torch.Tensor) -> Spike | None:
+        """Returns the spike if the step is one. All ranks must call it after the last pass, before the weights change.
+
+        With fp16, gradients that overflow are no spike: the loss scale skips the step.
+        """
+        whole = total.detach().to(torch.float64, copy=True)
+        dist.all_reduce(whole)
+        loss, norm = whole.item(), self.engine.gradient_norm()
+        if self.engine.scale and math.isfinite(loss) and not math.isfinite(norm):
+            watch.has_skipped = False
+            return None
+        spike = watch.judge(step + 1, loss, norm)
+        if spike and self.spike_text and dist.get_rank() == 0:
+            self.spike_text.store(spike)
+        return spike
 
     def _with_dropout(self, passes: Iterator[T], step: int, first: int, most: int) -> Iterator[T]:
         """Seeds the dropout of each pass.

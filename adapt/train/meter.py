@@ -34,6 +34,7 @@ class Meter:
 
     def _clear(self) -> None:
         self._losses: list[torch.Tensor] = []
+        self._skipped: list[torch.Tensor] = []
         self._tokens = 0
         self._seconds = self._wait = 0.0
 
@@ -45,10 +46,13 @@ class Meter:
         """Marks the end of the wait for data. Call it when the batch has arrived."""
         self._got = time.perf_counter()
 
-    def stop(self, loss: torch.Tensor, tokens: int) -> None:
-        """Adds a step's time, loss and tokens to the counts. Call it after the optimizer's step."""
+    def stop(self, loss: torch.Tensor, tokens: int, is_skipped: bool = False) -> None:
+        """Adds a step's time, loss and tokens to the counts. Call it after the optimizer's step.
+
+        The loss of a step that was skipped as a spike does not enter the mean, unless all steps were skipped.
+        """
         seconds, wait = time.perf_counter() - self._started, self._got - self._started
-        self._losses.append(loss)
+        (self._skipped if is_skipped else self._losses).append(loss)
         self._tokens += tokens
         self._seconds += seconds
         self._wait += wait
@@ -68,7 +72,7 @@ class Meter:
         The loss is summed over ranks. The share of time spent waiting for a CPU core is the largest share of all
         ranks, because the other ranks wait for that rank.
         """
-        loss = torch.stack(self._losses).mean()
+        loss, steps = torch.stack(self._losses or self._skipped).mean(), len(self._losses) + len(self._skipped)
         dist.all_reduce(loss)
         progress = self.progress
         values = {
@@ -78,7 +82,7 @@ class Meter:
             "tokens": progress.tokens,
             "tokens_per_s": self._tokens / self._seconds,
             "data_wait_share": self._wait / self._seconds,
-            "eta_s": (self.steps - progress.step) * self._seconds / len(self._losses),
+            "eta_s": (self.steps - progress.step) * self._seconds / steps,
             "peak_memory_bytes": _peak_memory(),
         }
         share = self._cores.share()

@@ -25,7 +25,7 @@ PARTS = {
     "data wait": ("data_wait_share", "data wait {:.1%}"),
 }
 """Parts of the progress line: name of the metric, and format of the part. A report contains some of the metrics."""
-LEAST = ("learning rate", "MFU", "speed", "texts", "data wait", "core wait", "loss", "best", "NPMI", "ETA")
+LEAST = ("learning rate", "MFU", "speed", "texts", "data wait", "core wait", "spikes", "loss", "best", "NPMI", "ETA")
 """Parts of the progress line, least important first. Narrow terminals leave out the least important parts."""
 
 
@@ -89,5 +89,6 @@ def describe(metrics: dict[str, Any]) -> dict[str, str]:
         "step": f"step {metrics['step']}/{metrics['steps']}",
         **{name: shown.format(metrics[key]) for name, (key, shown) in PARTS.items() if key in metrics},
         **({"core wait": f"core wait {share:.0%}"} if (share := metrics.get(CORE_WAIT, 0)) >= STARVED else {}),
+        **({"spikes": f"{count} skipped"} if (count := metrics.get("spikes", 0)) else {}),
         "ETA": f"ETA {duration(metrics['eta_s'])}" if metrics["step"] < metrics["steps"] else "done",
     }

@@ -123,6 +123,14 @@ class Progress:
     """Part of `seconds` that was spent waiting for batches [s]."""
     device_seconds: float = 0.0
     """Time of all devices together [s]. It includes steps lost to crashes, if this process took them."""
+    recent_losses: list[float] = field(default_factory=list)
+    """Losses of the last steps, oldest first. Empty unless `training.on_spike` is set (see `adapt.train.spikes`)."""
+    recent_norms: list[float] = field(default_factory=list)
+    """Gradient norms of the last steps, oldest first. Empty unless `training.on_spike` is set."""
+    skipped_in_a_row: int = 0
+    """Number of steps that were skipped since the last step that changed the weights."""
+    skipped: list[int] = field(default_factory=list)
+    """Numbers of all steps that were skipped because they were spikes, counted from 1."""
 
     @property
     def own_tokens(self) -> int:
@@ -133,10 +141,11 @@ class Progress:
 def as_inherited(progress: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the initial progress of a run that starts from another run's state.
 
-    The progress has the steps and tokens of the other run, but no time spent.
+    The progress has the steps, tokens and spikes of the other run, but no time spent.
     """
     inherited = Progress(**progress)
-    return asdict(Progress(step=inherited.step, tokens=inherited.tokens, inherited_tokens=inherited.tokens))
+    spent = {"seconds": 0.0, "data_wait_seconds": 0.0, "device_seconds": 0.0}
+    return {**asdict(inherited), **spent, "inherited_tokens": inherited.tokens}
 
 
 def tell(folder: Path, message: str) -> None:

@@ -49,6 +49,7 @@ from adapt.train.model_options import apply_options, freeze
 from adapt.train.precision import agreed_precision
 from adapt.train.restarts import RestartLog
 from adapt.train.schedule import worlds
+from adapt.train.spikes import SpikeText
 from adapt.train.training_run import CARRIED, CHECKPOINTS, PROGRESS_FILE, Progress, TrainingRun, tell
 from adapt.train.worker_process import StarvationNotice, die_with_parent, only_run, use_threads
 
@@ -81,7 +82,9 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
     nodes = _nodes()
     if rank == 0:
         restarts.group_began(progress.step, nodes)
-    loop = replace(parts.loop, reached=restarts.reach) if rank == 0 else parts.loop
+    loop = replace(parts.loop, spike_text=SpikeText(job))
+    if rank == 0:
+        loop = replace(loop, reached=restarts.reach)
     with checkpoints.arriving():
         feeding = _feeding(job, progress.step, parts.loop.objective)
         with Trackers(job, progress.step, active=rank == 0) as trackers, feeding as batches:

@@ -37,6 +37,7 @@ from adapt.show.report.task_runs import Results, Row, collect
 from adapt.show.report.task_tables import best_recipe, score_differences, score_tables, seeds
 from adapt.show.report.tradeoffs import FEWEST, ComparableModels, tradeoff_section, tradeoff_verdicts, tradeoffs
 from adapt.show.report.trainings import dropped_texts, exports_of, pretraining, training_costs, training_verdicts
+from adapt.stage.export_model import skipped_steps
 from adapt.stage.judge_selection import SelectionJudged
 
 COMPARED = ("export", "finetune", "sequence", "selection", "search", "confirm")
@@ -259,6 +260,7 @@ def warnings(study: Study, results: Results) -> list[FindingBlock]:
         findings += [FindingBlock(row.name, text) for text in (*_of_data(row), *_of_runs(row, results))]
     findings += [FindingBlock(entry.name, f"{lack}.") for entry, lack in _cut_short(study)]
     findings += [FindingBlock(entry.name, f"{fault}.") for entry, fault in _read_badly(study)]
+    findings += [FindingBlock(entry.name, f"{skipped}.") for entry, skipped in _skipped(study)]
     findings += [FindingBlock("Not as recorded", text) for text in results.warnings]
     findings += [FindingBlock("Versions", text) for text in _versions(study)]
     findings += [FindingBlock("Chain", text) for text in study.warnings]
@@ -282,6 +284,13 @@ def _read_badly(study: Study) -> Iterator[tuple[Entry, str]]:
     for entry in study.entries:
         if entry.record.stage == "export":
             yield from ((entry, fault) for fault in entry.record.metrics.get("text_faults", []))
+
+
+def _skipped(study: Study) -> Iterator[tuple[Entry, str]]:
+    """Yields trainings that skipped steps as spikes, each with a description of the steps."""
+    for entry in study.entries:
+        if entry.record.stage == "export" and (skipped := skipped_steps(entry.record.metrics)):
+            yield entry, skipped
 
 
 def _of_data(row: Row) -> Iterator[str]:
