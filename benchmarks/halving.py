@@ -62,7 +62,7 @@ def halving(arguments: Sequence[str], steps: int, quick: bool) -> Halving:
 
 
 def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
-    """Runs a search. Returns its metrics, and the step from which each length of a trial continues a shorter length."""
+    """Runs a search. Returns its metrics, and for each length of a trial the step from which it continues a shorter."""
     from adapt.runner import Store, ensure
     from adapt.stage.context import root_of
     from adapt.train.schedule import branch_step

@@ -20,9 +20,9 @@ from adapt.objective.objective import Batch, Corrupted, Objective
 
 
 class EqualNetworks:
-    """General knowledge: the divergence of two equal networks in evaluation mode, over the positions of a row.
+    """The published loss for general knowledge: the divergence of two equal networks, over the positions of a row.
 
-    It is 0, and its gradient is rounding noise.
+    In evaluation mode it is 0, and its gradient is rounding noise.
     """
 
     def corrupt(self, batch: Batch) -> Corrupted:

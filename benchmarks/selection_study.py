@@ -32,7 +32,7 @@ FEWEST = 4
 
 @dataclass(frozen=True)
 class Found:
-    """Figures of a study, keyed by the members of the study's sets."""
+    """Test scores of a study and metrics of its selections, keyed by the members of the study's sets."""
 
     scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     """Test scores, keyed by recipe, task and seed."""

@@ -1,1 +1,1 @@
-"""Reads and runs chain files, which define several stages, their start models, and the sets of values to sweep over."""
+"""Reads and runs chain files, which define several stages, their initial models, and sets of values to sweep over."""

@@ -198,8 +198,8 @@ class Mixture:
     """Number of samples by which each group is ahead of `slots`, because earlier parts of the run had other shares.
     Empty if there were none."""
     numbering: tuple[int, ...] = ()
-    """Number of rows of each source by which rows are numbered, if rows of several lengths need different numbers.
-    Empty takes `rows`."""
+    """Number of rows of each source that `numbers` assumes: in a run with rows of several lengths, the number of the
+    shortest rows. Empty means `rows`."""
 
     @classmethod
     def of(

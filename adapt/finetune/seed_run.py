@@ -89,10 +89,10 @@ def _domain_parts(model: Any, problem: Problem, domain: str | None, place: Finet
     """Activates the model's parts (such as adapters) for the configured domain, else for the domain nearest to it.
 
     Returns:
-        The domain whose parts are active, and the nearest domain; empty if the model has no domain parts.
+        The domain whose parameters are used, and the nearest domain; empty if the model has none for single domains.
 
     Raises:
-        ModelError: the model has no parts for the domain.
+        ModelError: the model has no parameters for the domain.
     """
     known = domains_of(model)
     if known is None:

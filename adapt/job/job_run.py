@@ -45,7 +45,7 @@ class Job:
     if the job makes no such model."""
     tokens: Callable[[Any], Start] | None = None
     """Takes the job's last stage, and returns the model whose tokenizer and architecture the new model has. None means
-    that the new model has those of the start model."""
+    that the new model has those of the initial model."""
     own_tokenizer: bool = False
     """Whether the job's new model has a new tokenizer."""
     texts: Callable[[Any], Select] | None = None

@@ -177,7 +177,7 @@ def before_training(
     """Builds the stages that the configured method needs before a training.
 
     Args:
-        context: context whose start model will be trained.
+        context: context whose initial model will be trained.
         texts: text of the first domain, one stage per source.
         general: replayed general text, or None.
 
@@ -192,7 +192,7 @@ def after_training(context: Context, text: Stage[Prepared], past: Mapping[str, S
     """Builds the stages that the configured method needs after a domain was learnt.
 
     Args:
-        context: context whose start model has learnt the domain.
+        context: context whose initial model has learnt the domain.
         text: text of the domain.
         past: stages that the method already needed before this domain.
     """

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 FIRST = "base"
-"""Name of the start model in comparisons."""
+"""Name of the initial model in comparisons."""
 
 
 def evaluate_stages(context: Context) -> Compare:

@@ -124,7 +124,7 @@ def check_architectures(base: Path, model: Path) -> None:
     """Compares the settings of a base and a model that determine the architecture.
 
     Raises:
-        ModelError: a setting differs (the message names the first one), or a folder has additions such as bottlenecks,
+        ModelError: a setting differs (the message names the first one), or a model has added modules such as adapters,
             which cannot be merged.
     """
     for folder in (base, model):

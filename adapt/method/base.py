@@ -96,7 +96,7 @@ class Method:
     goes_alone: ClassVar[bool] = False
     """Whether the method is also useful if each domain gets its own model (`sequence.mode: separate`)."""
     by_domain: bool = False
-    """Whether the model has parts for each domain (such as adapters), so that outputs depend on the text's domain."""
+    """Whether the model has adapters or the like for each domain, so that outputs depend on the text's domain."""
     depends_on_length: bool = False
     """Whether a step of a longer training differs from the same step of a shorter training. Examples are masks that
     become steeper towards the end, and a window of the last steps. Only such a method may read `Setting.steps`. Its

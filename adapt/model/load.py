@@ -1,8 +1,8 @@
 """Loads models, and refuses checkpoints that are incomplete or do not fit their config.json.
 
 `load_model` loads a language model with its head. `load_base` loads an encoder or decoder without its head, to compute
-hidden states. If the model has additions, the architecture is built first, then the additions are attached, and then
-the weights are read.
+hidden states. If a model has added modules, such as adapters, the architecture is built first, then the modules are
+attached, and then the weights are read.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def load_model(
             See `adapt.model.additions.domain_modules`.
 
     Returns:
-        The model in evaluation mode, on the CPU, in fp32, with the additions in its config.json
+        The model in evaluation mode, on the CPU, in fp32, with the added modules in its config.json
         (`adapt.model.additions`). It keeps the documents of a packed sequence isolated from each other.
 
     Raises:
         ModelError: the model is a decoder and an encoder is needed, or the other way round; it cannot keep documents
             isolated; weights are unreadable, not finite, missing or of another shape (transformers would fill the
-            latter two with random numbers); or the model has no parts for the domain.
+            latter two with random numbers); or the model has no parameters for the domain.
     """
     config = load_config(folder, trust_remote_code)
     check_direction(config, causal, folder)
@@ -156,7 +156,7 @@ def read_weights(
 def _read_plain(
     kind: Any, folder: Path, config: PreTrainedConfig, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Reads a model without additions; see `read_weights`."""
+    """Reads a model without added modules; see `read_weights`."""
     with quiet():
         try:
             model, report = kind.from_pretrained(
@@ -279,9 +279,9 @@ def _not_apart(model: PreTrainedModel) -> ModelError:
 def read_with_additions(
     kind: Any, folder: Path, config: PreTrainedConfig, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Reads a model with additions in fp32, and returns it in evaluation mode with a report of faulty weights.
+    """Reads a model with added modules, such as adapters, and returns it with a report of faulty weights.
 
-    The report lists weights that are missing or have another shape.
+    The model is in fp32 and in evaluation mode. The report lists weights that are missing or have another shape.
 
     Args:
         kind: the class of the model, or one of transformers' auto classes. A class without a head ignores the head's
@@ -291,7 +291,7 @@ def read_with_additions(
         trust_remote_code: whether to run code that comes with the checkpoint.
 
     Raises:
-        ModelError: an addition is unknown, or a weight belongs to no part of the model.
+        ModelError: an added module is of an unknown kind, or a weight belongs to no part of the model.
     """
     model: PreTrainedModel = kind.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
     attach_additions(model, config)

@@ -1,4 +1,4 @@
-"""Saves a model as a Hugging Face folder. If it has no additions, transformers alone can load it."""
+"""Saves a model as a Hugging Face folder. If it has no added modules, transformers alone can load it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def save_model(
         folder: folder to write. The caller must make this atomic.
         trust_remote_code: whether to run code that comes with the checkpoint.
         max_shard_size: larger models are split into files of this size.
-        resize: function that changes the config in place, if the model's size or additions differ from config.json.
+        resize: function that changes the config in place, if the model's size or modules differ from config.json.
         kind: class of the model; None for a language model.
 
     Raises:

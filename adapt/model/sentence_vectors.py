@@ -156,7 +156,7 @@ def write_sentence_vectors(vectors: SentenceVectors, folder: Path) -> None:
     """Adds to a folder of transformers the files with which sentence-transformers loads it.
 
     Raises:
-        ModelError: the model has additions to its architecture, which sentence-transformers would ignore.
+        ModelError: the model has added modules, such as adapters, which sentence-transformers would ignore.
     """
     refuse_additions(folder, "loaded by sentence-transformers (export.sentence_transformers)")
     config = read_json(folder / CONFIG)

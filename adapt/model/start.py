@@ -34,7 +34,7 @@ class Start:
     """The stage that turned `pretrained`, a decoder, into an encoder (`model.attention: bidirectional`), if any."""
 
     def after(self, training: Stage[Any], own_tokenizer: bool = False) -> "Start":
-        """Returns the start for the stages after a stage that trains this start's model and writes the new model.
+        """Returns the `Start` of the stages that follow a stage which trains this model and writes the new model.
 
         Args:
             training: the stage that writes the model.
@@ -53,18 +53,18 @@ class Start:
         return self.with_tokenizer(done).at(done[self.training].path / self.training.model_place)
 
     def with_tokenizer(self, done: Done) -> Pretrained:
-        """Returns the first model of the chain that has a head and the same tokens as this start."""
+        """Returns a finished model with a head and the same tokens, before any training of it in this chain."""
         if self.vocabulary is not None:
             folder = done[self.vocabulary].path
             return replace(self.pretrained, model=folder, tokenizer=folder)
         return replace(self.pretrained, model=done[self.head].path) if self.head else self.pretrained
 
     def with_new_head(self, stage: Stage[Any]) -> "Start":
-        """Returns the start for the stages after a stage that gives the model a new head."""
+        """Returns the `Start` of the stages that follow a stage which gives the model a new head."""
         return replace(self.after(stage), head=stage)
 
     def with_turned_decoder(self, stage: Stage[Any]) -> "Start":
-        """Returns a start from the same decoder after a stage turned it into an encoder and wrote its tokenizer."""
+        """Returns the `Start` of the stages that follow a stage which turns this decoder into an encoder."""
         return replace(self.after(stage, own_tokenizer=True), turned=stage)
 
     def knows(self, done: Done) -> bool:

@@ -105,7 +105,7 @@ def _listed(marks: Sequence[Mark], most: int = 8) -> str:
 
 
 def _shares(texts: Sequence[str], parts: Callable[[str], set[str]]) -> dict[str, float]:
-    """Returns the share of texts that contain each part."""
+    """Returns the share of texts that contain each sign or word, which `parts` finds in a text."""
     counts = Counter(part for text in texts for part in parts(text))
     return {part: count / len(texts) for part, count in counts.items()}
 

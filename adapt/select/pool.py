@@ -173,7 +173,7 @@ class Pool:
 
     @property
     def _pace(self) -> Pace:
-        """Sizes of the items that are read, for the progress display."""
+        """Progress of reading the pool, before the first item. Items that will not be read have the size 0."""
         items = [{"item": number, "sources": sources} for number, sources in enumerate(self._sources)]
         pace = Pace.of(items, self.manifest, self.corpus)
         is_read = [self._wanted(number) != frozenset() for number in range(len(items))]
@@ -216,7 +216,7 @@ class Visit:
     look: Inspection[Any]
 
     def __call__(self, item: Item) -> Iterator[VisitProgress]:
-        """Yields progress and results of an item. The item is read to its end, even if the inspection ends earlier."""
+        """Yields progress and results. The item is read to its end, even if the inspection ends earlier."""
         read = _Read(self, item)
         for seen in self.look(iter(read), item.hint):
             yield VisitProgress(read.piece(), seen, None)

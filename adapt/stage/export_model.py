@@ -296,7 +296,7 @@ def between_phases(
         context: context of the training.
         training: training of the last phase.
         measured: texts to measure, by name.
-        domains: domain of each text, for models with separate parts per domain.
+        domains: domain of each text, for models with separate parameters per domain.
     """
     return tuple(
         Evaluate.of(context.starting_from(phase), f"after-phase-{number}", measured, domains)

@@ -66,7 +66,7 @@ class Evaluate(Stage[Evaluated]):
     corpora: Mapping[str, Stage[Prepared]]
     """Corpora to measure on, keyed by name. Sentences with a hidden word come from the first corpus."""
     domains: Mapping[str, str] = field(default_factory=dict)
-    """Domain of each corpus, keyed by the corpus's name, for models with separate parts per domain."""
+    """Domain of each corpus, keyed by the corpus's name, for models with separate parameters per domain."""
 
     @classmethod
     def of(
@@ -82,7 +82,7 @@ class Evaluate(Stage[Evaluated]):
           context: context of the job.
           label: name of the model, which becomes part of the name of the stage's folder.
           corpora: corpora to measure on, keyed by name.
-          domains: domain of each corpus, for models with separate parts per domain.
+          domains: domain of each corpus, for models with separate parameters per domain.
         """
         return cls(f"{context.config.name}-{label}", context.config, context.start, corpora, domains or {})
 
@@ -230,7 +230,7 @@ class MeasureRetrieval(Stage[Retrieved]):
         """Returns the measurements `before` and `after` a training. Empty without `retrieval.pairs`.
 
         Args:
-            context: context whose start model is trained.
+            context: context whose initial model is trained.
             training: the training.
 
         Raises:

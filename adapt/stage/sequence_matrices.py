@@ -41,7 +41,7 @@ class Step:
     is_on_the_last: bool
     """Whether the training started from the model of the previous step."""
     own: Evaluate | None = None
-    """Evaluation on this step's domain. None if the model has no separate parts per domain."""
+    """Evaluation on this step's domain. None if the model has no separate parameters per domain."""
     merged: Merge | None = None
     """Merge of this model with the earlier ones, which is measured instead of this model. None without merging."""
 

@@ -147,7 +147,7 @@ def search_of(
         config: the unchanged configuration.
         configure: returns the configuration of a trial.
         context_of: returns the context from which the stages of a configuration are created.
-        given: inputs that all trials share and that the search does not run: start models, selections, or None.
+        given: inputs that all trials share and that the search does not run: initial models, selections, or None.
 
     Raises:
         AdaptError: the configuration, the space or an objective cannot work.

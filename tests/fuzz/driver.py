@@ -83,7 +83,7 @@ def run(world: World, data: Path, root: Path, model: Path, before: Path | None =
         world: the world to run.
         data: folder of the world's files.
         root: folder for the results.
-        model: folder of the start model.
+        model: folder of the initial model.
         before: results folder of an earlier run. Digests of files are taken from there.
     """
     last = None

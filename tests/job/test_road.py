@@ -198,7 +198,7 @@ def test_the_path_leads_from_the_script_to_ray_in_few_hops() -> None:
     assert len(running) <= MOST
 
 
-# --- faults in such a list are noticed
+# --- faults in a list of calls are noticed
 
 
 def test_a_missing_hop_is_noticed() -> None:

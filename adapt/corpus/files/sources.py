@@ -56,7 +56,7 @@ class Slice:
     start: int = 0
     """Start of the range: byte of a file, or index of a dataset's shard."""
     stop: int | None = None
-    """End of the range (exclusive); None for the end of the part."""
+    """End of the range (exclusive); None for the end of the file, module or dataset."""
     stamp: str = ""
     """Stamp of the file when it was listed (see `adapt.corpus.files.storage.state`), or commit of the dataset."""
 

@@ -19,7 +19,7 @@ from adapt.model.additions.domain_modules import DomainSets
 from adapt.model.layers import add_to_block, layers_of, outputs
 
 ADAPTERS = "adapters"
-"""Name of this kind of addition, and of the submodule in which a layer keeps its adapters."""
+"""Name of this kind of added module, and of the submodule in which a layer keeps its adapters."""
 PLACES = {"both": ("attention", "feed_forward"), "attention": ("attention",), "feed_forward": ("feed_forward",)}
 """The blocks that have adapters, keyed by the name of the placement."""
 

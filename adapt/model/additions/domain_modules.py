@@ -1,6 +1,6 @@
 """Stores a separate set of added weights for each domain, and chooses the set to use for a text.
 
-A model with such additions stores the name and a prototype of each domain. If the user names no domain, a text uses the
+A model with such weights stores the name and a prototype of each domain. If the user names no domain, a text uses the
 set of the domain whose prototype is nearest to the text's vector by Euclidean distance. A prototype is the mean vector
 of some texts of the domain. The vector of a text is the mean of the last layer's states over the beginning of the text.
 No set is in use when it is computed, so training of the sets does not change it. Such mean states of a pretrained model
@@ -22,7 +22,7 @@ from adapt.model.states import text_features
 from adapt.support.errors import ModelError, nearest
 
 DOMAINS = "domains"
-"""Kind of the addition that stores the names and prototypes of domains, and name of its module in the base model."""
+"""Kind of the added module that stores names and prototypes of domains, and the module's name in the base model."""
 
 
 class DomainSets(nn.ModuleList):
@@ -38,7 +38,7 @@ class DomainSets(nn.ModuleList):
     def __init__(self, sets: Iterable[nn.Module] = ()) -> None:
         super().__init__(sets)
         self.chosen: int | None = len(self) - 1
-        """Number of the set in use, from 0; None if the model computes without this addition."""
+        """Number of the set in use, from 0; None if the model computes without any of the sets."""
 
     @property
     def used(self) -> nn.Module | None:

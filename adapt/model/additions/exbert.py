@@ -24,7 +24,7 @@ from adapt.model.tokenizer import is_decoder
 from adapt.support.errors import ModelError
 
 EXBERT = "exbert"
-"""Name of this kind of addition."""
+"""Name of exBERT in the table of added modules (`adapt.model.additions.table`)."""
 EXTENSION, GATE = "extension", "gate"
 """Names of the submodules that exBERT adds to a layer: the smaller layer, and the gate."""
 

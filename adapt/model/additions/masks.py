@@ -20,7 +20,7 @@ from adapt.model.additions.domain_modules import DomainSets
 from adapt.model.layers import add_to_block, inputs, layers_of, outputs
 
 UNITS, PLUGINS = "unit_masks", "plugins"
-"""Names of the two kinds of additions with masks, and of the submodules that they add to a layer."""
+"""Names of the two kinds of added modules with masks, and of the submodules that they add to a layer."""
 MOST = 6.0
 """Largest absolute value of a mask embedding. Values beyond it are clamped."""
 POSITIVE = 2.0

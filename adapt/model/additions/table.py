@@ -1,4 +1,4 @@
-"""Reads and writes the entries of additions in config.json, and attaches additions, such as adapters, to a model.
+"""Attaches additions, which are modules such as adapters, to models, and reads and writes their config.json entries.
 
 An example of the list in config.json is `"additions": [{"kind": "adapters", ...options...}]`. This module imports
 neither torch nor transformers, so that a job can refuse a model before these load.
@@ -128,7 +128,7 @@ def check_parts(folder: Path, domain: str) -> None:
         domain: name of the domain.
 
     Raises:
-        ModelError: the model has no parts for this domain. The error lists its domains.
+        ModelError: the model has no parameters for this domain. The error lists its domains.
     """
     named = [entry for entry in stored_additions(folder) if entry["kind"] == "domains"]
     names = [name for entry in named for name in entry["names"]]

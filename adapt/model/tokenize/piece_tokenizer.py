@@ -56,7 +56,7 @@ class PieceTable:
         return numbers
 
     def tokens(self, numbers: np.ndarray) -> Ragged:
-        """Returns the tokens of the pieces with these numbers."""
+        """Returns the tokens of the pieces whose numbers `numbers` has returned."""
         return self._tokens.take(numbers)
 
     def _add(self, pieces: Sequence[bytes]) -> None:
