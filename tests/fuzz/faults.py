@@ -1,4 +1,4 @@
-"""Faults while a world runs: a full disk, a kill, a file that disappears or changes, and a lost output."""
+"""Faults while a random job (a world) runs: a full disk, a kill, a file that is lost or changes, a lost output."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Runs, changes and disturbs random worlds, and checks properties that must hold for all worlds.
+"""Runs, changes and disturbs worlds (random configurations with their files), and checks properties of all worlds.
 
 The fixed worlds take about a minute. To run more worlds from another seed: make fuzz ARGS="--seed 1000 --minutes 30"
 """
