@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from adapt.parse.blanks import refuse_blanks, takes_list
 from adapt.parse.command_line import note_repeated
 from adapt.parse.keys import nested, unknown
 from adapt.parse.yaml_file import compose_yaml, line_namer, load_yaml, node_at, read_yaml, yaml_text
+from adapt.statistics.seeds import MARGIN, Margin
 from adapt.support.errors import ConfigError
 
-_KEYS = {"name", "baseline", "let", "common", "sets", "stages"}
+_KEYS = {"name", "baseline", "let", "common", "sets", "stages", "report"}
 _NAME = r"(?!\.+$)[\w.+-][\w.+ -]*"
 """Form of a chain's name, which is also the name of its report's folder."""
 _MEMBER = r"[^][{},\s]+( [^][{},\s]+)*"
@@ -61,6 +62,8 @@ class ChainFile:
     sets: Mapping[str, Mapping[str, Mapping[str, Any]]]
     """Attributes of each member of each set, keyed by set, member and attribute."""
     entries: Mapping[str, ChainEntry]
+    margin: Margin = MARGIN
+    """Largest differences that do not matter, which the report uses."""
 
 
 def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[str, Any] | None = None) -> ChainFile:
@@ -106,7 +109,23 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
         common={**_mapping(content, "common", path), **(common or {})},
         sets=sets,
         entries=entries,
+        margin=_margin(content, path),
     )
+
+
+def _margin(content: Mapping[str, Any], path: str) -> Margin:
+    """Returns the margin in the section `report`."""
+    report = _mapping(content, "report", path)
+    for key in report.keys() - {"margin"}:
+        raise unknown(f"report.{key} in {path}", key, {"margin"})
+    margin = _mapping(report, "margin", f"{path}, report")
+    names = {each.name for each in fields(Margin)}
+    for key, value in margin.items():
+        if key not in names:
+            raise unknown(f"report.margin.{key} in {path}", key, names)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise ConfigError(f"report.margin.{key} in {path} is {value!r}", "write a number that is not below 0")
+    return Margin(**margin)
 
 
 def _refuse_blanks_in(path: str, content: Mapping[str, Any], entries: Mapping[str, ChainEntry]) -> None:

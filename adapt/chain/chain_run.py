@@ -148,7 +148,7 @@ class ChainRun:
         from adapt.show.report.report_page import contents_of, write_report
 
         chain = build_chain(expand_chain(self.file))
-        found = study(self.file.name, self.file.baseline, chain)
+        found = study(self.file.name, self.file.baseline, chain, self.file.margin)
         page = write_report(found, chain.store.root / "reports" / self.file.name)
         return Report(page, found, contents_of(found)[1])
 

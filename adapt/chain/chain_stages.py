@@ -21,6 +21,7 @@ from adapt.stage.context import Context, root_of
 from adapt.stage.merge_stage import Merge
 from adapt.stage.select_documents import Select
 from adapt.stage.train import Train
+from adapt.statistics.seeds import MARGIN, Margin
 from adapt.support.errors import ConfigError
 from adapt.support.redact import redact
 from adapt.tuning.confirm import Confirm
@@ -234,8 +235,15 @@ def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
     return starts[label]
 
 
-def study(name: str, baseline: str, chain: Chain) -> Study:
-    """Collects the finished results of a chain, for its report."""
+def study(name: str, baseline: str, chain: Chain, margin: Margin = MARGIN) -> Study:
+    """Collects the finished results of a chain, for its report.
+
+    Args:
+        name: name of the chain.
+        baseline: member of the set `recipe`, or the entry, that the report compares the others with.
+        chain: the chain.
+        margin: largest differences that do not matter.
+    """
     entries, missing = [], []
     for goal in chain.goals:
         record = chain.store.record_of(goal.stage)
@@ -248,7 +256,7 @@ def study(name: str, baseline: str, chain: Chain) -> Study:
     missing += chain.later
     models = sorted({redact(goal.config.model.path) for goal in chain.goals})
     names = {stage.key: stage.name for stage in everything(goal.stage for goal in chain.goals)}
-    return Study(name, baseline, entries, missing, models, names=names)
+    return Study(name, baseline, entries, missing, models, names=names, margin=margin)
 
 
 def trainings(stage: Stage[Any]) -> tuple[str, ...]:

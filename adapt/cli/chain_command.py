@@ -175,7 +175,7 @@ def _serve(asked: ClusterCommand) -> None:
             chains[:] = [chain_of(order)]
         chain = chains[-1]
         now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later)
-        return study(order.name, order.baseline, chain), now
+        return study(order.name, order.baseline, chain, order.margin), now
 
     page = FollowedPage(order.name, look)
     with serving(page.html, asked.port) as address, suppress(KeyboardInterrupt):

@@ -45,7 +45,7 @@ class FindingBlock:
     head: str
     text: str
     tone: str = "plain"
-    """Tone of the finding: `better`, `worse`, `open` (undecided), `warning` or `plain`."""
+    """Tone of the finding: `better`, `worse`, `equal`, `open` (undecided), `warning` or `plain`."""
 
     @property
     def sentence(self) -> str:

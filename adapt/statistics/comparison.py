@@ -17,22 +17,38 @@ normal differences, and the sign-flip test, which is exact if the differences of
 The interval contains every difference that at least one of the two tests does not reject. With few pairs, no test is
 exact for every distribution: with 6 to 12 pairs of skewed differences with mean 0, `paired` rejects 6 to 15%
 (docs/science/equations.md).
+
+`conclusion` compares the interval with a margin, the largest difference that does not matter. If the 95% interval lies
+within the margin, both one-sided tests of Schuirmann (1987) reject differences as large as the margin at level .025.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from scipy.stats import norm, t, ttest_ind
 
 from adapt.statistics.outcomes import CELLS, Tested
 from adapt.statistics.permutation import NullDistribution, examples_null, seeds_null, signs
-from adapt.statistics.power import Side, Uncertainty, detectable, doubt_of, quantile
-from adapt.statistics.seeds import CONFIDENCE, LEVEL, ROUNDING, Spread, spread
+from adapt.statistics.power import (
+    MOST_SEEDS,
+    Side,
+    Uncertainty,
+    detectable,
+    doubt_of,
+    pairs_needed,
+    quantile,
+    seeds_needed,
+)
+from adapt.statistics.seeds import CONFIDENCE, LEVEL, MARGIN, ROUNDING, Spread, spread
 
 SAMPLES = 2000
 """Number of resamples of the bootstrap and of the permutation of examples."""
+Conclusion = Literal["better", "worse", "equal", "open"]
+"""How a comparison has ended: the recipe is better or worse than the baseline, no difference that matters is left, or
+the comparison is undecided."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,8 @@ class Comparison:
     """Sources of uncertainty on each task. Empty for paired comparisons."""
     is_constant: bool = False
     """Whether each side has several seeds, and all seeds of a side have the same score. Chance is then unknown."""
+    pairs: int = 0
+    """Number of pairs of seeds of a paired comparison; 0 for other comparisons."""
 
     @cached_property
     def detectable(self) -> float | None:
@@ -67,6 +85,21 @@ class Comparison:
         None if this is unknown, or if no difference is detected with that probability.
         """
         return detectable(self.chances) if self.chances and self.error is not None else None
+
+    def seeds_to_decide(self, margin: float) -> int | None:
+        """Returns the number of seeds per side with which this comparison would probably be decided.
+
+        The probability is 0.8, without correction for several tests. See `adapt.statistics.power`.
+
+        Args:
+            margin: largest difference that does not matter.
+
+        Returns:
+            The number. None if it is unknown, or above `MOST_SEEDS`.
+        """
+        if self.pairs > 1 and self.error:
+            return pairs_needed(self.difference, self.error * self.pairs**0.5, self.pairs, margin)
+        return seeds_needed(self.chances, self.difference, margin) if self.chances and self.error is not None else None
 
 
 def compare(recipe: Tested, baseline: Tested, samples: int = SAMPLES, seed: int = 0) -> Comparison:
@@ -264,7 +297,9 @@ def paired(differences: Sequence[float], is_varied: bool = True) -> Comparison:
     p = max(null.p(over_seeds.mean), _p(over_seeds.mean, error, over_seeds.seeds))
     low, high = _interval(values, over_seeds, flipped, exact)
     least = 2.0 ** (1 - over_seeds.seeds) if exact else null.least
-    return Comparison(over_seeds.mean, low, high, error or None, p, least, ("seeds",), np.empty(0), {})
+    return Comparison(
+        *(over_seeds.mean, low, high, error or None, p, least, ("seeds",), np.empty(0), {}), pairs=over_seeds.seeds
+    )
 
 
 def _p(mean: float, error: float, pairs: int) -> float:
@@ -304,7 +339,34 @@ def holm(p: Sequence[float]) -> list[float]:
     return [float(value) for value in adjusted]
 
 
-def verdict(comparison: Comparison, adjusted: float | None = None, unit: str = "points", recipes: int = 1) -> str:
+def conclusion(comparison: Comparison, margin: float, adjusted: float | None = None, better: int = 1) -> Conclusion:
+    """Says how a comparison has ended.
+
+    Args:
+        comparison: the comparison.
+        margin: largest difference that does not matter, in the unit of the difference.
+        adjusted: p after correction for several comparisons. If given, this p decides about significance.
+        better: 1 if higher values are better, -1 if lower values are better.
+
+    Returns:
+        `equal` if the 95% interval lies within the margin, even if the difference is significant; otherwise `better` or
+        `worse` if the difference is significant, and `open` if not.
+    """
+    low, high = comparison.low, comparison.high
+    if low is not None and high is not None and -margin < low and high < margin:
+        return "equal"
+    if not significant(comparison, adjusted):
+        return "open"
+    return "better" if better * comparison.difference > 0 else "worse"
+
+
+def verdict(
+    comparison: Comparison,
+    adjusted: float | None = None,
+    unit: str = "points",
+    recipes: int = 1,
+    margin: float = MARGIN.share,
+) -> str:
     """Describes the result of a comparison in one sentence.
 
     Args:
@@ -312,10 +374,12 @@ def verdict(comparison: Comparison, adjusted: float | None = None, unit: str = "
         adjusted: p after correction for several comparisons. If given, this p decides about significance.
         unit: unit of the points, such as `macro-F1`.
         recipes: number of recipes that p was corrected for.
+        margin: largest difference that does not matter, as a fraction.
 
     Returns:
-        A sentence such as `+4.1 macro-F1, 95% CI +1.2 to +7.0, p = .008 (Holm .032)`, or `no significant difference:
-        ...` with the smallest difference that would probably have been detected.
+        A sentence such as `+4.1 macro-F1, 95% CI +1.2 to +7.0, p = .008 (Holm .032)`. If the interval lies within
+        the margin, it begins with `no difference that matters:`. If the comparison is undecided, it begins with
+        `undecided:`, and says how many seeds would probably decide it.
     """
     figures = f"{points(comparison.difference)} {unit}"
     if comparison.low is not None and comparison.high is not None:
@@ -332,9 +396,26 @@ def verdict(comparison: Comparison, adjusted: float | None = None, unit: str = "
             "one seed, so variation between seeds is not included",
         )
         figures += f" ({constant if comparison.is_constant else single})"
-    if significant(comparison, adjusted):
+    ended = conclusion(comparison, margin, adjusted)
+    if ended == "equal":
+        return f"no difference that matters: {figures}, within the margin of {100 * margin:g}"
+    if ended != "open":
         return figures
-    return f"no significant difference: {figures}; {_sight(comparison, recipes)}"
+    limit = out_of_reach(comparison, recipes)
+    return f"undecided: {figures}; {f'{limit}; ' if limit else ''}{to_decide(comparison, margin, recipes)}"
+
+
+def to_decide(comparison: Comparison, margin: float, recipes: int = 1) -> str:
+    """Returns text on the number of seeds that would probably decide an undecided comparison."""
+    needed = comparison.seeds_to_decide(margin)
+    if needed is not None:
+        corrected = ", before correction" if recipes > 1 else ""
+        each = "" if comparison.pairs else " per side"
+        return f"about {needed} seeds{each} would decide it (probability 80%{corrected})"
+    has_seeds = comparison.chances and all(chance.has_seeds for chance in comparison.chances)
+    if comparison.error is None or not (comparison.pairs or has_seeds):
+        return "how many seeds would decide it is not known, because no scores of several seeds vary"
+    return f"{MOST_SEEDS} seeds would probably not decide it"
 
 
 def significant(comparison: Comparison, adjusted: float | None = None) -> bool:
@@ -371,16 +452,3 @@ def out_of_reach(comparison: Comparison, recipes: int = 1, noun: str = "recipes"
         return ""
     correction = f" and {recipes} {noun}" if recipes > 1 else ""
     return f"with so few seeds{correction} p cannot fall below {p_value(least, bare=True)}, whatever the difference"
-
-
-def _sight(comparison: Comparison, recipes: int) -> str:
-    """Returns text on the smallest difference that would probably have been detected."""
-    if text := out_of_reach(comparison, recipes):
-        return text
-    if comparison.detectable is None:
-        return "the smallest detectable difference is not known"
-    corrected = ", before correction" if recipes > 1 else ""
-    return (
-        f"only a difference of about {100 * comparison.detectable:.1f} or more would probably have been detected "
-        f"(power 80%{corrected})"
-    )

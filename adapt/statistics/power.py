@@ -1,14 +1,17 @@
-"""Computes the smallest true difference that would probably have been detected, by simulating studies and testing them.
+"""Computes what a study of a given size can show, by simulating studies and testing them.
 
-This difference is not a fixed multiple of the standard error. A difference of 2.8 standard errors is detected with
-probability 0.8 if the error is known and p can have any value. But with five seeds per side, for which the permutation
-test has 252 arrangements, a difference of 2.8 standard errors is detected in 68% of studies, and with four seeds per
-side in less than half. So the scores of seeds are drawn from
-normal distributions with the observed variances, and tested like real ones (`adapt.statistics.comparison`).
+`detectable` computes the smallest true difference that would probably have been detected, and `seeds_needed` and
+`pairs_needed` the number of seeds with which a comparison would probably be decided.
+
+The smallest detectable difference is not a fixed multiple of the standard error. A difference of 2.8 standard errors is
+detected with probability 0.8 if the error is known and p can have any value. But with five seeds per side, for which
+the permutation test has 252 arrangements, a difference of 2.8 standard errors is detected in 68% of studies, and with
+four seeds per side in less than half. So the scores of seeds are drawn from normal distributions with the observed
+variances, and tested like real ones (`adapt.statistics.comparison`).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.stats import t
@@ -22,6 +25,8 @@ STUDIES = 2000
 """Number of simulated studies."""
 MOST_ARRANGEMENTS = 999
 """Largest number of arrangements of seeds that the permutation test of a simulated study tries."""
+MOST_SEEDS = 100
+"""Largest number of seeds per side that `seeds_needed` and `pairs_needed` try."""
 _HALVINGS = 10
 _DOUBLINGS = 6
 
@@ -90,7 +95,7 @@ def detectable(tasks: Sequence[Uncertainty]) -> float | None:
     if high <= ROUNDING:
         return None
     for _ in range(_DOUBLINGS):
-        if studies.found(high) >= POWER:
+        if studies.found(high).mean() >= POWER:
             break
         high *= 2
     else:
@@ -98,8 +103,82 @@ def detectable(tasks: Sequence[Uncertainty]) -> float | None:
     low = 0.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (low, middle) if studies.found(middle) >= POWER else (middle, high)
+        low, high = (low, middle) if studies.found(middle).mean() >= POWER else (middle, high)
     return high
+
+
+def seeds_needed(tasks: Sequence[Uncertainty], difference: float, margin: float) -> int | None:
+    """Returns the smallest number of seeds per side with which a comparison is decided with probability `POWER`.
+
+    A comparison is decided if the difference is significant, or if its 95% interval lies within the margin. The
+    observed difference and the observed variances are taken for the true ones, and the test examples stay the same.
+
+    Args:
+        tasks: the sources of uncertainty on each task.
+        difference: mean of the true differences of the tasks.
+        margin: largest difference that does not matter.
+
+    Returns:
+        The number. None if a side has one seed on a task, because its variance over seeds is then unknown, or if more
+        than `MOST_SEEDS` are needed.
+    """
+    if not all(chance.has_seeds for chance in tasks):
+        return None
+
+    def is_enough(seeds: int) -> bool:
+        studies = _studies([_of_size(chance, seeds) for chance in tasks], np.random.default_rng(0))
+        return studies.decided(difference, margin) >= POWER
+
+    return _smallest(is_enough, min(side.seeds for chance in tasks for side in (chance.recipe, chance.baseline)))
+
+
+def pairs_needed(difference: float, deviation: float, pairs: int, margin: float) -> int | None:
+    """Returns the smallest number of pairs of seeds with which a paired comparison is decided with probability `POWER`.
+
+    Differences are drawn from a normal distribution, and tested by Student's t. Fewer than six pairs are never
+    significant, because of the sign-flip test (see `paired` in `adapt.statistics.comparison`).
+
+    Args:
+        difference: true mean of the differences.
+        deviation: true standard deviation of the differences.
+        pairs: number of pairs so far.
+        margin: largest difference that does not matter.
+
+    Returns:
+        The number, from `pairs` on. None if more than `MOST_SEEDS` are needed.
+    """
+
+    def is_enough(number: int) -> bool:
+        rng = np.random.default_rng(0)
+        mean = difference + deviation / number**0.5 * rng.standard_normal(STUDIES)
+        error = deviation * np.sqrt(rng.chisquare(number - 1, STUDIES) / (number - 1) / number)
+        half = t.ppf(1 - LEVEL / 2, number - 1) * error
+        found = (np.abs(mean) > half) & (2.0 ** (1 - number) < LEVEL)
+        return float((found | (np.abs(mean) + half < margin)).mean()) >= POWER
+
+    return _smallest(is_enough, pairs)
+
+
+def _smallest(is_enough: Callable[[int], bool], first: int) -> int | None:
+    """Returns the smallest number from `first` (at least 2) to `MOST_SEEDS` that is enough, by bisection."""
+    low, high = max(2, first), MOST_SEEDS
+    if low > high or not is_enough(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle + 1, high)
+    return high
+
+
+def _of_size(chance: Uncertainty, seeds: int) -> Uncertainty:
+    """Returns the uncertainty that remains if each side has at least this many seeds."""
+    recipe, baseline = (replace(side, seeds=max(seeds, side.seeds)) for side in (chance.recipe, chance.baseline))
+    if chance.examples is None:
+        return Uncertainty(recipe, baseline)
+    # The variance over examples contains the seeds' chance in the choice of examples, which more seeds average out.
+    before = chance.recipe.luck / chance.recipe.seeds + chance.baseline.luck / chance.baseline.seeds
+    after = recipe.luck / recipe.seeds + baseline.luck / baseline.seeds
+    return Uncertainty(recipe, baseline, max(0.0, chance.examples - before) + after)
 
 
 @dataclass(frozen=True)
@@ -110,6 +189,8 @@ class _Studies:
     """Observed difference of each study, as a mean over tasks [studies]."""
     least: np.ndarray
     """Smallest difference that passes the test of examples, or of examples and seeds together [studies]."""
+    half: np.ndarray
+    """Half of the width of the 95% interval [studies]."""
     exchanged: np.ndarray | None
     """Difference of each study under each permutation of seeds [studies, arrangements]; None if seeds cannot be
     permuted."""
@@ -118,15 +199,19 @@ class _Studies:
     exact: bool
     """Whether `exchanged` has all possible arrangements."""
 
-    def found(self, true: float) -> float:
-        """Returns the share of studies that detect a true difference."""
+    def found(self, true: float) -> np.ndarray:
+        """Returns whether each study detects a true difference [studies]."""
         seen = np.abs(self.difference + true)
         passed = seen > self.least
         if self.exchanged is not None:
             as_large = (np.abs(self.exchanged + true * self.kept) >= seen[:, None] - ROUNDING).sum(1)
             more = 0 if self.exact else 1
             passed &= (as_large + more) / (len(self.kept) + more) < LEVEL
-        return float(passed.mean())
+        return np.asarray(passed)
+
+    def decided(self, true: float, margin: float) -> float:
+        """Returns the share of studies that detect a true difference, or show that it is smaller than the margin."""
+        return float((self.found(true) | (np.abs(self.difference + true) + self.half < margin)).mean())
 
 
 def _studies(tasks: Sequence[Uncertainty], rng: np.random.Generator) -> _Studies:
@@ -151,12 +236,13 @@ def _studies(tasks: Sequence[Uncertainty], rng: np.random.Generator) -> _Studies
             chosen = rng.integers(0, len(weights), MOST_ARRANGEMENTS) if len(tasks) > 1 else slice(None)
             exchanged.append(np.concatenate([theirs, mine], 1) @ weights[chosen].T)
             kept.append(weights[chosen, chance.baseline.seeds :].sum(1))
-    least, number = np.zeros(STUDIES), len(tasks)
-    if all(chance.examples is not None for chance in tasks):
-        error = np.sqrt(sum(chance.examples or 0.0 for chance in tasks) + own * has_seeds)
-        least = quantile(error, doubt * has_seeds) * error / number
+    number = len(tasks)
+    error = np.sqrt(sum(chance.examples or 0.0 for chance in tasks) + own * has_seeds)
+    half = quantile(error, doubt * has_seeds) * error / number
+    least = half if all(chance.examples is not None for chance in tasks) else np.zeros(STUDIES)
     averaged = np.mean(exchanged, axis=0) if has_seeds else None
-    return _Studies(difference / number, least, averaged, np.mean(kept, axis=0) if has_seeds else np.empty(0), exact)
+    kept_shares = np.mean(kept, axis=0) if has_seeds else np.empty(0)
+    return _Studies(difference / number, least, half, averaged, kept_shares, exact)
 
 
 def _scores(side: Side, rng: np.random.Generator) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Computes the mean, standard deviation and interval of a score over the seeds of one recipe."""
+"""Computes the mean, standard deviation and interval of a score over the seeds of one recipe, and holds the margin."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +10,25 @@ LEVEL = 0.05
 CONFIDENCE = 1 - LEVEL
 ROUNDING = 1e-12
 """Scores and losses that differ by no more than this count as equal."""
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The largest differences that do not matter."""
+
+    points: float = 1.0
+    """Difference of scores [points, which are hundredths]."""
+    nats: float = 0.02
+    """Difference of losses [nats per token]."""
+
+    @property
+    def share(self) -> float:
+        """Returns the difference of scores as a fraction."""
+        return self.points / 100
+
+
+MARGIN = Margin()
+"""The margin unless a chain file has another."""
 
 
 @dataclass(frozen=True)

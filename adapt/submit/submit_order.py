@@ -14,6 +14,7 @@ from adapt.chain.chain_stages import Chain, build_chain, build_one
 from adapt.config import Config, flat
 from adapt.job.job_run import Job
 from adapt.parse import parse
+from adapt.statistics.seeds import MARGIN, Margin
 from adapt.support.errors import ConfigError
 
 VERBS = ("submit", "stop", "check", "stages")
@@ -115,6 +116,8 @@ class Order:
     """Additional arguments of `verb`."""
     baseline: str = ""
     """Member of a chain's set `recipe` to which its report compares the other members."""
+    margin: Margin = MARGIN
+    """Largest differences that do not matter, which a chain's report uses."""
 
     @property
     def entrypoint(self) -> str:
@@ -170,7 +173,9 @@ def order_of(arguments: Sequence[str]) -> Order:
     configs = [node.config for node in nodes.values()]
     taken = {label: f"{label} from {node.start}, {node.selected}, {node.tuned}" for label, node in nodes.items()}
     digest = _digest([(taken[label], node.config) for label, node in nodes.items()])
-    return Order(source.name, digest, "chain", list(arguments), configs, nodes, baseline=source.baseline)
+    return Order(
+        source.name, digest, "chain", list(arguments), configs, nodes, baseline=source.baseline, margin=source.margin
+    )
 
 
 def _digest(named: Sequence[tuple[str, Config]]) -> str:

@@ -182,6 +182,10 @@ def test_the_shipped_chains_can_be_read() -> None:
     ("changes", "said"),
     [
         ({"baseline": "bsae"}, "bsae"),
+        ({"report": {"margins": 1}}, "unknown key report.margins"),
+        ({"report": {"margin": 1}}, "margin in .* holds no"),
+        ({"report": {"margin": {"point": 1}}}, "unknown key report.margin.point"),
+        ({"report": {"margin": {"nats": -0.1}}}, "report.margin.nats in .* is -0.1"),
         ({"name": "../elsewhere"}, "cannot name a folder"),
         ({"common": {"training": 3}}, "training in .* holds no fields"),
         ({"common": {4: 3}}, "unknown key 4"),
@@ -195,6 +199,11 @@ def test_the_shipped_chains_can_be_read() -> None:
 def test_impossible_values_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         nodes(tmp_path, **changes)
+
+
+def test_the_margin_of_the_report_is_read(tmp_path: Path) -> None:
+    file = read_chain(written(tmp_path, report={"margin": {"points": 0.5}}))
+    assert (file.margin.points, file.margin.nats) == (0.5, 0.02)
 
 
 def test_an_empty_list_of_models_compares_none(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """Tests paired differences against scipy, Holm's correction, and the sentences of verdicts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from adapt.statistics.comparison import Comparison, holm, p_value, paired, points, significant, verdict
+from adapt.statistics.comparison import Comparison, conclusion, holm, p_value, paired, points, significant, verdict
 from adapt.statistics.power import Side, Uncertainty
 from tests.statistics.made import sign_flips
 
@@ -128,19 +130,41 @@ def test_a_significant_difference_is_given_with_its_figures():
     assert verdict(found(), 0.032, "macro-F1") == "+4.1 macro-F1, 95% CI +1.2 to +7.0, p = .008 (Holm .032)"
 
 
-def test_no_significant_difference_is_given_with_the_detectable_one():
-    one = found(0.01, -0.02, 0.04, 0.41)
-    text = verdict(one)
-    assert text.startswith("no significant difference: +1.0 points, 95% CI \N{MINUS SIGN}2.0 to +4.0, p = .41;")
-    assert one.detectable == pytest.approx(2.8 * 0.015, rel=0.03)
-    seen = f"{100 * one.detectable:.1f} or more would probably have been detected (power 80%)"
-    assert text.endswith(f"only a difference of about {seen}")
+def test_an_undecided_difference_is_given_with_the_seeds_that_would_decide():
+    one = replace(found(0.01, -0.02, 0.04, 0.41), chances=(Uncertainty(Side(5, 0.02**2), Side(5, 0.02**2)),))
+    text = verdict(one, margin=0.005)
+    assert text.startswith("undecided: +1.0 points, 95% CI \N{MINUS SIGN}2.0 to +4.0, p = .41;")
+    # Two samples with a true difference of half their deviation need 64 values each (Cohen 1988, table 2.4.1).
+    assert text.endswith("about 64 seeds per side would decide it (probability 80%)")
+    smaller = replace(one, difference=0.001)
+    assert verdict(smaller, margin=0.001).endswith("100 seeds would probably not decide it")
+
+
+def test_without_several_seeds_the_number_that_would_decide_is_not_known():
+    assert verdict(found(0.01, -0.02, 0.04, 0.41)).endswith("because no scores of several seeds vary")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p", "better", "ended"),
+    [
+        (-0.009, 0.009, 0.9, 1, "equal"),
+        (0.001, 0.009, 0.02, 1, "equal"),  # significant, but too small to matter
+        (-0.009, 0.011, 0.3, 1, "open"),
+        (0.001, 0.011, 0.02, 1, "better"),
+        (0.001, 0.011, 0.02, -1, "worse"),
+        (0.001, 0.011, 0.06, 1, "open"),
+        (None, None, None, 1, "open"),
+    ],
+)
+def test_a_comparison_ends_by_its_interval_and_p(low, high, p, better, ended):
+    one = found(0.005, low, high, p)
+    assert conclusion(one, 0.01, better=better) == ended
 
 
 def test_the_corrected_p_decides():
     assert significant(found(p=0.03))
     assert not significant(found(p=0.03), 0.12)
-    assert verdict(found(p=0.03), 0.12).startswith("no significant difference")
+    assert verdict(found(p=0.03), 0.12).startswith("undecided")
 
 
 def test_the_verdict_says_that_there_are_too_few_seeds():
@@ -175,7 +199,8 @@ def test_the_verdict_says_that_there_are_too_many_recipes_for_the_seeds():
     """
     text = verdict(found(p=0.008, least=0.008), 0.056, recipes=7)
     assert "with so few seeds and 7 recipes p cannot fall below .056," in text
-    assert "before correction" in verdict(found(p=0.2), 0.4, recipes=2)
+    chances = (Uncertainty(Side(5, 0.02**2), Side(5, 0.02**2)),)
+    assert "before correction" in verdict(replace(found(p=0.2), chances=chances), 0.4, recipes=2)
 
 
 def test_the_verdict_mentions_that_there_is_one_seed():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adapt.statistics.comparison import Comparison, average_over_tasks, compare
+from adapt.statistics.comparison import Comparison, average_over_tasks, compare, conclusion, paired
 from adapt.statistics.outcomes import Tested, single_label
-from adapt.statistics.power import Side, Uncertainty, detectable
+from adapt.statistics.power import MOST_SEEDS, Side, Uncertainty, detectable, pairs_needed, seeds_needed
 
 pytestmark = pytest.mark.heavy
 NOISE = 0.02
@@ -104,6 +104,37 @@ def test_predictions_are_detected_with_the_stated_power(examples, apart, alike):
 
     difference = float(np.mean([study(0.0).detectable for _ in range(40)]))
     assert power(lambda: study(difference), 200) == pytest.approx(0.8, abs=0.07)
+
+
+@pytest.mark.parametrize(("difference", "margin"), [(0.02, 0.005), (0.004, 0.025)])
+def test_the_seeds_that_are_needed_decide_with_the_stated_probability(difference, margin):
+    """In the first case most studies become significant. In the second, most intervals lie within the margin."""
+    rng = np.random.default_rng(3)
+    seeds = seeds_needed(of_seeds(5), difference, margin)
+
+    def study() -> Comparison:
+        return compare(*(Tested(rng.normal(mean, NOISE, seeds)) for mean in (difference, 0)), samples=20)
+
+    decided = [conclusion(study(), margin) != "open" for _ in range(120)]
+    assert np.mean(decided) == pytest.approx(0.8, abs=0.08)
+
+
+@pytest.mark.parametrize(("difference", "margin"), [(0.015, 0.005), (0.002, 0.015)])
+def test_the_pairs_that_are_needed_decide_with_the_stated_probability(difference, margin):
+    rng = np.random.default_rng(4)
+    pairs = pairs_needed(difference, NOISE, 3, margin)
+    decided = [conclusion(paired(rng.normal(difference, NOISE, pairs)), margin) != "open" for _ in range(300)]
+    assert np.mean(decided) == pytest.approx(0.8, abs=0.07)
+
+
+def test_what_cannot_be_decided_has_no_number_of_seeds():
+    assert seeds_needed(of_seeds(5), 0.001, 0.001) is None
+    assert seeds_needed(of_seeds(1), 0.5, 0.01) is None  # the variance over seeds is unknown
+    assert pairs_needed(0.001, NOISE, 6, 0.001) is None
+    # More seeds do not make the test set larger.
+    of_examples = [Uncertainty(Side(5, NOISE**2), Side(5, NOISE**2), examples=0.05**2)]
+    assert seeds_needed(of_examples, 0.02, 0.01) is None
+    assert seeds_needed(of_seeds(5), 0.02, 0.01) <= MOST_SEEDS
 
 
 def power(study: Callable[[], Comparison], studies: int) -> float:

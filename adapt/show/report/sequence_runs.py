@@ -7,7 +7,7 @@ from typing import Any
 from adapt.runner.record import Record
 from adapt.show.report.study import Entry, Study
 from adapt.show.report.task_comparison import RecipeCompared, corrected, nats
-from adapt.statistics.comparison import paired, points
+from adapt.statistics.comparison import Conclusion, conclusion, paired, points
 from adapt.statistics.continual_metrics import (
     Matrix,
     SequenceFigures,
@@ -18,6 +18,7 @@ from adapt.statistics.continual_metrics import (
     sequence_figures,
 )
 from adapt.statistics.permutation import vary
+from adapt.statistics.seeds import MARGIN, Margin
 from adapt.support.better import better_directions
 
 ONE = "against_one"
@@ -64,6 +65,8 @@ class Sequences:
     baseline: str | None
     orders: Mapping[tuple[str, ...], str]
     """Names of the orders of learning in continual runs."""
+    margin: Margin = MARGIN
+    """Largest differences that do not matter."""
 
     def values(self, method: str, figure: str) -> list[float]:
         """Returns a method's values of a figure, one per seed. Seeds without a known value are left out."""
@@ -103,7 +106,7 @@ def sequences_of(study: Study) -> Sequences:
     separate = [run for runs in methods.values() for run in runs if run.mode == "separate"]
     baseline = study.baseline if study.baseline in methods else None
     methods = {name: [_with_one(run, separate) for run in runs] for name, runs in methods.items()}
-    return Sequences(methods, baseline, orders)
+    return Sequences(methods, baseline, orders, study.margin)
 
 
 def _method(entry: Entry) -> str:
@@ -172,6 +175,10 @@ class Measure:
         """1 if a higher value of the figure is better, -1 if a lower value is better (see `SequenceFigures`)."""
         return 1 if self.name == ONE else better_directions(SequenceFigures)[self.name]
 
+    def margin(self, margin: Margin) -> float:
+        """Returns the largest difference of the figure that does not matter."""
+        return margin.nats if self.is_loss else margin.share
+
     def change(self, value: float) -> str:
         """Formats a difference between two values of the figure."""
         return nats(value, 3) if self.is_loss else points(value)
@@ -207,11 +214,9 @@ class Paired(RecipeCompared):
     """1 if a higher value of the figure is better, -1 if a lower value is better."""
 
     @property
-    def tone(self) -> str:
-        """Tone of the comparison: `better`, `worse`, or `open` if the difference may be chance."""
-        if not self.significant:
-            return "open"
-        return "better" if self.better * self.comparison.difference > 0 else "worse"
+    def ended(self) -> Conclusion:
+        """How the comparison has ended."""
+        return conclusion(self.comparison, self.margin, self.adjusted, self.better)
 
 
 def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
@@ -233,10 +238,14 @@ def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paire
         {
             name: paired([mine - theirs for mine, theirs in values], any(map(vary, zip(*values, strict=True))))
             for name, values in pairs.items()
-        }
+        },
+        measure.margin(sequences.margin),
     )
     return {
-        name: Paired(compared.comparison, compared.adjusted, compared.recipes, len(pairs[name]), measure.better)
+        name: Paired(
+            *(compared.comparison, compared.adjusted, compared.recipes, compared.margin, len(pairs[name])),
+            better=measure.better,
+        )
         for name, compared in comparisons.items()
     }
 

@@ -24,7 +24,7 @@ from adapt.show.report.sequence_tables import (
 from adapt.show.report.task_comparison import nats
 from adapt.show.report.task_figures import Drawn
 from adapt.show.report.tradeoffs import FEWEST, knee, pareto_front
-from adapt.statistics.comparison import out_of_reach, p_value
+from adapt.statistics.comparison import out_of_reach, p_value, to_decide
 from adapt.statistics.continual_metrics import Matrix
 from adapt.statistics.seeds import spread
 
@@ -61,8 +61,8 @@ def _finding(method: str, sequences: Sequences, compared: Compared) -> FindingBl
     forgets, averages = ([name for name in each if sequences.values(method, name)] for each in (FORGETS, AVERAGE))
     names = [*forgets[:1], *averages]
     text = " ".join(_sentence(method, _BY_NAME[name], sequences, compared) for name in names)
-    tones = {compared[name][method].tone for name in names if method in compared[name]}
-    decided = tones - {"open"}
+    tones: set[str] = {compared[name][method].ended for name in names if method in compared[name]}
+    decided = tones - {"open", "equal"} or tones - {"open"}
     # The tone is open if one figure is better and another is worse.
     tone = decided.pop() if len(decided) == 1 else "open" if tones else "plain"
     head = f"{method} against {sequences.baseline}" if tones else method
@@ -98,9 +98,12 @@ def _difference(measure: Measure, paired: Paired) -> str:
     text += f", {p_value(comparison.p)}"
     if paired.adjusted is not None and paired.adjusted != comparison.p:
         text += f" (Holm {p_value(paired.adjusted, bare=True)})"
-    if paired.significant:
+    if paired.ended == "equal":
+        return f"{text}: no difference that matters"
+    if paired.ended != "open":
         return text
-    return f"{text}: {_limit(paired) or 'may be chance'}"
+    limit, needed = _limit(paired), to_decide(comparison, paired.margin, paired.recipes)
+    return f"{text}: undecided; {f'{limit}; ' if limit else ''}{needed}"
 
 
 def _limit(paired: Paired) -> str:

@@ -11,7 +11,7 @@ from adapt.runner.record import Record
 from adapt.show.blocks import METRICS, NONE, Cell, Table, darkness, heldout_note, worded_interval
 from adapt.show.report.sequence_runs import MEASURES, Measure, Paired, SequenceRun, Sequences, by_seed, cells_of
 from adapt.show.report.study import record_at
-from adapt.show.report.task_comparison import hours, stars
+from adapt.show.report.task_comparison import WORDS, hours, stars
 from adapt.show.report.task_tables import MARKS, score_cell
 from adapt.statistics.comparison import p_value
 from adapt.statistics.continual_metrics import Matrix
@@ -85,9 +85,10 @@ def sequence_differences(sequences: Sequences, compared: Mapping[str, Mapping[st
         "Student's t and the exact sign-flip test over the seeds, which is never below 2^(1 - seeds): five seeds or "
         "fewer cannot be significant. Their interval is Student's t, which assumes normal differences; from six seeds "
         "on it agrees with p. Holm corrects for the number of methods, not of figures. Variation between trainings is "
-        "included; variation from the choice of tasks and orders is not."
+        "included; variation from the choice of tasks and orders is not. The verdict is equal if the interval lies "
+        f"within the margin of {sequences.margin.points:g} points, or of {sequences.margin.nats:g} nats per token."
     )
-    header = ["method", "difference", "95% interval", "p", "p (Holm)", "seeds"]
+    header = ["method", "difference", "95% interval", "p", "p (Holm)", "verdict", "seeds"]
     return Table(header, rows, f"Differences from {sequences.baseline}", note) if rows else None
 
 
@@ -99,6 +100,7 @@ def _difference(name: str, measure: Measure, paired: Paired) -> list[Cell | str]
         Cell(measure.change(comparison.difference), strong=paired.significant),
         worded_interval(comparison.low, comparison.high, measure.change) or NONE,
         *ps,
+        WORDS[paired.ended],
         f"{paired.pairs}",
     ]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from adapt.runner import Finished
 from adapt.runner.record import Record, load_record
+from adapt.statistics.seeds import MARGIN, Margin
 from adapt.support.errors import StageError
 
 HTML = "report.html"
@@ -70,6 +71,8 @@ class Study:
     """Warnings that the report shows."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Current label of each stage, keyed by the stage's key. Records have the labels from the time of the run."""
+    margin: Margin = MARGIN
+    """Largest differences that do not matter."""
 
     def name_of(self, record: Record) -> str:
         """Returns the current label of a stage."""

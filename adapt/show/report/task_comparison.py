@@ -7,8 +7,22 @@ from adapt.runner.record import Record
 from adapt.show.blocks import METRICS, FindingBlock
 from adapt.show.report.study import Entry, Study
 from adapt.show.report.task_runs import Results, Row, RunGroup
-from adapt.statistics.comparison import Comparison, average_over_tasks, compare, holm, points, significant, verdict
+from adapt.statistics.comparison import (
+    Comparison,
+    Conclusion,
+    average_over_tasks,
+    compare,
+    conclusion,
+    holm,
+    points,
+    significant,
+    verdict,
+)
 from adapt.statistics.outcomes import Tested
+from adapt.statistics.seeds import MARGIN
+
+WORDS = {"better": "better", "worse": "worse", "equal": "equal", "open": "undecided"}
+"""Words for the conclusions of comparisons in tables."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +36,8 @@ class RecipeCompared:
     adjusted: float | None
     recipes: int = 1
     """Number of recipes that were compared on the same task."""
+    margin: float = MARGIN.share
+    """Largest difference that does not matter, in the unit of the difference."""
 
     @property
     def significant(self) -> bool:
@@ -29,11 +45,9 @@ class RecipeCompared:
         return significant(self.comparison, self.adjusted)
 
     @property
-    def tone(self) -> str:
-        """Tone of the comparison: `better`, `worse`, or `open` if the difference may be chance."""
-        if not self.significant:
-            return "open"
-        return "better" if self.comparison.difference > 0 else "worse"
+    def ended(self) -> Conclusion:
+        """How the comparison has ended."""
+        return conclusion(self.comparison, self.margin, self.adjusted)
 
 
 @dataclass(frozen=True)
@@ -66,7 +80,8 @@ def compare_all(results: Results, without_leaks: bool = False) -> Compared:
     }
     apart = len({row.task for row in results.rows}) == len(results.rows)
     pooled = {recipe: average_over_tasks(comparisons) for recipe, comparisons in by_recipe.items() if apart}
-    return Compared(tasks, corrected(pooled), {recipe: len(comparisons) for recipe, comparisons in by_recipe.items()})
+    shared = {recipe: len(comparisons) for recipe, comparisons in by_recipe.items()}
+    return Compared(tasks, corrected(pooled, results.margin), shared)
 
 
 def _of_row(row: Row, results: Results, without_leaks: bool) -> dict[str, RecipeCompared]:
@@ -74,7 +89,8 @@ def _of_row(row: Row, results: Results, without_leaks: bool) -> dict[str, Recipe
     if baseline is None:
         return {}
     others = [row.groups[recipe] for recipe in results.recipes if recipe in row.groups and recipe != baseline.recipe]
-    return corrected({other.recipe: compare(*_sides(other, baseline, without_leaks)) for other in others})
+    sides = {other.recipe: _sides(other, baseline, without_leaks) for other in others}
+    return corrected({recipe: compare(*both) for recipe, both in sides.items()}, results.margin)
 
 
 def _sides(recipe: RunGroup, baseline: RunGroup, without_leaks: bool) -> tuple[Tested, Tested]:
@@ -88,12 +104,17 @@ def _sides(recipe: RunGroup, baseline: RunGroup, without_leaks: bool) -> tuple[T
     return Tested(sides[0].scores), Tested(sides[1].scores)
 
 
-def corrected(comparisons: Mapping[str, Comparison]) -> dict[str, RecipeCompared]:
-    """Corrects the p values of several comparisons with one baseline for the number of comparisons."""
+def corrected(comparisons: Mapping[str, Comparison], margin: float) -> dict[str, RecipeCompared]:
+    """Corrects the p values of several comparisons with one baseline for the number of comparisons.
+
+    Args:
+        comparisons: the comparisons, keyed by recipe.
+        margin: largest difference that does not matter, in the unit of the differences.
+    """
     tested = {recipe: comparison.p for recipe, comparison in comparisons.items() if comparison.p is not None}
     adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
     return {
-        recipe: RecipeCompared(comparison, adjusted.get(recipe), len(tested))
+        recipe: RecipeCompared(comparison, adjusted.get(recipe), len(tested), margin)
         for recipe, comparison in comparisons.items()
     }
 
@@ -201,7 +222,7 @@ def _overall(results: Results, compared: Compared, trainings: Trainings) -> Find
     tasks = f"points on average over {most} tasks" if most > 1 else "points on the one task it shares with the baseline"
     text = _sentence(average, tasks)
     price = _price(trainings.of_recipe(results, best), trainings.general_changes(results, best))
-    return FindingBlock(f"Overall: {results.label(best)}", f"{text}{price}.", average.tone)
+    return FindingBlock(f"Overall: {results.label(best)}", f"{text}{price}.", average.ended)
 
 
 def _of_task(row: Row, results: Results, compared: Compared, trainings: Trainings) -> FindingBlock:
@@ -215,12 +236,12 @@ def _of_task(row: Row, results: Results, compared: Compared, trainings: Training
     change = trainings.general_change(group)
     price = _price(trainings.cost(group.trained), [] if change is None else [change])
     text = _sentence(by_recipe[best], f"{METRICS[row.metric]} on {row.name}")
-    return FindingBlock(f"{row.name}: {results.label(best)}", f"{text}{price}.", by_recipe[best].tone)
+    return FindingBlock(f"{row.name}: {results.label(best)}", f"{text}{price}.", by_recipe[best].ended)
 
 
 def _sentence(compared: RecipeCompared, unit: str) -> str:
-    text = verdict(compared.comparison, compared.adjusted, unit, compared.recipes)
-    text = f"worse than the baseline, though the best of the others: {text}" if compared.tone == "worse" else text
+    text = verdict(compared.comparison, compared.adjusted, unit, compared.recipes, compared.margin)
+    text = f"worse than the baseline, though the best of the others: {text}" if compared.ended == "worse" else text
     return text[0].upper() + text[1:]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from adapt.runner.record import Record
 from adapt.show.report.study import Entry, Study, upstream
 from adapt.statistics.outcomes import Tested, entities, multi_label, single_label
+from adapt.statistics.seeds import MARGIN
 
 FILE = "predictions.jsonl"
 TOLERANCE = 1e-4
@@ -136,6 +137,8 @@ class Results:
     transductive: frozenset[str] = frozenset()
     """Names of the recipes whose model was trained on the text of dev and test."""
     warnings: list[str] = field(default_factory=list)
+    margin: float = MARGIN.share
+    """Largest difference of scores that does not matter, as a fraction."""
 
     def label(self, recipe: str) -> str:
         """Returns the name of a recipe, followed by a mark if the recipe is transductive."""
@@ -156,7 +159,7 @@ def collect(study: Study) -> Results:
     recipes.sort(key=lambda recipe: recipe != baseline)
     warnings: list[str] = []
     rows = [_row(names, groups, warnings) for names, groups in by_row.items()]
-    return Results(rows, recipes, baseline, _transductive(study, rows), warnings)
+    return Results(rows, recipes, baseline, _transductive(study, rows), warnings, study.margin.share)
 
 
 def _row_names(entry: Entry, with_entry: bool) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from adapt.show.blocks import METRICS, NONE, Block, Cell, Figures, Folded, Table, worded_interval
-from adapt.show.report.task_comparison import Compared, RecipeCompared, stars
+from adapt.show.report.task_comparison import WORDS, Compared, RecipeCompared, stars
 from adapt.show.report.task_figures import reliability
 from adapt.show.report.task_runs import Results, Row, RunGroup
 from adapt.statistics.comparison import out_of_reach, p_value, points
@@ -65,7 +65,7 @@ def _average(rows: list[Row], recipe: str, without_leaks: bool) -> Cell:
 
 def score_differences(results: Results, compared: Compared) -> Table:
     """Makes a table of all comparisons with the baseline: interval, p and smallest detectable difference."""
-    header = ["task, recipe", "difference", "95% interval", "p", "p (Holm)", "detectable difference", "resampled"]
+    figures = ["difference", "95% interval", "p", "p (Holm)", "verdict", "detectable difference", "resampled"]
     body = [
         _difference(f"{name}, {results.label(recipe)}", recipe_compared)
         for (name, recipe), recipe_compared in compared.tasks.items()
@@ -79,12 +79,13 @@ def score_differences(results: Results, compared: Compared) -> Table:
         "Differences from the baseline in points of 100. Intervals resample seeds and test examples (the same examples "
         "for both sides); they are not corrected for the number of recipes. p is the largest of three: a permutation "
         "test that exchanges seeds between recipes, one that exchanges predictions by example, and the resampled "
-        "differences. Holm's method corrects p for the number of recipes. Detectable difference: a true difference of "
-        "this size is found in 80% of simulated studies with as many seeds, as much variance and no correction; none "
-        "if p cannot fall below .05. Each model was pre-trained once, so the figures do not contain the variation "
-        "between pre-trainings, nor that of the choice of tasks."
+        "differences. Holm's method corrects p for the number of recipes. The verdict is equal if the interval lies "
+        f"within the margin of {100 * results.margin:g} points. Detectable difference: a true difference of this size "
+        "is found in 80% of simulated studies with as many seeds, as much variance and no correction; none if p cannot "
+        "fall below .05. Each model was pre-trained once, so the figures do not contain the variation between "
+        "pre-trainings, nor that of the choice of tasks."
     )
-    return Table(header, body, "Differences from the baseline", note)
+    return Table(["task, recipe", *figures], body, "Differences from the baseline", note)
 
 
 def _difference(name: str, compared: RecipeCompared) -> list[Cell | str]:
@@ -98,6 +99,7 @@ def _difference(name: str, compared: RecipeCompared) -> list[Cell | str]:
         Cell(points(comparison.difference), strong=compared.significant),
         worded_interval(comparison.low, comparison.high, points) or NONE,
         *ps,
+        WORDS[compared.ended],
         detectable,
         over,
     ]

@@ -147,7 +147,7 @@ def test_the_recipe_with_the_largest_gain_is_named(study, results, compared):
     ("one", "tone", "start"),
     [
         (found(0.041, 0.008, 0.032), "better", "+4.1 micro-F1 on chemprot, 95% CI +2.1 to +6.1, p = .008 (Holm .032)"),
-        (found(0.041, 0.03, 0.12), "open", "No significant difference: +4.1 micro-F1"),
+        (found(0.041, 0.03, 0.12), "open", "Undecided: +4.1 micro-F1"),
         (found(-0.041, 0.001, 0.004), "worse", "Worse than the baseline, though the best of the others: "),
     ],
 )

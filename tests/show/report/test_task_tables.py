@@ -53,12 +53,15 @@ def test_a_recipe_that_misses_a_task_has_no_average(results, compared):
 def test_differences_have_a_row_for_each_comparison(results, compared):
     table = score_differences(results, compared)
     assert len(table.rows) == 12 + 4
-    name, difference, interval, p, adjusted, detectable, over = table.rows[0]
+    name, difference, interval, p, adjusted, ended, detectable, over = table.rows[0]
     one = compared.tasks["acl_arc", "DAPT"].comparison
     assert (name, over) == ("acl_arc, DAPT", "examples and seeds")
     assert float(difference.text.replace("\N{MINUS SIGN}", "-")) == pytest.approx(100 * one.difference, abs=0.05)
     assert " to " in interval
     assert float(p) <= float(adjusted)
+    assert ended == "undecided"
+    wide = replace(results, margin=1.0)
+    assert [row[5] for row in score_differences(wide, compare_all(wide)).rows] == ["equal"] * len(table.rows)
     assert float(detectable) == pytest.approx(100 * one.detectable, abs=0.05)
 
 
