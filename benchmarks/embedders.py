@@ -105,11 +105,11 @@ def measured(kind: str, known: Split, asked: Split, model: Path, quick: bool) ->
 
 def accuracy_of(embedder: "Embedder", folder: Path, known: Split, asked: Split) -> float:
     """Returns the share of texts for which the nearest neighbours' vote gives the right newsgroup."""
-    from adapt.evaluate.knn_accuracy import knn_accuracy
+    from adapt.evaluate.knn_accuracy import knn_labels
 
     embedder.load(folder)
     vectors = [embedder.embed([text[:CHARACTERS] for text in split.texts]).vectors for split in (known, asked)]
-    return knn_accuracy(vectors[0], known.groups, vectors[1], asked.groups, NEIGHBOURS) or 0.0
+    return float((knn_labels(vectors[0], known.groups, vectors[1], NEIGHBOURS) == asked.groups).mean())
 
 
 def learnt_from(texts: list[str], embedder: "Embedder", folder: Path) -> dict[str, float]:

@@ -89,7 +89,10 @@ def test_an_adapted_model_is_shown_with_losses_cost_and_folder(
 ) -> None:
     shown = shown_result(capsys, tmp_path)
     assert row(shown, "your domain", "3.250 (3.000 to 3.500)", "2.000", "-1.250", "0.812", "0.500")
-    assert shown.startswith("Held-out loss on your domain went from 3.25 to 2.00 nats per token. Too few documents")
+    assert shown.startswith(
+        "Verdict: undecided on your domain, for which there is no 95% interval.\n"
+        "Held-out loss on your domain went from 3.25 to 2.00 nats per token. Too few documents"
+    )
     assert "general" not in shown  # The loss on general text was not measured.
     assert "Training: 600 steps, 4,915,200 tokens, 20,000 tokens per second, 1.2% of the time waiting for data" in shown
     assert ", 4 min 05 s of device time, 23% of the device's peak FLOPs, peak memory 1.5 GiB per device.\n" in shown

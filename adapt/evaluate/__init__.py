@@ -1,6 +1,7 @@
 """Measures models: held-out loss, forgetting, features, and 95% intervals.
 
 - `measurements`: the results, as stored in records.
+- `verdict`: says in one sentence whether a new model is better than the one that it was made from.
 - `measure_model`: measures one model on some corpora in a Ray task, and finds the texts that it was trained on.
 - `evaluation_task`: the code of this Ray task: loads the model, measures losses, predicts words for examples.
 - `losses`: the loss of each document, also for models with separate parameters for each domain.

@@ -421,5 +421,13 @@ def _per_byte(row: LossChange) -> list[str]:
 
 def perplexity(loss: Estimate) -> str:
     """Formats the perplexity and its interval: the exponentials of the loss and of the ends of the loss's interval."""
-    ends = [None if end is None else math.exp(end) for end in (loss.low, loss.high)]
-    return Estimate(math.exp(loss.value), *ends).text(".2f")
+    ends = [None if end is None else _exponential(end) for end in (loss.low, loss.high)]
+    return Estimate(_exponential(loss.value), *ends).text(".2f")
+
+
+def _exponential(loss: float) -> float:
+    """Returns exp(loss), which is infinite for the losses of a training that diverged."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf

@@ -1,5 +1,6 @@
 """Classifies texts by the labels of their nearest neighbours, to measure a model's features without training."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,27 +10,37 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from adapt.config import Config, EvaluationConfig
 from adapt.evaluate.evaluation_task import ready
-from adapt.evaluate.measure_model import call_on_device
+from adapt.evaluate.measure_model import HITS_FILE, call_on_device
 from adapt.evaluate.measurements import TaskNeighbours
 from adapt.model.locate import Pretrained
 from adapt.model.states import text_features
+from adapt.runner.files import write_atomically
 from adapt.task.dataset import Split
 
 
-def nearest_neighbours(config: Config, pretrained: Pretrained, tasks: Mapping[str, Path]) -> dict[str, TaskNeighbours]:
+def nearest_neighbours(
+    config: Config, pretrained: Pretrained, tasks: Mapping[str, Path], folder: Path
+) -> dict[str, TaskNeighbours]:
     """Classifies each task's test texts by their nearest train texts, in a Ray task on the connected cluster.
 
     Args:
         config: the job's configuration: `comparison.neighbours`, and batch sizes in `evaluation`.
         pretrained: the model.
         tasks: folders of prepared tasks of kind single_label, keyed by name.
+        folder: folder in which the classified texts are written to `hits.json`.
     """
-    return call_on_device(
+    found: dict[str, tuple[list[int], int]] = call_on_device(
         _all, config.resources, config, pretrained, {name: str(folder) for name, folder in tasks.items()}
     )
+    write_atomically(folder / HITS_FILE, json.dumps({name: hits for name, (hits, _) in found.items()}))
+    return {
+        name: TaskNeighbours(sum(hits) / len(hits) if hits else None, len(hits), left_out)
+        for name, (hits, left_out) in found.items()
+    }
 
 
-def _all(config: Config, pretrained: Pretrained, tasks: Mapping[str, str]) -> dict[str, TaskNeighbours]:
+def _all(config: Config, pretrained: Pretrained, tasks: Mapping[str, str]) -> dict[str, tuple[list[int], int]]:
+    """Returns, for each task, whether each classified test text got the right label, and the number left out."""
     loaded = ready(pretrained, config.objective.kind == "causal")
     by_task = {}
     for name, folder in tasks.items():
@@ -39,8 +50,8 @@ def _all(config: Config, pretrained: Pretrained, tasks: Mapping[str, str]) -> di
         )
         clean = ~np.array(test.leaked, bool)
         labels, truth = np.array(train.labels), np.array(test.labels)[clean]
-        accuracy = knn_accuracy(known, labels, queries[clean], truth, config.comparison.neighbours)
-        by_task[name] = TaskNeighbours(accuracy, int(clean.sum()), int((~clean).sum()))
+        voted = knn_labels(known, labels, queries[clean], config.comparison.neighbours)
+        by_task[name] = ((voted == truth).astype(int).tolist(), int((~clean).sum()))
     return by_task
 
 
@@ -58,22 +69,16 @@ def mean_features(
     return text_features(model, split.tokens, device, length, at_once, segments=split.segments)
 
 
-def knn_accuracy(
-    known: np.ndarray, labels: np.ndarray, queries: np.ndarray, truth: np.ndarray, neighbours: int
-) -> float | None:
-    """Returns the share of test texts for whose label most of their nearest train texts (by cosine) vote.
+def knn_labels(known: np.ndarray, labels: np.ndarray, queries: np.ndarray, neighbours: int) -> np.ndarray:
+    """Returns the label of each text by the vote of its nearest neighbours (by cosine) [queries].
 
     Args:
         known: features of the train texts [train, H].
         labels: labels of the train texts [train].
-        queries: features of the test texts [test, H].
-        truth: labels of the test texts [test].
+        queries: features of the texts to classify [queries, H].
         neighbours: number of neighbours that vote, at most the number of train texts.
-
-    Returns:
-        The accuracy; None if there are no test texts.
     """
     if not len(queries):
-        return None
+        return labels[:0]
     classifier = KNeighborsClassifier(min(neighbours, len(known)), metric="cosine", algorithm="brute")
-    return float(classifier.fit(known, labels).score(queries, truth))
+    return np.asarray(classifier.fit(known, labels).predict(queries))

@@ -118,6 +118,8 @@ LOSSES_FILE = "losses.json"
 predictions, number of predictable tokens, and, if known, bytes of text."""
 EXAMPLES_FILE = "examples.json"
 """File with held-out sentences of the domain and the model's predictions of one word in each."""
+HITS_FILE = "hits.json"
+"""File with a list per task: for each text that neighbours classified, 1 if its label was right and 0 if not."""
 
 Routes = tuple[float | None, float | None, float | None]
 """`routed`, `routed_right` and `mixed` of a `TextLoss`."""

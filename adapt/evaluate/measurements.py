@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, ClassVar, Literal
 
+from adapt.evaluate.verdict import LOWER_RATE, Verdict, effect
 from adapt.runner.record import Record
 from adapt.show.blocks import (
     Block,
@@ -88,12 +89,15 @@ class LossChange:
     """Further figures of the objective before the training (`TextLoss.figures`)."""
     figures_after: dict[str, float] = field(default_factory=dict)
     """Further figures of the objective after the training."""
+    fix: str = ""
+    """What to change, if the training made the model worse on the text that it was trained on."""
 
-    def sentence(self, name: str = "your domain") -> str:
+    def sentence(self, name: str = "your domain", with_fix: bool = True) -> str:
         """Returns a sentence that says whether the loss fell or rose, or that its interval includes 0.
 
         Args:
             name: name of the text, unless it is general text.
+            with_fix: whether to say what to change if the training made the model worse on its own text.
         """
         is_general = self.text == "general"
         loss = f"loss of {self.of}" if self.of else "loss"
@@ -112,7 +116,8 @@ class LossChange:
         verb = "fell" if change.high < 0 else "rose"
         said = f"{subject} {verb} from {before:.2f} to {after:.2f} nats per token ({ends})"
         if not is_general:
-            worse = ": the training made the model worse on this text. Try a lower training.learning_rate"
+            fix = f". {self.fix or LOWER_RATE}" if with_fix else ""
+            worse = f": the training made the model worse on this text{fix}"
             return f"{said}{worse if verb == 'rose' else ''}.{self._found()}"
         return f"{said}: the model forgot general text." if verb == "rose" else f"{said}: the model did not forget it."
 
@@ -309,6 +314,8 @@ class ModelsCompared:
     """Accuracy of nearest-neighbour classification, keyed by task and model; None if there are no tasks."""
     knn_left_out: dict[str, int] | None = None
     """Number of test texts that were left out because they are also in train, keyed by task; None without tasks."""
+    knn_change: dict[str, dict[str, Estimate]] = field(default_factory=dict)
+    """Accuracy of nearest neighbours minus that of the first model, paired by text, keyed by task and model."""
     pseudo_perplexity: dict[str, dict[str, float | None]] | None = None
     """Pseudo-perplexity, keyed by domain and model; None if it was not measured."""
     unit: LossUnit = "nats per token"
@@ -333,7 +340,8 @@ class ModelsCompared:
         said = [self._sentence(column) for column in range(len(self.domains))]
         more = len(said) - MOST_SENTENCES
         said = [*said[:MOST_SENTENCES], f"The tables show {more} more texts." if more > 0 else ""]
-        blocks: list[Block] = [*summary(*said), self._losses()]
+        verdicts = [self._verdict(number).block() for number in range(1, min(len(self.models), 1 + MOST_SENTENCES))]
+        blocks: list[Block] = [*verdicts, *summary(*said), self._losses()]
         if len(self.models) > 1:
             blocks.append(self._changes())
         if self.knn:
@@ -352,6 +360,14 @@ class ModelsCompared:
             )
             blocks.append(self._by_model("text", "Pseudo-perplexity", self.pseudo_perplexity, "{:,.2f}", note))
         return [*blocks, TextBlock(f"Picture of the losses: {record.path / 'matrix.png'}")]
+
+    def _verdict(self, number: int) -> Verdict:
+        """Returns on which texts and tasks a model is better than the first one."""
+        ends = zip(self.domains, self.change_low[number], self.change_high[number], strict=True)
+        effects = {text: effect(low, high) for text, low, high in ends}
+        changes = {task: by_model.get(self.models[number]) for task, by_model in self.knn_change.items()}
+        of_tasks = {f"features for {task}": effect(of.low, of.high, True) for task, of in changes.items() if of}
+        return Verdict({**effects, **of_tasks}, self.models[0], self.models[number])
 
     def _sentence(self, column: int) -> str:
         """Returns a sentence that names the model with the lowest loss on a text."""
@@ -421,7 +437,7 @@ class ModelsCompared:
 
 
 MOST_SENTENCES = 5
-"""Largest number of texts for which the summary of a comparison has a sentence."""
+"""Largest number of texts, and of models, for which the summary of a comparison has a sentence."""
 
 
 @dataclass(frozen=True)

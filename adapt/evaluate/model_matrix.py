@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from adapt.evaluate.intervals import TextLosses, byte_change, byte_loss, change, mean_loss
-from adapt.evaluate.measure_model import read_losses, read_text_losses
+from adapt.evaluate.intervals import TextLosses, byte_change, byte_loss, change, mean_loss, with_interval
+from adapt.evaluate.measure_model import HITS_FILE, read_losses, read_text_losses
 from adapt.evaluate.measurements import FEW_DOCUMENTS, Ends, Estimate, ModelsCompared, Rows, Unit
 from adapt.runner.files import write_atomically
+from adapt.statistics.comparison import compare
+from adapt.statistics.outcomes import Tested
 from adapt.support.errors import DataError
 from adapt.terminal.console import log
 
@@ -182,3 +184,53 @@ def _draw_cells(axis: Any, matrix: Sequence[Sequence[float]], signed: bool, digi
             dark = abs(2 * depth - 1) > 0.6 if signed else depth > 0.5
             text = f"{value:{'+' if signed else ''}.{digits}f}"
             axis.text(column, row, text, ha="center", va="center", color="white" if dark else "black", fontsize=9)
+
+
+def accuracy_changes(neighbours: Mapping[str, Path], samples: int) -> dict[str, dict[str, Estimate]]:
+    """Returns how much more accurate each model's neighbours are than the first model's, with 95% intervals over texts.
+
+    Args:
+        neighbours: folder of the stage `neighbours` of each model, keyed by model. Folders of earlier versions lack the
+            texts' results, and give no changes.
+        samples: number of bootstrap resamples.
+
+    Returns:
+        The change of the share of right labels, keyed by task and model.
+    """
+    files = {name: folder / HITS_FILE for name, folder in neighbours.items()}
+    if not all(file.exists() for file in files.values()):
+        return {}
+    hits = {name: json.loads(file.read_text()) for name, file in files.items()}
+    first, *others = hits or [""]
+    return {
+        task: {
+            name: with_interval(_mean, (np.array(hits[name][task]) - np.array(of_first),), samples) for name in others
+        }
+        for task, of_first in hits.get(first, {}).items()
+        if of_first
+    }
+
+
+def paired_change(before: tuple[Path, str], after: tuple[Path, str], samples: int) -> Estimate | None:
+    """Returns the change of a text's loss between two evaluations, with its 95% interval over documents.
+
+    Args:
+        before: folder of the first evaluation, and the text's name in it.
+        after: folder of the second evaluation, and the text's name in it.
+        samples: number of bootstrap resamples.
+
+    Returns:
+        The change in nats per predicted token; None if the evaluations measured other documents or none.
+    """
+    (old, counts), (new, predicted) = read_losses(*before), read_losses(*after)
+    return change(old, new, counts, samples) if len(counts) and np.array_equal(counts, predicted) else None
+
+
+def score_change(start: Sequence[float], end: Sequence[float]) -> Estimate:
+    """Returns the change of the mean of two models' scores over seeds, with its 95% interval (`adapt.statistics`)."""
+    compared = compare(Tested(np.array(end)), Tested(np.array(start)))
+    return Estimate(compared.difference, compared.low, compared.high)
+
+
+def _mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
+    return np.asarray(values.mean(axis))

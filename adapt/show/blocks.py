@@ -69,6 +69,8 @@ class TextBlock:
     text: str
     is_summary: bool = False
     """Whether the paragraph sums up the result. Such paragraphs come first and are emphasised."""
+    is_verdict: bool = False
+    """Whether terminals show the paragraph again below the details, because the first lines may be out of sight."""
 
 
 @dataclass(frozen=True)

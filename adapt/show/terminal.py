@@ -22,8 +22,14 @@ BORDER, PADDING = 1, 2
 
 
 def show_blocks(blocks: Sequence[Block]) -> None:
-    """Prints blocks in order. Drawings and folded blocks are left out, because only pages show them."""
-    for block in filled(blocks):
+    """Prints blocks in order, and verdicts again after the last table.
+
+    Drawings and folded blocks are left out, because only pages show them.
+    """
+    shown = filled(blocks)
+    verdicts = [block.text for block in shown if isinstance(block, TextBlock) and block.is_verdict]
+    last = max((number for number, block in enumerate(shown) if isinstance(block, Table)), default=None)
+    for number, block in enumerate(shown):
         match block:
             case TextBlock():
                 _say(block.text)
@@ -34,6 +40,8 @@ def show_blocks(blocks: Sequence[Block]) -> None:
                 _show_table(block)
             case Figures() | Folded():
                 pass
+        for text in verdicts if number == last else ():
+            _say(text)
 
 
 def _say(text: str) -> None:

@@ -1,13 +1,14 @@
 """Stage `sequence` collects the measurements of a sequence's models in matrices, and computes metrics from them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from adapt.config import Config
-from adapt.evaluate.measurements import FEW_DOCUMENTS
+from adapt.evaluate.measurements import FEW_DOCUMENTS, NOT_MEASURED, Estimate
+from adapt.evaluate.verdict import Verdict, effect
 from adapt.method.table import method_of
 from adapt.runner import NOTHING, Done, Finished, Outcome, Stage
 from adapt.runner.record import RECORD_FILE, Record
@@ -21,12 +22,13 @@ from adapt.stage.sequence_matrices import (
     Runs,
     ScoreMatrix,
     Step,
+    end_changes,
     loss_matrix,
     route_table,
     score_matrix,
 )
 from adapt.statistics.continual_metrics import SequenceFigures, sequence_figures
-from adapt.support.better import Less
+from adapt.support.better import Less, More
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,22 @@ class SequenceResult(SequenceFigures):
     domains."""
     overlap: Less[int | None]
     """Number of held-out documents that were also trained on, summed over all measured losses. None if unknown."""
+    changes: dict[str, Less[Estimate]] = field(default_factory=dict)
+    """Change of the held-out loss from the base model to the last model, keyed by text [nats per predicted token]. In
+    mode `separate`, the last model is the text's own."""
+    score_changes: dict[str, More[Estimate]] = field(default_factory=dict)
+    """Change of the test score from the base model to the last model, keyed by task. Empty unless the base model was
+    fine-tuned (`sequence.forward_transfer`)."""
+
+    def verdict(self) -> Verdict:
+        """Returns on which domains, tasks and general text the last model is better than the base model."""
+        texts = {name: effect(of.low, of.high) for name, of in self.changes.items()}
+        general = {"general text": texts.pop(GENERAL)} if GENERAL in texts else {}
+        tasks = {
+            f"{task} after fine-tuning": effect(of.low, of.high, higher_is_better=True)
+            for task, of in self.score_changes.items()
+        }
+        return Verdict({**texts, **general, **tasks}, lack=NOT_MEASURED)
 
     def models_made(self, record: Record) -> dict[str, Path]:
         """Returns the folder of the last model, keyed by an empty name."""
@@ -64,6 +82,7 @@ class SequenceResult(SequenceFigures):
         warnings = [FindingBlock("warning", warning, "warning") for warning in self.warnings[:MOST_WARNINGS]]
         more = len(self.warnings) - MOST_WARNINGS
         return [
+            *([self.verdict().block()] if self.changes or not self.losses.columns else []),  # not of earlier versions
             *summary(*self._sentences()),
             *(table for table in tables if table),
             Table(["figure", "value", "meaning"], rows, title, words=True),
@@ -94,7 +113,7 @@ class SequenceResult(SequenceFigures):
         if self.general_change is not None:
             rose = "rose" if self.general_change > 0 else "fell"
             said.append(f"Loss on general text {rose} by {abs(self.general_change):.2f} nats per token.")
-        return [*said, "These are figures of one seed, without intervals."]
+        return [*said, "These are figures of one seed. Intervals are over documents, not over trainings."]
 
 
 MOST_WARNINGS = 3
@@ -185,6 +204,8 @@ class Sequence(Stage[SequenceResult]):
         mode = self.config.sequence.mode
         scores = score_matrix(self.order, self.owners, self.untaught, self.steps, done)
         losses = loss_matrix(self.order, self.before, self.steps, done)
+        samples = self.config.evaluation.bootstrap_samples
+        changes, score_changes = end_changes(losses, scores, self.before, self.steps, done, samples)
         notes, routes = method_of(self.config).notes(self._measured(done)), route_table(self.steps, done)
         shown = [*notes.tables, *([routes] if routes else [])]
         unmeasured = [
@@ -208,13 +229,21 @@ class Sequence(Stage[SequenceResult]):
             scores=scores,
             losses=losses,
             tables=[{"title": table.title, "columns": table.columns, "rows": table.rows} for table in shown],
-            warnings=[*unmeasured, *self._text_faults(done), *notes.warnings],
+            warnings=[*self._made_worse(done), *unmeasured, *self._text_faults(done), *notes.warnings],
             model=list(exports.values())[-1],
             models=exports,
             overlap=self._overlap(done),
+            changes=changes,
+            score_changes=score_changes,
             **sequence_figures(vars(scores), vars(losses), mode),
         )
         return Outcome(result, self._cost(done))
+
+    def _made_worse(self, done: Done) -> list[str]:
+        """Returns a warning for each training that made the model worse on the domain that it was trained on."""
+        own = {step.domain: done[step.export].result.losses.get("domain") for step in self.steps if step.export}
+        worse = {name: of for name, of in own.items() if of and effect(of.change.low, of.change.high) == "worse"}
+        return [of.sentence(name or "all domains").removesuffix(".") for name, of in worse.items()]
 
     def _text_faults(self, done: Done) -> list[str]:
         """Returns a warning for each domain whose text the tokenizer splits badly."""

@@ -17,6 +17,7 @@ from adapt.evaluate.measurements import (
     Text,
     bits_of_earlier,
 )
+from adapt.evaluate.verdict import LOWER_RATE, Effect, Verdict, effect, fix_of_worse
 from adapt.model.additions.table import stored_additions
 from adapt.model.sentence_vectors import SentenceVectors, vectors_what
 from adapt.model.start import MODEL_FOLDER
@@ -36,7 +37,7 @@ from adapt.show.blocks import (
     formatted,
     summary,
 )
-from adapt.show.drawing import METRICS_LINES, loss_curve
+from adapt.show.drawing import METRICS_LINES, json_lines, loss_curve
 from adapt.stage.context import Context
 from adapt.stage.model_evaluation import Evaluate, MeasureRetrieval
 from adapt.stage.prepare_text import Prepare, Prepared
@@ -73,18 +74,42 @@ class Adapted(Trained, OneModel):
     """Phases of the training in their order. Empty for a run without phases."""
     trains_vectors: bool = False
     """Whether the objective trained sentence vectors, and not the held-out loss."""
+    random_parts: str = ""
+    """Parts of the model that began with random weights, such as `a random head`. Empty if there are none."""
+
+    def verdict(self, name: str = "your domain") -> Verdict:
+        """Returns on which measured texts the model is better than the model that it started from.
+
+        Args:
+            name: name of the domain's text. An objective that trains sentence vectors is judged by retrieval only.
+        """
+        effects: dict[str, Effect] = {}
+        if self.retrieval:
+            ndcg = self.retrieval.measures["ndcg_at_10"].change
+            effects["retrieval"] = effect(ndcg.low, ndcg.high, higher_is_better=True)
+        if self.losses and not self.trains_vectors:
+            effects[name] = "unknown"
+            effects |= {_named(of.text, name): effect(of.change.low, of.change.high) for of in self.losses.values()}
+        lack = "the objective trains sentence vectors and retrieval.pairs is not set" if self.trains_vectors else ""
+        start = f"the start model with {self.random_parts}" if self.random_parts else Verdict.reference
+        is_worse = effects.get(name) == "worse"
+        fix = (self.losses["domain"].fix or LOWER_RATE) if is_worse else ""
+        return Verdict(effects, start, lack=lack or NOT_MEASURED, fix=fix)
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows whether the losses fell or rose, the losses, guesses of hidden words, the cost, and the model."""
+        """Shows the verdict, the losses, guesses of hidden words, the cost, and the model."""
         faults = [FindingBlock("warning", fault, "warning") for fault in self.text_faults]
         if skipped := skipped_steps(asdict(self)):
             faults.append(FindingBlock("warning", f"{skipped}.", "warning"))
         name = "your tasks' text" if "text" in record.inputs else "your domain"
         retrieval = [self.retrieval] if self.retrieval else []
-        said = [of.sentence() for of in retrieval] + [of.sentence(name) for of in self.losses.values()]
+        said = [of.sentence() for of in retrieval] + [
+            of.sentence(name, with_fix=self.trains_vectors) for of in self.losses.values()
+        ]
         dropped = dropped_documents(self.documents or 0, self.dropped)
         missing = "" if "domain" in self.losses else f"The loss on {name} was not measured: {NOT_MEASURED}."
         return [
+            self.verdict(name).block(),
             *summary(missing, *said),
             *(Table(of.HEADER, of.rows(), f"{record.name}: retrieval", of.note()) for of in retrieval),
             *self._losses(record.name, name),
@@ -104,9 +129,8 @@ class Adapted(Trained, OneModel):
         return {**metrics, "losses": {text: bits_of_earlier(of) for text, of in metrics.get("losses", {}).items()}}
 
     def _losses(self, name: str, domain: str) -> list[Block]:
-        names = {"domain": domain, "general": "general text"}
         rows: list[list[Cell | str]] = [
-            [names[text], of.before.cell(".3f"), of.after.cell(".3f"), of.change.cell("+.3f"), *_further(of)]
+            [_named(text, domain), of.before.cell(".3f"), of.after.cell(".3f"), of.change.cell("+.3f"), *_further(of)]
             for text, of in self.losses.items()
         ]
         kind = next((of.of for of in self.losses.values()), "")
@@ -193,6 +217,10 @@ def planned_phases(forecasts: Mapping[Train, "Forecast | None"]) -> Table | None
             memory = in_bytes(forecast.fit.memory.total) if forecast.fit else NONE
             rows.append([training.name, *known, memory])
     return Table(["phase", *PHASE_COLUMNS, "memory per device"], rows, "Phases that will run") if rows else None
+
+
+def _named(text: Text, domain: str) -> str:
+    return {"domain": domain, "general": "general text"}[text]
 
 
 def _further(of: LossChange) -> list[str]:
@@ -350,6 +378,8 @@ class Export(Stage[Adapted]):
         training, before, after = done[self.training], done[self.before], done[self.after]
         old, new = (before.path, before.result.texts), (after.path, after.result.texts)
         changes = loss_changes(old, new, self.config.evaluation.bootstrap_samples, measured_name(self.config))
+        worse = [of for of in changes if of.text == "domain" and effect(of.change.low, of.change.high) == "worse"]
+        changes = [replace(of, fix=self._fix(done)) if of in worse else of for of in changes]
         measured = {label: done[stage] for label, stage in self.retrieved.items()}
         samples = self.config.evaluation.bootstrap_samples
         retrieval = retrieval_change(measured["before"], measured["after"], samples) if measured else None
@@ -392,9 +422,27 @@ class Export(Stage[Adapted]):
             retrieval=retrieval,
             phases=figures,
             trains_vectors=trained_pooling(self.config) is not None,
+            random_parts=self._random_parts(),
         )
         costs = [*(done[phase].record.cost for phase in self.phases), training.record.cost]
         return Outcome(result, summed_costs(costs), training.record.resources)
+
+    def _random_parts(self) -> str:
+        """Names the parts of the model that began with random weights."""
+        model = self.config.model
+        layers = f"{model.reinitialize_top} random layers" if model.reinitialize_top else ""
+        return " and ".join(filter(None, ["a random head" if model.head == "new" else "", layers]))
+
+    def _fix(self, done: Done) -> str:
+        """Returns what to change, should the training have made the model worse on its own text."""
+        if trained_pooling(self.config):
+            return "The objective trains sentence vectors and not this loss, so judge it by retrieval (retrieval.pairs)"
+        reports = [
+            line for stage in (*self.phases, self.training) for line in json_lines(done[stage].path / METRICS_LINES)
+        ]
+        text, tokens = done[self.text or self.domain].result.train_tokens, done[self.training].result.tokens
+        passes = tokens / text if text else None
+        return fix_of_worse(self.config.training, reports, passes, self._random_parts())
 
     def _figures(self, trainings: Sequence[Trained], done: Done) -> list[PhaseFigures]:
         found, steps, tokens = [], 0, 0

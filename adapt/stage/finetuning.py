@@ -10,6 +10,7 @@ from typing import Any
 
 from adapt.config import Config, TaskConfig, what
 from adapt.corpus.files.manifest import check_listed
+from adapt.evaluate.verdict import Verdict, effect
 from adapt.model.additions.table import check_parts
 from adapt.model.architecture import is_detector
 from adapt.model.start import Start
@@ -281,28 +282,31 @@ class Scored:
         )
         note = (
             f"Over {self.seeds} fine-tuning runs with different seeds. Higher is better. Always answering the most"
-            f" frequent class of train scores {in_points(self.majority_score)}."
+            f" frequent class of train scores {in_points(self.majority_score)}. To compare with another start model,"
+            " such as the one before adaptation, fine-tune both in a chain."
         )
-        blocks: list[Block] = [*summary(self._sentence()), Table(header, rows, title, note)]
+        blocks: list[Block] = [self.verdict().block(), *summary(self._sentence()), Table(header, rows, title, note)]
         if self.degenerate:
             blocks.append(
                 TextBlock(f"{self.degenerate} of {self.seeds} runs predict one class only. They count like the others.")
             )
         return [*blocks, TextBlock(f"Fine-tuning took {duration(record.cost['device_seconds'])} of device time.")]
 
+    def verdict(self) -> Verdict:
+        """Returns whether the model is better than always answering the most frequent class, over seeds."""
+        low, high = (None if end is None else end - self.majority_score for end in (self.low, self.high))
+        return Verdict({"test": effect(low, high, higher_is_better=True)}, "always answering the most frequent class")
+
     def _sentence(self) -> str:
-        """Returns a sentence that compares the mean score with that of always answering the most frequent class."""
+        """Returns a sentence on the mean score and its interval."""
         name, majority = METRICS.get(self.metric, self.metric), in_points(self.majority_score)
         metric = name[0].upper() + name[1:]
         if self.low is None or self.high is None:
-            return (
-                f"{metric} on test is {in_points(self.mean)} points with one seed, so there is no 95% interval; always"
-                f" answering the most frequent class scores {majority}."
-            )
-        ends = f"95% interval over {self.seeds} seeds: {interval(100 * self.low, 100 * self.high, '.1f')}"
-        said = f"{metric} on test is {in_points(self.mean)} points on average ({ends})"
-        if self.low <= self.majority_score <= self.high:
-            return f"{said}, not measurably different from always answering the most frequent class ({majority})."
+            why = "one seed" if self.seeds == 1 else f"each of {self.seeds} seeds"
+            said = f"{metric} on test is {in_points(self.mean)} points with {why}, so there is no 95% interval"
+        else:
+            ends = f"95% interval over {self.seeds} seeds: {interval(100 * self.low, 100 * self.high, '.1f')}"
+            said = f"{metric} on test is {in_points(self.mean)} points on average ({ends})"
         return f"{said}; always answering the most frequent class scores {majority}."
 
 

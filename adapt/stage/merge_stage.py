@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, ModelConfig
+from adapt.evaluate.verdict import Verdict
 from adapt.merge.companion_files import MergeFacts, dress
 from adapt.merge.compatibility import NewTokens, check_architectures, new_tokens
 from adapt.merge.merger import Merging
@@ -52,7 +53,11 @@ class Merged:
         sources = "1 model" if merged == 1 else f"{merged} models"
         said = (
             f"Merged {sources} with the base model by {self.kind} into {made} new model{'' if made == 1 else 's'},"
-            " without training. Run dontstop evaluate to measure what was gained."
+            " without training."
+        )
+        listed = ", ".join(
+            f"{{name: {f'share-{name}' if name else 'merged'}, path: {path}}}"
+            for name, path in self.models_made(record).items()
         )
         parts = [f"{self.tensors} tensors merged"]
         if self.weights:
@@ -64,7 +69,12 @@ class Merged:
         folders = [
             TextBlock(f"Model with share {share}: {record.path / folder}") for share, folder in self.shares.items()
         ]
-        return [*summary(said), TextBlock(f"Settings: {', '.join(parts)}."), *folders]
+        how = (
+            "To compare with the base model, run dontstop evaluate with the base model's configuration and"
+            f" --comparison.models '[{listed}]'"
+        )
+        verdict = Verdict({}, lack="a merge does not measure the models it makes").block()
+        return [verdict, *summary(said), TextBlock(f"Settings: {', '.join(parts)}."), TextBlock(how), *folders]
 
 
 @dataclass(frozen=True, eq=False)

@@ -205,7 +205,7 @@ class Neighbours(Stage[Voted]):
 
         connect(self.config.resources)
         tasks = {name: done[task].path for name, task in self.tasks.items()}
-        return Outcome(Voted(nearest_neighbours(self.config, self.start.made(done), tasks)))
+        return Outcome(Voted(nearest_neighbours(self.config, self.start.made(done), tasks, folder)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,7 +349,7 @@ class Compare(Stage[ModelsCompared]):
         Raises:
             DataError: a domain has no held-out text.
         """
-        from adapt.evaluate.model_matrix import compare_models
+        from adapt.evaluate.model_matrix import accuracy_changes, compare_models
 
         losses = {name: done[model.losses] for name, model in self.models.items()}
         evaluations = {name: loss.path for name, loss in losses.items()}
@@ -358,7 +358,10 @@ class Compare(Stage[ModelsCompared]):
             name: {domain: loss.result.texts[domain].overlap for domain in self.domains}
             for name, loss in losses.items()
         }
-        return Outcome(replace(compared, overlap=overlap, **self._neighbours(done), **self._perplexity(done)))
+        voted = {name: done[of.neighbours].path for name, of in self.models.items() if of.neighbours}
+        knn_change = accuracy_changes(voted, self.bootstrap_samples)
+        of_tasks = {**self._neighbours(done), "knn_change": knn_change, **self._perplexity(done)}
+        return Outcome(replace(compared, overlap=overlap, **of_tasks))
 
     def _neighbours(self, done: Done) -> dict[str, Any]:
         votes = {name: done[model.neighbours].result for name, model in self.models.items() if model.neighbours}

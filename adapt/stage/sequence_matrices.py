@@ -3,9 +3,10 @@
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
-from adapt.evaluate.measurements import FEW_DOCUMENTS, TextLoss
+from adapt.evaluate.measurements import FEW_DOCUMENTS, Estimate, TextLoss
 from adapt.method.base import NoteTable
 from adapt.runner import Done, Stage
 from adapt.show.blocks import NONE, Cell, Table, heldout_note
@@ -192,6 +193,58 @@ def loss_matrix(order: Sequence[str], before: Mapping[str, Evaluate], steps: Seq
         [{name: value for name in known if (value := row.get(name)) is not None} for row in rows],
         {name: _documents(done, before, name) for name in known if any(name in row for row in rows)},
     )
+
+
+Changes = dict[str, Estimate]
+"""Changes from the base model to the last model, keyed by text or task."""
+
+
+def end_changes(
+    losses: LossMatrix,
+    scores: ScoreMatrix,
+    before: Mapping[str, Evaluate],
+    steps: Sequence[Step],
+    done: Done,
+    samples: int,
+) -> tuple[Changes, Changes]:
+    """Returns the changes of losses and of scores from the base model to the last model that was measured.
+
+    Args:
+        losses: the measured losses, whose columns name the texts.
+        scores: the test scores. Tasks without scores of the base model (`sequence.forward_transfer`) have no change.
+        before: evaluations of the base model, by domain.
+        steps: models of the sequence.
+        done: the finished evaluations.
+        samples: number of bootstrap resamples.
+
+    Returns:
+        The changes of losses, with 95% intervals over documents, and those of scores, with intervals over seeds.
+    """
+    from adapt.evaluate.model_matrix import paired_change, score_change
+
+    texts: Changes = {}
+    for name in losses.columns:
+        started, text = (before[name], "domain") if name in before else (next(iter(before.values())), GENERAL)
+        ended = next(filter(None, (_evaluation(step, name, done) for step in reversed(steps))), None)
+        if ended and text in started.corpora and (found := paired_change((done[started].path, text), ended, samples)):
+            texts[name] = found
+    tasks: Changes = {}
+    for task, start in scores.rows[0].items():
+        end = next((row[task] for row in reversed(scores.rows[1:]) if task in row), None)
+        if end:
+            tasks[task] = score_change(start, end)
+    return texts, tasks
+
+
+def _evaluation(step: Step, name: str, done: Done) -> tuple[Path, str] | None:
+    """Returns the folder of the evaluation of a step's model on a text, and the text's name there, if there is one."""
+    if step.others and name in step.others.corpora:
+        return done[step.others].path, name
+    if step.export and name in (step.domain, GENERAL):
+        text = GENERAL if name == GENERAL else "domain"
+        after = Path(done[step.export].record.inputs["after"]["path"])
+        return (after, text) if text in done[step.export].result.losses else None
+    return None
 
 
 def _documents(done: Done, before: Mapping[str, Evaluate], name: str) -> int:

@@ -336,6 +336,10 @@ def test_the_verdict_follows_the_intervals() -> None:
     assert "The domain was not measured: fewer than two documents are held out" in of_general
 
 
+def test_the_perplexity_of_a_diverged_training_is_infinite() -> None:
+    assert "inf" in model_card(facts(results=[result("domain", 4.0, 800.0)]))
+
+
 def test_the_card_warns_of_unknown_words() -> None:
     assert "**Note:**" not in model_card(facts())
     assert "**Note:** the tokenizer does not know 32%." in model_card(

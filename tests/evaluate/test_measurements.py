@@ -83,13 +83,20 @@ def said_by(result: ModelsCompared | Similar, root: Path) -> list[str]:
 def test_each_text_has_a_sentence_with_its_best_model(tmp_path: Path) -> None:
     close = compared()
     close.change_low[1][0], close.change_high[1][0] = -0.6, 0.02
-    assert said_by(close, tmp_path) == [
+    assert said_by(close, tmp_path)[2:] == [
         "On papers, CS has the lowest held-out loss: 1.34 nats per token, which is not measurably different from 1.63"
         " for RoBERTa (95% interval of the difference: -0.60 to +0.02).",
         "On biomed, no model has a lower held-out loss than RoBERTa (1.32 nats per token).",
         "On reviews, Reviews has the lowest held-out loss: 1.93 nats per token, compared with 2.10 for RoBERTa (95%"
         " interval of the difference: -0.20 to -0.14).",
     ]
+
+
+def test_each_model_has_a_verdict_against_the_first(tmp_path: Path) -> None:
+    found = compared(knn_change={"acl_arc": {"CS": Estimate(0.1, 0.02, 0.2)}})
+    first, second = said_by(found, tmp_path)[:2]
+    assert first.startswith("Verdict: CS is better than RoBERTa on papers and features for acl_arc, but worse on")
+    assert second.startswith("Verdict: Reviews is better than RoBERTa on reviews, but worse on")
 
 
 def test_the_summary_names_the_most_and_least_similar_domains(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapt.evaluate.measure_model import LOSSES_FILE
+from adapt.evaluate.measure_model import HITS_FILE, LOSSES_FILE
 from adapt.evaluate.measurements import ModelsCompared
-from adapt.evaluate.model_matrix import FILE, PICTURE, compare_models
+from adapt.evaluate.model_matrix import FILE, PICTURE, accuracy_changes, compare_models
 from adapt.support.errors import DataError
 
 DOMAINS = ("cells", "general")
@@ -47,6 +47,23 @@ def test_losses_and_paired_changes(evaluations: dict[str, Path], tmp_path: Path)
     np.testing.assert_allclose(found.change_low, found.change_high, atol=1e-9)
     assert (np.array(found.loss_low) + 0.1 < found.loss).all()
     assert (np.array(found.loss_high) - 0.1 > found.loss).all()
+
+
+def test_accuracies_are_compared_text_by_text(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    base = draw.integers(0, 2, 200)
+    other = np.where(draw.random(200) < 0.3, 1, base)  # right more often
+    folders = {"base": tmp_path / "one", "DAPT": tmp_path / "two"}
+    for folder, hits in zip(folders.values(), (base, other), strict=True):
+        folder.mkdir()
+        (folder / HITS_FILE).write_text(json.dumps({"intent": hits.tolist(), "empty": []}))
+    found = accuracy_changes(folders, 2000)["intent"]["DAPT"]
+    assert found.value == pytest.approx(other.mean() - base.mean())
+    error = (other - base).std() / 200**0.5
+    assert found.low == pytest.approx(found.value - 1.96 * error, abs=0.01)
+    assert found.high == pytest.approx(found.value + 1.96 * error, abs=0.01)
+    (folders["DAPT"] / HITS_FILE).unlink()  # as for results of earlier versions
+    assert accuracy_changes(folders, 100) == {}
 
 
 def test_matrix_and_picture_are_written(evaluations: dict[str, Path], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from adapt.show.blocks import Cell, Section, Table, TextBlock, summary
 from adapt.show.pages import render_html, render_markdown, render_notebook
-from adapt.show.terminal import render_text
+from adapt.show.terminal import render_text, show_blocks
 from tests.pseudo_terminal import sent_to_terminal
 
 LOSSES = Table(
@@ -57,6 +57,17 @@ def test_summaries_are_emphasised_on_terminals() -> None:
     assert '<p class="summary">Loss fell.</p>' in render_html("x", "", [Section("Part", blocks)])
     assert "p class=&quot;summary&quot;" in render_notebook(blocks)
     assert "Loss fell.\n\nNothing was" in render_markdown("x", "", [Section("Part", blocks)])
+
+
+def test_a_verdict_is_shown_again_below_the_details(capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = TextBlock("Verdict: better.", is_summary=True, is_verdict=True)
+    show_blocks([verdict, *summary("Loss fell."), LOSSES, LOSSES, TextBlock("Model: here")])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["Verdict: better.", "Loss fell."]
+    assert lines[-2:] == ["Verdict: better.", "Model: here"]
+    assert lines.count("Verdict: better.") == 2
+    show_blocks([verdict, TextBlock("Model: here")])  # without a table, the first lines are in sight
+    assert capsys.readouterr().err == "Verdict: better.\nModel: here\n"
 
 
 PROGRAM = """

@@ -1,12 +1,16 @@
 """A sequence of two domains, `cs` and `bio`, and made-up records of all its measurements."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adapt.config import Config
+from adapt.evaluate.measure_model import LOSSES_FILE
 from adapt.evaluate.measurements import TextLoss
 from adapt.job.sequence_job import sequence_stages
 from adapt.runner import Done, Record, Stage
@@ -47,13 +51,33 @@ def records(stage: Sequence, price: float | None = None) -> dict[str, Record]:
 
     for name, evaluation in stage.before.items():
         of_general = {"general": BEFORE["general"]} if "general" in evaluation.corpora else {}
-        measure(evaluation, texts=losses(domain=BEFORE[name], **of_general))
+        texts = {"domain": BEFORE[name], **of_general}
+        measure(evaluation, texts=losses(**texts))
+        found[evaluation.key] = replace(found[evaluation.key], path=Path("before") / name)
+        write_losses(found[evaluation.key].path, texts)
     for step in stage.steps:
         if step.export:
-            measure(step.export, losses=EXPORTED[step.learnt - 1])
+            exported, after = EXPORTED[step.learnt - 1], Path("after") / step.export.name
+            measure(step.export, losses=exported)
+            entry = {"stage": "evaluate", "key": "k", "path": str(after)}
+            found[step.export.key] = replace(found[step.export.key], inputs={"after": entry})
+            write_losses(after, {name: of.after.value for name, of in exported.items()})
         if step.others:
-            measure(step.others, texts=losses(**dict.fromkeys(step.others.corpora, 3.6)))
+            texts = dict.fromkeys(step.others.corpora, 3.6)
+            measure(step.others, texts=losses(**texts))
+            write_losses(found[step.others.key].path, texts)
     return found
+
+
+def write_losses(folder: Path, means: Mapping[str, float], documents: int = 8) -> None:
+    """Writes the losses of an evaluation's documents, each with 10 predictions. Documents differ by up to 0.1 nats."""
+    folder.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(0).uniform(-0.1, 0.1, documents)
+    values = {
+        name: {"losses": (10 * (mean + noise - noise.mean())).tolist(), "counts": [10] * documents}
+        for name, mean in means.items()
+    }
+    (folder / LOSSES_FILE).write_text(json.dumps(values))
 
 
 def done(stage: Sequence, *others: Record, price: float | None = None) -> Done:
@@ -63,4 +87,5 @@ def done(stage: Sequence, *others: Record, price: float | None = None) -> Done:
     """
     found = records(stage, price)
     assert all(record.key in found for record in others)
-    return done_of(*(found | {record.key: record for record in others}).values())
+    made = {of.key: replace(of, inputs=found[of.key].inputs, path=found[of.key].path) for of in others}
+    return done_of(*(found | made).values())

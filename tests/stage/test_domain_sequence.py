@@ -17,6 +17,7 @@ from tests.job.worlds import splits
 from tests.runner.made import made_up
 from tests.runner.test_record import record
 from tests.show.report.fake_sequences import ORDERS, sequence
+from tests.show.report.fake_studies import loss_change
 from tests.show.shown import show_result
 from tests.stage.done import record_of
 from tests.stage.measured import EXPORTED, built, done, losses, two_domains
@@ -45,6 +46,28 @@ def test_figures_are_computed_from_the_matrices(config: Config) -> None:
     assert found.average is None  # there is no task to score
     assert found.warnings == []
     assert (found.order, found.mode, found.method, found.seed) == (["cs", "bio"], "continual", "das", 0)
+
+
+def test_the_last_model_is_compared_with_the_base_model(config: Config) -> None:
+    found = result(built(config))
+    # cs is measured after the last domain, bio and general text by the export of the last model.
+    assert {name: round(of.value, 6) for name, of in found.changes.items()} == {
+        "cs": -1.4,
+        "bio": -2.5,
+        "general": 0.4,
+    }
+    assert found.verdict().sentence() == (
+        "Verdict: better than the model it started from on cs and bio, but worse on general text, beyond chance."
+    )
+
+
+def test_a_domain_that_its_own_training_made_worse_is_warned_of(config: Config) -> None:
+    stage = built(config)
+    own = loss_change("domain", 5.0, 5.5, overlap=0)
+    assert stage.steps[0].export
+    worse = record_of(stage.steps[0].export, {"device_seconds": 1.0}, losses={"domain": own})
+    assert "Held-out loss on cs rose from 5.00 to 5.50" in result(stage, worse).warnings[0]
+    assert "made the model worse on this text" in result(stage, worse).warnings[0]
 
 
 def test_models_are_named_by_the_domain_learned_last(config: Config) -> None:

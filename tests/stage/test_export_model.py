@@ -86,13 +86,16 @@ class ToyEvaluation(Stage[Evaluated]):
         return Outcome(Evaluated(texts))
 
 
-def exported(root: Path, **documents: int) -> tuple[Export, Finished[Adapted]]:
+def exported(root: Path, after_mean: float = 1.6, **documents: int) -> tuple[Export, Finished[Adapted]]:
     """Runs an export stage and returns it with its result.
 
-    The keyword arguments give the number of held-out documents of each text, `domain` or `general`.
+    Args:
+        root: folder of all stages.
+        after_mean: mean loss after the training. It is 2.0 before.
+        documents: number of measured documents of each text, `domain` or `general`.
     """
     domain, general = ToyText("domain"), ToyText("general") if "general" in documents else None
-    before, after = ToyEvaluation("before", documents, 2.0, None), ToyEvaluation("after", documents, 1.6, 0)
+    before, after = ToyEvaluation("before", documents, 2.0, None), ToyEvaluation("after", documents, after_mean, 0)
     toys: Any = (domain, general, None, ToyTraining("training"), before, after)
     stage = Export("physics", CONFIG, *toys, False)
     return stage, ensure(stage, Store(root))
@@ -123,6 +126,25 @@ def test_the_record_has_losses_before_and_after_with_their_change_and_the_traini
     assert (done.result.documents, done.result.dropped) == (1167, {"few_es": 333})
     assert TextBlock("Training text: 333 of 1,500 documents dropped: few_es 333.") in done.result.blocks(done.record)
     assert all(each.key in card for each in stage.inputs.values())
+
+
+def test_the_verdict_comes_first(tmp_path: Path) -> None:
+    _, done = exported(tmp_path, domain=50, general=40)
+    first = done.result.blocks(done.record)[0]
+    assert first == TextBlock(
+        "Verdict: better than the model it started from on your domain and general text, beyond chance.", True, True
+    )
+
+
+def test_a_training_that_made_its_domain_worse_is_said_with_the_fix(tmp_path: Path) -> None:
+    _, done = exported(tmp_path, after_mean=2.4, domain=50)
+    assert done.result.verdict().tone == "worse"
+    fix = "Try a lower training.learning_rate, such as 0.0002 instead of 0.0005"
+    assert done.result.losses["domain"].fix == fix
+    said = [block.text for block in done.result.blocks(done.record) if isinstance(block, TextBlock)]
+    assert said[0] == f"Verdict: worse than the model it started from on your domain, beyond chance. {fix}."
+    assert said[1].endswith("the training made the model worse on this text.")
+    assert fix in (done.path / "README.md").read_text()
 
 
 @pytest.mark.parametrize("documents", [0, 1])

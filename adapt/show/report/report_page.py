@@ -36,7 +36,14 @@ from adapt.show.report.task_figures import cost_against_gain, difference_figures
 from adapt.show.report.task_runs import Results, Row, collect
 from adapt.show.report.task_tables import best_recipe, score_differences, score_tables, seeds
 from adapt.show.report.tradeoffs import FEWEST, ComparableModels, tradeoff_section, tradeoff_verdicts, tradeoffs
-from adapt.show.report.trainings import dropped_texts, exports_of, pretraining, training_costs, training_verdicts
+from adapt.show.report.trainings import (
+    dropped_texts,
+    exports_of,
+    pretraining,
+    training_costs,
+    training_verdicts,
+    trainings_in_short,
+)
 from adapt.stage.export_model import skipped_steps
 from adapt.stage.judge_selection import SelectionJudged
 
@@ -83,7 +90,7 @@ def _verdict(
 ) -> list[Block]:
     findings = [*tradeoff_verdicts(traded), *front_verdict(in_turn), *sequence_verdicts(in_turn)]
     searched = search_verdicts(searches_of(study))
-    trained = [] if results.rows or findings else training_verdicts(study)
+    trained = trainings_in_short(study) if results.rows or findings else training_verdicts(study)
     if results.rows or not (findings or searched or trained):
         findings = [*findings, *verdicts(results, compared, priced)]
     findings = [*findings, *trained]

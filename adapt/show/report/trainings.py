@@ -1,5 +1,7 @@
 """Tables of pre-training: text, length, changes of losses, cost and gain."""
 
+from collections.abc import Sequence
+
 from adapt.evaluate.measurements import NOT_MEASURED, LossChange, RetrievalChange
 from adapt.runner.record import Record
 from adapt.show.blocks import NONE, Block, Cell, FindingBlock, Table, interval, worded_interval
@@ -20,16 +22,44 @@ MOST_VERDICTS = 8
 
 
 def training_verdicts(study: Study) -> list[FindingBlock]:
-    """Makes a finding per training that says whether the losses fell or rose."""
-    return [_verdict(entry) for entry in exports_of(study)[:MOST_VERDICTS] if entry.result.losses]
+    """Makes a finding per training: whether the model is better than its start model, and the losses.
+
+    If there are several trainings, a finding with their counts comes first.
+    """
+    measured = [entry for entry in exports_of(study) if entry.result.losses]
+    return [*_counted(measured), *(_finding(entry) for entry in measured[:MOST_VERDICTS])]
 
 
-def _verdict(entry: Entry) -> FindingBlock:
-    name = "its tasks' text" if "text" in entry.record.inputs else "its domain"
-    retrieval = [entry.result.retrieval.sentence()] if entry.result.retrieval else []
-    text = " ".join([*retrieval, *(of.sentence(name) for of in entry.result.losses.values())])
-    high = entry.result.losses["domain"].change.high if "domain" in entry.result.losses else None
-    return FindingBlock(entry.label, text, "open" if high is None or high >= 0 else "better")
+def trainings_in_short(study: Study) -> list[FindingBlock]:
+    """Counts the trainings with better and worse models, and makes a finding per training with a worse model."""
+    measured = [entry for entry in exports_of(study) if entry.result.losses]
+    worse = [finding for finding in map(_finding, measured) if finding.tone == "worse"]
+    return [*_counted(measured), *worse[:MOST_VERDICTS]]
+
+
+def _own_text(entry: Entry) -> str:
+    return "its tasks' text" if "text" in entry.record.inputs else "its domain"
+
+
+def _finding(entry: Entry) -> FindingBlock:
+    name, retrieval = _own_text(entry), entry.result.retrieval
+    verdict = entry.result.verdict(name)
+    losses = [of.sentence(name) for of in entry.result.losses.values()]
+    text = " ".join([f"{verdict.clauses()}.", *([retrieval.sentence()] if retrieval else []), *losses])
+    return FindingBlock(entry.label, text[0].upper() + text[1:], verdict.tone)
+
+
+def _counted(measured: Sequence[Entry]) -> list[FindingBlock]:
+    """Counts the trainings that made their models better and worse. Empty for fewer than two trainings."""
+    if len(measured) < 2:
+        return []
+    tones = [entry.result.verdict().tone for entry in measured]
+    general = sum("general text" in entry.result.verdict().on("worse") for entry in measured)
+    parts = [f"{tones.count('better')} of {len(measured)} models are better than their start on their own text"]
+    parts += [f"{tones.count('worse')} worse"] if "worse" in tones else []
+    parts += [f"{general} worse on general text"] if general else []
+    tone = "worse" if "worse" in tones else "better" if set(tones) == {"better"} else "open"
+    return [FindingBlock("Trainings", f"{', '.join(parts)}, beyond chance.", tone)]
 
 
 def pretraining(study: Study) -> Table:

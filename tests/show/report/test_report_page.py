@@ -1,7 +1,7 @@
 """Tests the whole report: its sections for every kind of study, and its HTML page."""
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from adapt.runner import Finished
 from adapt.show.report.report_page import write_report
 from adapt.show.report.study import Entry, Study
-from tests.show.report.fake_studies import TASKS, Fake, fake_study, finished
+from tests.show.report.fake_studies import TASKS, Fake, fake_study, finished, loss_change
 
 pytestmark = pytest.mark.heavy
 
@@ -145,6 +145,22 @@ def only_pretraining(root: Path) -> Study:
     return replace(study, entries=[entry for entry in study.entries if entry.record.stage == "export"])
 
 
+def made_worse(root: Path) -> Study:
+    """A study with a fine-tuned task, in which each training raised the loss on its own text."""
+    study = fake_study(root, ("RoBERTa", "DAPT"), ("scierc",), seeds=1)
+    worse = asdict(loss_change("domain", 2.0, 2.5))
+
+    def changed(export: Finished[Any]) -> Finished[Any]:
+        metrics = {**export.record.metrics, "losses": {**export.record.metrics["losses"], "domain": worse}}
+        return replace(export, record=replace(export.record, metrics=metrics))
+
+    entries = [
+        replace(entry, finished=changed(entry.finished)) if entry.record.stage == "export" else entry
+        for entry in study.entries
+    ]
+    return replace(study, entries=entries)
+
+
 def with_dropped(export: Finished[Any]) -> Finished[Any]:
     metrics = {**export.record.metrics, "dropped": {"short": 1200, "near copy": 30}}
     return replace(export, record=replace(export.record, metrics=metrics))
@@ -188,6 +204,8 @@ def folders_gone(root: Path) -> Study:
         (one_task, ["scierc: DAPT", "p cannot fall below .10"]),
         (no_baseline, ["There is no finished run of the baseline", "Highest mean score"]),
         (only_the_baseline, ["Only the baseline, RoBERTa, has finished", "scierc"]),
+        (only_pretraining, ["4 of 4 models are better than their start on their own text", "Better than the model it"]),
+        (made_worse, ["scierc: DAPT", "the training made the model worse on this text. Try a lower"]),
         (only_pretraining, ["Held-out loss on its domain fell from 2.10 to 1.60 nats per token", "2.10 → 1.60"]),
         (dropped_documents, ["Dropped documents", "1,230", "short 1,200, near copy 30"]),
         (without_predictions, ["test examples are not resampled", "p cannot fall below .10"]),

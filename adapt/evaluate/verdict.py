@@ -1,0 +1,127 @@
+"""Says in one sentence on which texts and tasks a new model is better than the model that it was made from.
+
+A difference counts only if its 95% interval excludes 0. `fix_of_worse` names what to change after a training that made
+the model worse on the text that it was trained on.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Literal
+
+from adapt.config import TrainingConfig
+from adapt.show.blocks import TextBlock
+
+Effect = Literal["better", "worse", "equal", "unknown"]
+"""Effect on one text or task. `equal`: the interval of the change includes 0. `unknown`: there is no interval."""
+LOWER_RATE = "Try a lower training.learning_rate"
+"""What to change after a training that made the model worse, if nothing else is known about it."""
+MOST_NAMES = 4
+"""Largest number of texts and tasks that a clause of a verdict names."""
+TENTH = 0.1
+"""Share of a training's reports at its beginning and at its end, whose mean losses are compared."""
+REPEATED = 1.5
+"""A training that reads its text more often than this may have learnt it by heart."""
+
+
+def effect(low: float | None, high: float | None, higher_is_better: bool = False) -> Effect:
+    """Returns the effect of a change, such as the change of a loss, from the change's 95% interval.
+
+    Args:
+        low: lower end of the interval of the value after minus the value before; None if there is no interval.
+        high: upper end of the interval.
+        higher_is_better: whether the value is a score, and not a loss.
+    """
+    if low is None or high is None:
+        return "unknown"
+    if low <= 0 <= high:
+        return "equal"
+    return "better" if (low > 0) == higher_is_better else "worse"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The effects of a training or a merge on each text and task, compared with a reference model."""
+
+    effects: Mapping[str, Effect]
+    """Effect on each text or task, keyed by its name in sentences."""
+    reference: str = "the model it started from"
+    """The model that the new model is compared with."""
+    model: str = ""
+    """Name of the new model. Empty if there is only one."""
+    lack: str = ""
+    """Reason why nothing was measured. Empty if something was."""
+    fix: str = ""
+    """What to change, if the training made the model worse on its own text."""
+
+    def on(self, wanted: Effect) -> list[str]:
+        """Returns the names of the texts and tasks with an effect."""
+        return [name for name, found in self.effects.items() if found == wanted]
+
+    @property
+    def tone(self) -> Literal["better", "worse", "open"]:
+        """Tone of the verdict: `worse` if the first text or task got worse, `better` if the first one got better."""
+        tones: dict[str, Literal["better", "worse", "open"]] = {"better": "better", "worse": "worse"}
+        return tones.get(next(iter(self.effects.values()), ""), "open")
+
+    def clauses(self) -> str:
+        """Returns the verdict without its head and its full stop."""
+        better, worse, equal, unknown = (_named(self.on(of)) for of in ("better", "worse", "equal", "unknown"))
+        said = []
+        if better or worse:
+            first = f"{'better' if better else 'worse'} than {self.reference} on {better or worse}"
+            said.append(f"{first}{f', but worse on {worse}' if better and worse else ''}, beyond chance")
+        if equal:
+            of = "" if said else f" from {self.reference}"
+            said.append(f"no difference beyond chance{of} on {equal}")
+        if unknown:
+            said.append(f"undecided on {unknown}, for which there is no 95% interval")
+        return "; ".join(said) or f"not measured, because {self.lack or 'nothing was compared'}"
+
+    def sentence(self) -> str:
+        """Returns the verdict as one sentence."""
+        of = f"{self.model} is " if self.model and not self.clauses().startswith(("no ", "not ")) else ""
+        fix = f" {self.fix}." if self.fix else ""
+        return f"Verdict: {of or (f'{self.model}: ' if self.model else '')}{self.clauses()}.{fix}"
+
+    def block(self) -> TextBlock:
+        """Returns the block that a result begins with. Terminals show it again below the details."""
+        return TextBlock(self.sentence(), is_summary=True, is_verdict=True)
+
+
+def _named(names: Sequence[str]) -> str:
+    """Joins names with commas and `and`. Of many names, only the first ones are given."""
+    more = len(names) - MOST_NAMES
+    shown = [*names[:MOST_NAMES], f"{more} more"] if more > 1 else [*names]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def fix_of_worse(
+    training: TrainingConfig, reports: Sequence[Mapping[str, Any]], passes: float | None, new_parts: str = ""
+) -> str:
+    """Returns what to change after a training that raised the held-out loss of its own text.
+
+    The training loss tells the causes apart: if it rose too, the learning rate is too high. If it fell while the text
+    was read several times, the model learnt the text by heart.
+
+    Args:
+        training: settings of the training.
+        reports: the lines of the training's `metrics.jsonl`, with `step` and `loss`.
+        passes: how often the text was read; None if that is not known.
+        new_parts: parts of the model that began with random weights, such as `a random head`; empty if there are none.
+    """
+    rate = training.learning_rate
+    losses = [float(report["loss"]) for report in reports if report.get("loss") is not None]
+    few = max(1, round(TENTH * len(losses)))
+    begin, end = (fmean(losses[:few]), fmean(losses[-few:])) if len(losses) > 1 else (0.0, 0.0)
+    if new_parts and end <= begin:
+        return f"The model began with {new_parts}, which needs more steps: raise training.max_steps or training.epochs"
+    if end < begin and passes is not None and passes > REPEATED:
+        return (
+            f"The training loss fell from {begin:.2f} to {end:.2f} while the text was read {passes:.1f} times, so the"
+            " model learnt it by heart: lower training.epochs or training.max_steps, or add text"
+        )
+    if end > begin:
+        lower = f"such as {rate / 10:.1g} instead of {rate:g}"
+        return f"The training loss rose too, from {begin:.2f} to {end:.2f}: try a lower training.learning_rate, {lower}"
+    return f"{LOWER_RATE}, such as {rate / 3:.1g} instead of {rate:g}"

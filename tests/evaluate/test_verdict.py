@@ -1,0 +1,84 @@
+"""Tests the sentence that says whether a new model is better, and the fix for a training that made it worse."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from adapt.config import TrainingConfig
+from adapt.evaluate.verdict import Effect, Verdict, effect, fix_of_worse
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "of_loss", "of_score"),
+    [
+        (-0.2, -0.1, "better", "worse"),
+        (0.1, 0.2, "worse", "better"),
+        (-0.1, 0.2, "equal", "equal"),
+        (0.0, 0.2, "equal", "equal"),
+        (None, None, "unknown", "unknown"),
+    ],
+)
+def test_only_an_interval_without_0_decides(
+    low: float | None, high: float | None, of_loss: Effect, of_score: Effect
+) -> None:
+    assert effect(low, high) == of_loss
+    assert effect(low, high, higher_is_better=True) == of_score
+
+
+def said(effects: dict[str, Effect], **more: str) -> str:
+    return Verdict(effects, **more).sentence()
+
+
+def test_a_sentence_names_all_texts_and_tasks() -> None:
+    start = "the model it started from"
+    assert said({"your domain": "better", "general text": "better"}) == (
+        f"Verdict: better than {start} on your domain and general text, beyond chance."
+    )
+    assert said({"your domain": "better", "general text": "worse", "intent": "equal", "topics": "unknown"}) == (
+        f"Verdict: better than {start} on your domain, but worse on general text, beyond chance; no difference beyond"
+        " chance on intent; undecided on topics, for which there is no 95% interval."
+    )
+    assert said({"your domain": "equal"}) == f"Verdict: no difference beyond chance from {start} on your domain."
+    assert said({"a": "worse"}, reference="base", model="CS") == "Verdict: CS is worse than base on a, beyond chance."
+    assert (
+        said({"a": "equal"}, reference="base", model="CS") == "Verdict: CS: no difference beyond chance from base on a."
+    )
+    assert said({}, lack="nothing is held out") == "Verdict: not measured, because nothing is held out."
+
+
+def test_of_many_texts_the_first_ones_are_named() -> None:
+    names: dict[str, Effect] = dict.fromkeys("abcdef", "better")
+    assert "on a, b, c, d and 2 more, beyond" in said(names)
+    names.popitem()
+    assert "on a, b, c, d and e, beyond" in said(names)
+
+
+def test_the_first_text_decides_about_the_tone() -> None:
+    tones: list[tuple[dict[str, Effect], str]] = [
+        ({"own": "better", "general text": "worse"}, "better"),
+        ({"own": "worse", "general text": "better"}, "worse"),
+        ({"own": "equal", "general text": "worse"}, "open"),
+        ({}, "open"),
+    ]
+    for effects, tone in tones:
+        assert Verdict(effects).tone == tone
+
+
+@pytest.mark.parametrize(
+    ("losses", "passes", "parts", "advice"),
+    [
+        ([3.0, 4.0, 9.0], 1.0, "", "The training loss rose too, from 3.00 to 9.00: try a lower training.learning_rate"),
+        ([3.0, 2.0, 1.0], 5.0, "", "read 5.0 times, so the model learnt it by heart: lower training.epochs"),
+        ([3.0, 2.0, 1.0], 1.0, "", "Try a lower training.learning_rate, such as 0.0002 instead of 0.0005"),
+        ([3.0, 2.0, 1.0], None, "", "Try a lower training.learning_rate"),
+        ([], 5.0, "", "Try a lower training.learning_rate"),
+        ([9.0, 8.0], 1.0, "a random head", "The model began with a random head, which needs more steps"),
+        ([9.0, 20.0], 1.0, "a random head", "The training loss rose too"),
+    ],
+)
+def test_the_fix_follows_from_the_training_loss(
+    losses: Sequence[float], passes: float | None, parts: str, advice: str
+) -> None:
+    reports: list[dict[str, Any]] = [{"step": step, "loss": loss} for step, loss in enumerate(losses)]
+    assert advice in fix_of_worse(TrainingConfig(learning_rate=5e-4), [*reports, {"step": 9}], passes, parts)
