@@ -52,13 +52,13 @@ def measure_elastic(options: Options) -> Result:
         lost, _ = cluster.add(_NODE_CPUS), cluster.add(_NODE_CPUS)
         root, workers = folder / "runs", ["--resources.workers=[1,2]", f"--resources.cpus_per_worker={_NODE_CPUS - 1}"]
         where = ["--resources.address", cluster.address, "--resources.gpus_per_worker=0"]
-        arguments = [*_arguments(corpus_file(folder, 2000), root, steps=5000), *workers, *where]
+        arguments = [*arguments_of(corpus_file(folder, 2000), root, steps=5000), *workers, *where]
         process = job(arguments, environment=cluster.environment)
         try:
             wait_for(lambda: steps_done(root) >= 3 * INTERVAL, process)
-            shrunk = _went_on(root, process, lost.lose)
+            shrunk = went_on(root, process, lost.lose)
             cluster.add(_NODE_CPUS)
-            grown = _went_on(root, process, lambda: None)
+            grown = went_on(root, process, lambda: None)
         finally:
             process.terminate()
             process.communicate()
@@ -87,16 +87,16 @@ class WentOn:
 
 
 def _recovered(corpus: Path, root: Path) -> WentOn:
-    process = job(_arguments(corpus, root))
+    process = job(arguments_of(corpus, root))
     try:
         wait_for(lambda: steps_done(root) >= 3 * INTERVAL, process)
-        return _went_on(root, process, lambda: os.kill(_worker_of(process), signal.SIGKILL))
+        return went_on(root, process, lambda: os.kill(_worker_of(process), signal.SIGKILL))
     finally:
         process.terminate()
         process.communicate()
 
 
-def _went_on(root: Path, process: "subprocess.Popen[str]", happen: Callable[[], None]) -> WentOn:
+def went_on(root: Path, process: "subprocess.Popen[str]", happen: Callable[[], None]) -> WentOn:
     """Causes an event that restarts the training from a checkpoint, and waits for the next report."""
     (metrics,) = root.glob("train/*/metrics.jsonl")
     before = metrics.stat().st_ino
@@ -119,7 +119,8 @@ def _went_on(root: Path, process: "subprocess.Popen[str]", happen: Callable[[], 
     return WentOn(seconds, max(0, held - resumed), max(seen), resumed)
 
 
-def _arguments(corpus: Path, root: Path, steps: int = STEPS) -> list[str]:
+def arguments_of(corpus: Path, root: Path, steps: int = STEPS) -> list[str]:
+    """Returns the arguments of a job that trains a small model, and reports each step."""
     training = ["--training.max_steps", str(steps), "--training.global_batch_size", "16"]
     cadence = ["--training.log_interval_steps", "1", f"--training.checkpoint_interval_steps={INTERVAL}"]
     lengths = ["--training.sequence_length", "128", "--evaluation.sequence_length", "128"]

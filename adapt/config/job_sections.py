@@ -317,6 +317,15 @@ class ResourcesConfig:
     max_failures: NonNegativeInt = 3
     """Number of times that a training restarts from its last checkpoint after a worker crashed, before it fails. Node
     preemptions do not count."""
+    stall_s: PositiveFloat | None = None
+    """Time without progress after which a worker counts as stalled, for example because a signal has stopped it or a
+    collective waits for a lost message [s]. The worker is named with its Python stack, and the work starts again from
+    the last checkpoint. null is 5 times the slowest step so far, at least 30 s (300 s with training.compile). The
+    start, the first step, evaluations, checkpoints and the export may take 30 minutes, unless a signal has stopped the
+    worker."""
+    max_stalls: NonNegativeInt = 3
+    """Number of times that a training restarts because workers stalled, before it fails. They do not count as
+    failures."""
     stages_at_once: PositiveInt | None = None
     """Largest number of independent stages of a chain that run at the same time; null is as many as fit on this
     machine. On a cluster, null is 16, and the cluster delays their tasks until resources are free."""

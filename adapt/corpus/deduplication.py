@@ -40,11 +40,12 @@ from adapt.corpus.minhash import (
     write_chunk,
 )
 from adapt.corpus.prepare_corpus import CHUNK_CHARACTERS, WAITING_BYTES, Read, screen_of
-from adapt.corpus.read_progress import Pace, Piece, text_bytes, watched
+from adapt.corpus.read_progress import Pace, Piece, telling_stalls, text_bytes, watched
 from adapt.corpus.screening import DUPLICATE
 from adapt.corpus.shingles import normalised_texts
 from adapt.ray.runtime import data_settings, user_errors
 from adapt.runner.files import write_atomically
+from adapt.support.heartbeat import Steady
 from adapt.support.schema import duplicates_file
 
 ENTRIES_PER_PARTITION = 8_000_000
@@ -128,6 +129,7 @@ def deduplicate(
     folder: Path,
     entity_field: str | None = None,
     before: Sequence[Source] = (),
+    stall_s: float | None = None,
 ) -> dict[str, Any]:
     """Writes `duplicates-SOURCE.arrow` (item, ordinal, reason) for each source, and the report, into `folder`.
 
@@ -140,6 +142,7 @@ def deduplicate(
             because records with malformed entities have no ordinal.
         before: sources that come before `sources` and lose no documents. A training document of `sources` is left out
             if `before` holds out a copy of it, and a held-out document if `before` trains on a copy of it.
+        stall_s: time after which a task without progress is ended [s]; see `adapt.support.heartbeat`.
 
     Returns:
         Metrics: numbers of documents and duplicates, in total and by source, and the number of documents that were left
@@ -160,23 +163,32 @@ def deduplicate(
             if items := numbered_items(manifest, corpus):
                 signed = (
                     ray.data.from_items(items)
-                    .map_batches(read, batch_size=1, batch_format="numpy", num_cpus=0.05, compute=pool)
                     .map_batches(
-                        Sign(number, work, alike, corpus.heldout_fraction),
+                        Steady(read, "reading", folder, stall_s),
+                        batch_size=1,
+                        batch_format="numpy",
+                        num_cpus=0.05,
+                        compute=pool,
+                    )
+                    .map_batches(
+                        Steady(Sign(number, work, alike, corpus.heldout_fraction), "signing", folder, stall_s),
                         batch_size=1,
                         batch_format="pyarrow",
                         num_cpus=0.9,
                         compute=pool,
                     )
                 )
-                chunks += watched(signed.iter_rows(), Pace.of(items, manifest, corpus), "dedup", _piece)
+                chunks += watched(signed.iter_rows(), Pace.of(items, manifest, corpus), "dedup", _piece, folder)
         parts = parts_of(work, chunks)
         partitions = max(1, ceil(int(parts.starts[-1]) * (1 + alike.bands[0]) / ENTRIES_PER_PARTITION))
         match = Match(parts, partitions, alike.threshold if alike.near else None)
         matched = ray.data.range(partitions, override_num_blocks=partitions).map_batches(
-            match, batch_size=1, compute=pool, num_cpus=0.9
+            Steady(match, "matching", folder, stall_s), batch_size=1, compute=pool, num_cpus=0.9
         )
-        linked = merged(np.stack([b["first"], b["document"]], axis=1) for b in matched.iter_batches(batch_size=None))
+        with telling_stalls("dedup", folder):
+            linked = merged(
+                np.stack([b["first"], b["document"]], axis=1) for b in matched.iter_batches(batch_size=None)
+            )
     documents, firsts = clusters(linked)
     heldout = parts.values(documents, "heldout")[:, 0] if len(documents) else np.zeros(0, np.uint8)
     duplicate, opposed = documents_left_out(firsts, parts.sources(documents), heldout.astype(bool), len(before))

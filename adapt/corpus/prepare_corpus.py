@@ -33,6 +33,7 @@ from adapt.corpus.screening import PASS, REJECTS, Screen, Tally, check_few_bad, 
 from adapt.model.locate import Pretrained
 from adapt.ray.runtime import data_settings, user_errors
 from adapt.support.errors import DataError
+from adapt.support.heartbeat import Steady
 from adapt.terminal.console import log
 
 CHUNK_CHARACTERS = 4_000_000
@@ -88,6 +89,7 @@ def prepare(
     form: Form = PLAIN,
     duplicates: Path | None = None,
     measured: Sequence[Path] = (),
+    stall_s: float | None = None,
 ) -> dict[str, Any]:
     """Reads, cleans and tokenizes a corpus, and writes its shards into `folder`.
 
@@ -100,6 +102,7 @@ def prepare(
         duplicates: file of stage `dedup` with the documents of this source to leave out.
         measured: folders of prepared corpora whose held-out documents must not be trained on. Documents of this corpus
             with the same normalised text are dropped.
+        stall_s: time after which a task without progress is ended [s]; see `adapt.support.heartbeat`.
 
     Returns:
         Metrics: numbers of training and held-out documents and tokens; numbers of dropped, changed and bad records by
@@ -114,6 +117,7 @@ def prepare(
     screen = screen_of(corpus, folder, duplicates, measured)
     is_large = sum(part.size for part in manifest.parts) >= WORTH_BYTES
     tokenizer = share_tokenizer(pretrained, bool(form.marks), is_large)  # started first, because all tasks wait for it
+    encode = Encode(pretrained, folder, corpus.heldout_fraction, form, tokenizer)
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     items = numbered_items(manifest, corpus)
     # one block per chunk, so that the chunks of one file are tokenized in parallel
@@ -121,14 +125,14 @@ def prepare(
         encoded = (
             ray.data.from_items(items)
             .map_batches(
-                Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen),
+                Steady(Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen), "reading", folder, stall_s),
                 batch_size=1,
                 batch_format="numpy",
                 num_cpus=0.05,
                 compute=TaskPoolStrategy(size=cpus),
             )
             .map_batches(
-                EncodeRow(Encode(pretrained, folder, corpus.heldout_fraction, form, tokenizer)),
+                Steady(EncodeRow(encode), "tokenizing", folder, stall_s),
                 batch_size=1,
                 batch_format="pyarrow",
                 num_cpus=0.9,
@@ -136,7 +140,7 @@ def prepare(
             )
         )
         pace = Pace.of(items, manifest, corpus)
-        chunks = watched(map(_encoded, encoded.iter_rows()), pace, "prepare", _piece)
+        chunks = watched(map(_encoded, encoded.iter_rows()), pace, "prepare", _piece, folder)
     return {**_summary(chunks, corpus, manifest), "evaluation_texts": screen.evaluation_texts}
 
 

@@ -1,11 +1,14 @@
 """Shows how far a corpus has been read: documents, share, MB/s and remaining time, like the progress of training."""
 
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,11 +18,16 @@ import pyarrow.compute as pc
 from adapt.config import CorpusConfig
 from adapt.corpus.files.formats import TABLES, format_of
 from adapt.corpus.files.manifest import Manifest
-from adapt.terminal.console import duration
+from adapt.ray.runtime import find_ours
+from adapt.support.errors import StallError
+from adapt.support.stall_watch import STALLS, read_stalls
+from adapt.terminal.console import duration, log
 from adapt.terminal.live import Display, display
 
 PERIOD_S = 5.0
 """Time between two progress lines if the output is not a terminal [s]."""
+_LOOK_S = 1.0
+"""Time between two looks for stalled tasks [s]."""
 SETTLED_S = 2.0
 """Time after the first update of a progress line from which a speed is shown [s]."""
 LEAST = ("speed", "share", "ETA")
@@ -143,10 +151,67 @@ def reading(stage: str) -> Iterator[Line]:
         yield Line(stage, shown)
 
 
-def watched(rows: Iterable[R], pace: Pace, stage: str, piece_of: Callable[[R], Piece]) -> list[R]:
-    """Reads all rows into a list, in the order in which they arrive, and shows the progress meanwhile."""
+@contextmanager
+def telling_stalls(stage: str, folder: Path) -> Iterator[None]:
+    """Tells the user which tasks of the block made no progress and were ended. Ray runs them again.
+
+    Args:
+        stage: name of the stage in messages.
+        folder: folder of the stage.
+
+    Raises:
+        StallError: the block failed after tasks had stalled, because Ray does not repeat a task without end.
+    """
+    known = {*folder.glob(f"{STALLS}/*/*.json")}
+    told: list[str] = []
+
+    def tell_new() -> None:
+        for file in sorted(set(folder.glob(f"{STALLS}/*/*.json")) - known):
+            known.add(file)
+            told.extend(stall.what() for stall in read_stalls(file.parent))
+            log(f"{stage}: {told[-1]}; Ray runs it again")
+
+    def look() -> None:
+        while not done.wait(_LOOK_S):
+            tell_new()
+
+    def end() -> None:
+        done.set()
+        looking.join(timeout=5)
+        tell_new()
+
+    done = threading.Event()
+    looking = threading.Thread(target=copy_context().run, args=(look,), daemon=True)
+    looking.start()
+    try:
+        yield
+    except Exception as error:
+        end()
+        if told and not find_ours(error):
+            raise StallError(
+                f"{stage}: {told[-1]} (all stacks: {folder / STALLS})",
+                "mend the cause, or set resources.stall_s above the time of the slowest call; then run again",
+            ) from error
+        raise
+    finally:
+        end()
+
+
+def watched(rows: Iterable[R], pace: Pace, stage: str, piece_of: Callable[[R], Piece], folder: Path) -> list[R]:
+    """Reads all rows into a list, in the order in which they arrive, and shows the progress meanwhile.
+
+    Args:
+        rows: rows of a dataset of Ray Data.
+        pace: progress of reading.
+        stage: name of the stage in messages.
+        piece_of: function that returns the counts of a row.
+        folder: folder of the stage, in which stalled tasks are recorded.
+
+    Raises:
+        StallError: the rows end with an error after tasks had stalled.
+    """
     seen = []
-    with reading(stage) as line:
+    with telling_stalls(stage, folder), reading(stage) as line:
         for row in rows:
             seen.append(row)
             pace.add(piece_of(row))

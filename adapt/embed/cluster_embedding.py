@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +29,7 @@ from ray.data import ActorPoolStrategy, TaskPoolStrategy
 from adapt.config import ResourcesConfig
 from adapt.corpus.heldout import in_share, keys_of
 from adapt.corpus.prepare_corpus import MAX_UNKNOWN_FRACTION, WAITING_BYTES
-from adapt.corpus.read_progress import Piece, text_bytes, watched
+from adapt.corpus.read_progress import Piece, telling_stalls, text_bytes, watched
 from adapt.embed.embedder import Embedder
 from adapt.embed.text_chunks import ReadChunks, TextSource, total_of
 from adapt.embed.vector_files import chunk_file, known_counts, vector_files, write_vectors
@@ -36,7 +37,9 @@ from adapt.index.exact_search import scaled
 from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
 from adapt.runner.files import remove_asides
 from adapt.support.errors import DataError
+from adapt.support.heartbeat import Steady, at_work
 from adapt.support.splitmix import mix
+from adapt.support.stall_watch import STALLS
 from adapt.train.progress_display import following
 from adapt.train.training_run import METRICS_FILE, NOTICE_FILE
 from adapt.train.worker_process import use_threads
@@ -53,20 +56,30 @@ class EmbedChunks:
         folder: folder for the vectors.
         stored: number type of the stored vectors.
         threads: number of CPU threads.
+        stall_s: time after which the actor is ended if it makes no progress [s]; see `adapt.support.heartbeat`.
     """
 
-    def __init__(self, embedder: Embedder, learnt: Path | None, folder: Path, stored: StoredType, threads: int) -> None:
+    def __init__(
+        self,
+        embedder: Embedder,
+        learnt: Path | None,
+        folder: Path,
+        stored: StoredType,
+        threads: int,
+        stall_s: float | None = None,
+    ) -> None:
         hide_unreserved_gpus()
         os.environ["OMP_NUM_THREADS"] = str(threads)  # read by the libraries that `embedder.load` imports
         self._embedder, self._learnt = embedder, learnt
         self._folder, self._stored = folder, stored
-        self._is_loaded = False
+        self._stall_s, self._is_loaded = stall_s, False
 
     def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
         """Embeds a chunk, writes its vectors to a file, and returns its numbers of texts, tokens and unknown tokens."""
         (row,) = table.to_pylist()
         file = self._folder / chunk_file(row["item"], row["chunk"])
-        counts = known_counts(file) or self._embed(row, file)
+        with at_work("embedding", self._folder / STALLS, self._stall_s):
+            counts = known_counts(file) or self._embed(row, file)
         known = {"item": row["item"], "text_bytes": text_bytes(table), "tally": row["tally"]}
         return {name: [value] for name, value in {**known, **counts}.items()}
 
@@ -133,7 +146,7 @@ def embed_texts(
         embedded = (
             ray.data.from_items(source.items())
             .map_batches(
-                source.reader(folder),
+                Steady(source.reader(folder), "reading", folder, resources.stall_s),
                 batch_size=1,
                 batch_format="numpy",
                 num_cpus=0.05,
@@ -141,7 +154,7 @@ def embed_texts(
             )
             .map_batches(
                 EmbedChunks,
-                fn_constructor_args=(embedder, learnt, folder, stored, 1),
+                fn_constructor_args=(embedder, learnt, folder, stored, 1, resources.stall_s),
                 batch_size=1,
                 batch_format="pyarrow",
                 num_cpus=0.9,
@@ -149,7 +162,7 @@ def embed_texts(
                 compute=ActorPoolStrategy(min_size=1, max_size=actors),
             )
         )
-        chunks = watched(embedded.iter_rows(), source.pace(), "embed", _piece)
+        chunks = watched(embedded.iter_rows(), source.pace(), "embed", _piece, folder)
     source.check(total_of((int(chunk["item"]), chunk["tally"]) for chunk in chunks if chunk["tally"]))
     counts = Counter[str]()
     for chunk in chunks:
@@ -265,7 +278,7 @@ class TakeSome:
         )
 
 
-def sampled_texts(source: TextSource, most: int, folder: Path) -> list[str]:
+def sampled_texts(source: TextSource, most: int, folder: Path, stall_s: float | None = None) -> list[str]:
     """Returns a sample of at most `most` texts of a source, in the order of the source.
 
     Raises:
@@ -275,11 +288,14 @@ def sampled_texts(source: TextSource, most: int, folder: Path) -> list[str]:
     share = min(1.0, most * BYTES_A_TEXT / max(sum(source.pace().sizes), 1))
     kept: list[tuple[int, int, str]] = []
     tallies: list[tuple[int, str]] = []
-    with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
+    steady = partial(Steady, folder=folder, stall_s=stall_s)
+    data = data_settings(WAITING_BYTES, target_max_block_size=1)
+    with user_errors(), data, telling_stalls("embed", folder):
         read = ray.data.from_items(source.items()).map_batches(
-            source.reader(folder), batch_size=1, batch_format="numpy", num_cpus=0.05, compute=pool
+            steady(source.reader(folder), "reading"), batch_size=1, batch_format="numpy", num_cpus=0.05, compute=pool
         )
-        some = read.map_batches(TakeSome(share), batch_size=1, batch_format="pyarrow", num_cpus=0.9, compute=pool)
+        take = steady(TakeSome(share), "sampling")
+        some = read.map_batches(take, batch_size=1, batch_format="pyarrow", num_cpus=0.9, compute=pool)
         for row in some.iter_rows():
             if row["tally"]:
                 tallies.append((int(row["item"]), row["tally"]))
@@ -302,7 +318,8 @@ def learn_embedder(
         DataError: there is no text, or too many records cannot be read.
         AdaptError: for the reasons given at `Embedder.learn`.
     """
-    texts = [text for source in sources for text in sampled_texts(source, embedder.options.sample_documents, folder)]
+    most, stall_s = embedder.options.sample_documents, resources.stall_s
+    texts = [text for source in sources for text in sampled_texts(source, most, folder, stall_s)]
     if not texts:
         raise DataError("there is no text to learn from", "check the paths of the pool, its text_field and cleaning")
     task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(learn_in_task)

@@ -150,7 +150,8 @@ def prepare_shards(
     # imported late, so that unreadable files are reported before Ray is loaded
     from adapt.corpus.prepare_corpus import prepare
 
-    return Prepared(**prepare(manifest, corpus, tokens.pretrained, folder, tokens.form, duplicates, measured))
+    left_out = duplicates, measured, config.resources.stall_s
+    return Prepared(**prepare(manifest, corpus, tokens.pretrained, folder, tokens.form, *left_out))
 
 
 def duplicates_of(dedup: Dedup | None, place: int, done: Done) -> Path | None:

@@ -249,7 +249,8 @@ class Dedup(Stage[Deduplicated]):
         before = [(files.source, files.manifest, files.corpus) for files in self.before]
         read = [(files.source, files.manifest, excluding(files.corpus, self.unseen, done)) for files in self.sources]
         entity_field, alike = self.tokens.form.entity_field, DuplicateRule.of(self.config.corpus)
-        return Outcome(Deduplicated(**deduplicate(read, alike, folder, entity_field, before)))
+        stall_s = self.config.resources.stall_s
+        return Outcome(Deduplicated(**deduplicate(read, alike, folder, entity_field, before, stall_s)))
 
 
 def check_and_connect(manifest: Manifest, corpus: CorpusConfig, tokens: Tokens, config: Config) -> None:

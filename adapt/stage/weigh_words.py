@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from adapt.config import Config
+from adapt.corpus.read_progress import telling_stalls
 from adapt.corpus.token_shards import TokenStream
 from adapt.objective.word_weights import FEWEST, Counts, WordWeights, hash_words
 from adapt.ray.runtime import connect, user_errors
@@ -24,6 +25,7 @@ from adapt.show.blocks import Block, Cell, Table, summary
 from adapt.stage.context import Tokens
 from adapt.stage.prepare_text import Prepared
 from adapt.support.errors import ConfigError
+from adapt.support.heartbeat import Steady
 from adapt.support.schema import HELDOUT_GLOB, SHARD_GLOB, STARTS, TOKENS, WORD_STARTS
 
 SHOWN = 20
@@ -87,10 +89,11 @@ class WeighWords(Stage[WordsWeighed]):
         from adapt.model.tokenizer import load_tokenizer
 
         connect(self.config.resources)
+        where = folder, self.config.resources.stall_s
         sources = [sorted(done[text].path.glob(SHARD_GLOB)) for text in self.texts.values()]
-        domain = count_marked_words([shard for source in sources for shard in source])
+        domain = count_marked_words([shard for source in sources for shard in source], None, *where)
         whole = [shard for glob in (SHARD_GLOB, HELDOUT_GLOB) for shard in sorted(done[self.general].path.glob(glob))]
-        general = count_marked_words(whole, domain.hashes[domain.counts >= FEWEST])
+        general = count_marked_words(whole, domain.hashes[domain.counts >= FEWEST], *where)
         weights = WordWeights.of(domain, general)
         weights.save(folder)
         heaviest = np.argsort(-weights.weights, kind="stable")[:SHOWN]
@@ -137,12 +140,16 @@ def weighed_words(
     return WeighWords(name, config, tokens, texts, general)
 
 
-def count_marked_words(shards: Sequence[Path], listed: np.ndarray | None = None) -> Counts:
+def count_marked_words(
+    shards: Sequence[Path], listed: np.ndarray | None, folder: Path, stall_s: float | None = None
+) -> Counts:
     """Counts the words of prepared text on the cluster, one Ray Data task per shard.
 
     Args:
         shards: token shards with the column of word starts.
         listed: hashes of the words to count; None counts all words. The number of all words is counted either way.
+        folder: folder of the stage.
+        stall_s: time after which a task without progress is ended [s]; see `adapt.support.heartbeat`.
 
     Raises:
         DataError: a shard cannot be read.
@@ -154,9 +161,9 @@ def count_marked_words(shards: Sequence[Path], listed: np.ndarray | None = None)
     reference = None if listed is None else ray.put(listed)
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     total = Counts.empty()
-    with user_errors():
+    with user_errors(), telling_stalls("weigh_words", folder):
         counted = ray.data.from_items([{"shard": str(shard)} for shard in shards]).map_batches(
-            partial(_count_batch, reference=reference),
+            Steady(partial(_count_batch, reference=reference), "counting words", folder, stall_s),
             batch_size=1,
             batch_format="numpy",
             num_cpus=0.9,

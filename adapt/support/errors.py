@@ -68,6 +68,10 @@ class TrainingError(AdaptError):
     exit_code = 7
 
 
+class StallError(TrainingError):
+    """A worker made no progress, and was ended. A restart continues from the last checkpoint."""
+
+
 class DeviceMemoryError(TrainingError):
     """A device ran out of memory while it trained.
 

@@ -21,6 +21,7 @@ from adapt.method.base import Method
 from adapt.method.collectives import among_hosts
 from adapt.objective.objective import Batch, Objective
 from adapt.support.errors import TrainingError
+from adapt.support.heartbeat import beat
 from adapt.support.splitmix import mix
 from adapt.train.elastic.requested_checkpoints import CheckpointRequests
 from adapt.train.held_time import HeldLog
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from adapt.train.engine import Engine  # needs DeepSpeed at import; any engine with the same methods works
 
 T = TypeVar("T")
+DATA_WAIT = "the data wait of step"
+"""Phase of a rank that waits for its next batch (`adapt.support.heartbeat`)."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +101,16 @@ class Loop:
         self.held.begin(progress.step)
         while progress.step < self.steps:
             meter.start()
+            beat(DATA_WAIT, progress.step + 1)
             columns = next(batches, None)
             if columns is None:
                 break
             meter.got_data()
+            beat("step", progress.step + 1)
             rate = learning_rate(self.training, progress.step - self.first_step, self.steps - self.first_step)
             loss, tokens, norm = self.step(columns, progress.step, rate, watch)
             meter.stop(loss, tokens, bool(watch and watch.has_skipped))
+            beat("what follows step", progress.step, patient=True)
             self.held.step(progress.step)
             self.reached(progress.step)
             if self._is_due(progress.step, self.training.log_interval_steps):

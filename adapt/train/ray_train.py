@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -28,7 +28,8 @@ from adapt.ray.runtime import (
     is_own_ray,
 )
 from adapt.runner.secret import secret_of
-from adapt.support.errors import CheckpointError
+from adapt.support.errors import CheckpointError, StallError
+from adapt.support.stall_watch import STALLS, blamed, read_stalls
 from adapt.terminal import library
 from adapt.terminal.console import log
 from adapt.train.capacity.out_of_memory import memory_kills
@@ -104,12 +105,12 @@ def on_all_ranks(run: RankedRun) -> None:
         ClusterError: the workers cannot be placed.
         AdaptError: the function raised one of our own errors.
         StorageError: the disk is full or not writable, or none of the checkpoints was written by this user's job.
-        TrainingError: workers crashed too often.
+        TrainingError: workers crashed or stalled too often.
     """
     RestartLog(run.folder).job_began()
     await_resources(run.resources)
     hush()
-    sealing, scaling, is_done = run.sealing(), _scaling(run), False
+    sealing, scaling, is_done, stalls = run.sealing(), _scaling(run), False, 0
     local = Path(tempfile.mkdtemp(prefix="train-", dir=os.environ[OWN_RAY])) if is_own_ray() else None
     while not is_done:
         mend_run(run.run_folder, sealing)
@@ -127,6 +128,13 @@ def on_all_ranks(run: RankedRun) -> None:
                 _fit(trainer, run.folder, local)
             is_done = True
         except CheckpointError as error:  # the damaged checkpoint was removed, so the loop ends
+            newest = newest_whole(run.run_folder)
+            log(f"{error.what}; training goes on from step {step_of(newest) if newest else 0}")
+        except StallError as error:
+            stalls += 1
+            RestartLog(run.folder).note("stalls", error.what)
+            if stalls > run.resources.max_stalls:
+                raise
             newest = newest_whole(run.run_folder)
             log(f"{error.what}; training goes on from step {step_of(newest) if newest else 0}")
     prune(run.run_folder, run.keep_checkpoints)
@@ -209,18 +217,39 @@ class EndAtOnce(UserCallback):
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._past_stalls = folder, _stalls_in(folder)
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Raises an error of a rank that a retry would repeat. Ray Train ends the run if a callback raises an error."""
         # The timeout is shortened, because Ray's default of 30 s is meant for groups without a failed rank.
         os.environ["TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S"] = _SHUTDOWN_S
+        if stalled := _stalls_in(self._folder) - self._past_stalls:
+            raise stall_error(stalled)
         for error in worker_exceptions.values():
             if ours := known(error, self._folder):
                 raise ours
         cause = shorten(first_of(worker_exceptions), _WIDTH)
         RestartLog(self._folder).note("failures", cause)
         tell(self._folder, f"{cause}; all ranks resume from the last checkpoint, if resources.max_failures allows")
+
+
+def _stalls_in(folder: Path) -> set[Path]:
+    """Returns the folders of the stalls of a stage."""
+    return {statement.parent for statement in (folder / STALLS).glob("*/*.json")}
+
+
+def stall_error(folders: Iterable[Path]) -> StallError:
+    """Returns an error that names the processes for which the others waited.
+
+    Args:
+        folders: folders of the stalls.
+    """
+    stalls = [stall for folder in folders for stall in blamed(read_stalls(folder))]
+    return StallError(
+        f"{'; '.join(stall.what() for stall in stalls)} (all stacks: {', '.join(map(str, folders))})",
+        "mend the cause, or set resources.stall_s above the time of the slowest step; then run the same command: "
+        "it resumes",
+    )
 
 
 def launch(job: TrainingRun) -> dict[str, Any]:

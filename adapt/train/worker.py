@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import ray.train
 import torch
@@ -31,6 +32,8 @@ from adapt.objective.table import OBJECTIVES, objective_options, sees_only_earli
 from adapt.ray.runtime import is_own_ray
 from adapt.runner.files import folder_aside, share_with_group, write_atomically
 from adapt.runner.record import load_record
+from adapt.support.heartbeat import FLOOR_S, beat, join_group, under_watch
+from adapt.support.stall_watch import STALLS
 from adapt.terminal.console import log_values
 from adapt.train.capacity.flops import added_work, mean_length, summed_sizes, workload
 from adapt.train.capacity.micro_batch import RankPlace, passes
@@ -42,7 +45,7 @@ from adapt.train.elastic.requested_checkpoints import CheckpointRequests
 from adapt.train.engine import Engine
 from adapt.train.failure import portable_errors
 from adapt.train.held_time import HeldLog, spent_on
-from adapt.train.loop import Loop
+from adapt.train.loop import DATA_WAIT, Loop
 from adapt.train.meter import Utilization, peak_memory
 from adapt.train.metric_trackers import Trackers
 from adapt.train.model_options import apply_options, freeze
@@ -65,13 +68,28 @@ def train_rank(job: TrainingRun, sealing: Sealing) -> None:
     die_with_parent()
     folder = Path(job.folder)
     share_with_group(folder.parent.parent)
-    with log_values(stage=f"{folder.parent.name}/{folder.name}", rank=rank), portable_errors(), only_run(folder, rank):
+    stage = f"{folder.parent.name}/{folder.name}"
+    with log_values(stage=stage, rank=rank), portable_errors(), only_run(folder, rank), _watched(job, rank):
         _train(job, rank, sealing)
+
+
+def _watched(job: TrainingRun, rank: int) -> AbstractContextManager[None]:
+    """Watches this rank, which is ended if it makes no progress. A compiled model may be compiled again at any step."""
+    return under_watch(
+        f"rank {rank}",
+        Path(job.folder) / STALLS,
+        size=dist.get_world_size(),
+        stall_s=job.config.resources.stall_s,
+        floor_s=FLOOR_S * (10 if job.config.training.compile else 1),
+        patient=frozenset({DATA_WAIT}) if job.online else frozenset(),
+    )
 
 
 def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
     parts = RankParts.of(job)
-    folder = Path(job.folder)
+    folder, group = Path(job.folder), [uuid4().hex]
+    dist.broadcast_object_list(group)
+    join_group(group[0])
     if rank == 0:
         note_pass(folder, parts.resources["micro_batch"])
     engine, method = parts.loop.engine, parts.loop.method
@@ -105,6 +123,7 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
             workers, size = job.config.resources.workers, parts.resources["micro_batch"]
             with memory_errors(job.config.training, workers, size, lambda: progress.step):
                 loop.run(batches, progress, report, save)
+        beat("export", patient=True)
         state = method.merge(parts.loop.objective.exported(engine.full_state()))
         figures = {**parts.figures(progress), "cut_short": _cut_short(method, progress.step, job.steps)}
         if rank == 0:

@@ -2,12 +2,17 @@
 
 import gzip
 import json
+import os
 import re
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import ray
 
 from adapt.config import CorpusConfig
 from adapt.corpus import read_progress
@@ -17,11 +22,15 @@ from adapt.corpus.files.manifest import Manifest, build_manifest
 from adapt.corpus.files.sources import numbered_items
 from adapt.corpus.minhash import DuplicateRule
 from adapt.corpus.prepare_corpus import prepare
-from adapt.corpus.read_progress import Line, Pace, Piece, text_bytes
+from adapt.corpus.read_progress import Line, Pace, Piece, telling_stalls, text_bytes, watched
 from adapt.corpus.streaming import Online, sample_heldout
 from adapt.corpus.token_shards import Cut
 from adapt.model.locate import Pretrained
+from adapt.ray.runtime import data_settings
 from adapt.runner.digest import Digests
+from adapt.support.errors import DataError, StallError
+from adapt.support.heartbeat import Steady
+from adapt.support.stall_watch import STALLS, Stall
 from tests.pseudo_terminal import screens, sent_to_terminal
 from tests.samples import sentences
 
@@ -157,6 +166,7 @@ def test_done_is_shown_only_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PROGRAM = """
 import time
+from pathlib import Path
 from adapt.corpus import read_progress
 from adapt.corpus.read_progress import Pace, Piece, watched
 read_progress.SETTLED_S = 0.1
@@ -164,7 +174,8 @@ def rows():
     for number in range(4):
         time.sleep(0.15)
         yield {"number": number}
-watched(rows(), Pace([100] * 4, 1.0), "prepare", lambda row: Piece(row["number"], 250, 100, True))
+piece = lambda row: Piece(row["number"], 250, 100, True)
+watched(rows(), Pace([100] * 4, 1.0), "prepare", piece, Path("none"))
 print("result")
 """
 
@@ -234,3 +245,45 @@ def test_sampling_a_streamed_corpus_shows_its_progress(
     lines = lines_of("prepare", capsys)
     assert [share for _, share in lines] == [0, 25, 50, 75, 100]
     assert lines[-1][0] == len(TEXTS)
+
+
+def stops_once(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields a batch twice. The first process that gets row 1 stops itself, as SIGSTOP from outside would."""
+    yield batch
+    if batch["number"][0] == 1 and not (seen := Path(batch["folder"][0], "seen")).exists():
+        seen.touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    yield batch
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_task_that_is_stopped_is_named_ended_and_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = [{"number": number, "folder": str(tmp_path)} for number in range(3)]
+    with data_settings():
+        steady = Steady(stops_once, "copying", tmp_path, stall_s=1.0)
+        rows = ray.data.from_items(items, override_num_blocks=3).map_batches(steady, batch_size=1, batch_format="numpy")
+        pace = Pace([1] * 3, None)
+        seen = watched(rows.iter_rows(), pace, "prepare", lambda row: Piece(row["number"], 1, 1, True), tmp_path)
+    assert [row["number"] for row in seen] == [0, 0, 1, 1, 2, 2]
+    (told,) = (line for line in capsys.readouterr().err.splitlines() if "a task on" in line)
+    assert re.search(r"prepare: a task on .* made no progress for \d s in copying: a signal has stopped it", told)
+    assert told.endswith("; Ray runs it again")
+
+
+def dies(folder: Path) -> None:
+    """Imitates a dataset that fails after a task has stalled too often."""
+    stall = Stall("a task", "node", 7, "reading", -1, 3, 60.0, True, "S", False, "", 0)
+    (folder / STALLS / "a").mkdir(parents=True)
+    (folder / STALLS / "a" / "task.json").write_text(json.dumps(asdict(stall)))
+    raise RuntimeError("the worker died")
+
+
+def test_an_error_after_a_stall_names_the_stall(tmp_path: Path) -> None:
+    """Ray repeats a task a few times, and then fails with an error that does not say why the process ended."""
+    named = pytest.raises(StallError, match=r"a task on node .* no progress for 60 s in reading")
+    with named, telling_stalls("dedup", tmp_path):
+        dies(tmp_path)
+    with pytest.raises(DataError), telling_stalls("dedup", tmp_path):
+        raise DataError("a file is broken", "mend it")

@@ -1,17 +1,21 @@
 """Tests that a run with a damaged newest checkpoint restarts from the previous checkpoint in the same job."""
 
+import json
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from adapt.config import ResourcesConfig
-from adapt.support.errors import CheckpointError, StorageError, TrainingError
+from adapt.support.errors import CheckpointError, StallError, StorageError, TrainingError
+from adapt.support.stall_watch import STALLS, Stall
 from adapt.train import ray_train
 from adapt.train.checkpoints.retain import checkpoints, folder_name
-from adapt.train.ray_train import RankedRun, on_all_ranks
+from adapt.train.ray_train import EndAtOnce, RankedRun, on_all_ranks
+from adapt.train.restarts import RestartLog
 from tests.train.checkpoints.sealed import seal
 
 
@@ -70,6 +74,44 @@ def test_other_errors_end_the_run(run: RankedRun, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(TrainingError):
         on_all_ranks(run)
     assert len(called) == 1
+
+
+def test_a_stalled_run_restarts_a_limited_number_of_times(
+    run: RankedRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = replace(run, resources=ResourcesConfig(max_stalls=2, max_failures=0))
+    called = fits(monkeypatch, *[lambda: StallError("rank 1 made no progress", "mend it")] * 3)
+    with pytest.raises(StallError):
+        on_all_ranks(run)
+    assert len(called) == 3
+    assert capsys.readouterr().err.count("rank 1 made no progress; training goes on from step 15") == 2
+    assert [line["cause"] for line in RestartLog(run.folder).lines()] == ["stalls"] * 3
+
+
+def test_a_new_stall_ends_the_group_with_the_rank_that_the_others_waited_for(run: RankedRun) -> None:
+    """Its watchers have killed the ranks. Their statements decide, and not the errors of the dead ranks."""
+    wait = (
+        'Thread 0x0000000000000007 (most recent call first):\n  File "/torch/distributed/c10d.py", line 3 in reduce\n'
+    )
+    past = Stall("rank 0", "node-1", 5, "step", 9, 28, 31.0, True, "T", False, "", 7)
+    waiting = Stall("rank 0", "node-1", 6, "step", 14, 42, 30.5, True, "S", False, wait, 7)
+    stopped = Stall("rank 1", "node-2", 7, "step", 14, 41, 31.0, False, "T", False, "", 7)
+
+    def states(group: str, *stalls: Stall) -> None:
+        (folder := run.folder / STALLS / group).mkdir(parents=True)
+        for stall in stalls:
+            (folder / f"{stall.name.replace(' ', '-')}.json").write_text(json.dumps(asdict(stall)))
+
+    states("first", past)
+    callback = EndAtOnce(run.folder)
+    callback.after_exception(None, {1: RuntimeError("the worker died")})
+    states("second", waiting, stopped)
+    with pytest.raises(
+        StallError, match=r"^rank 1 on node-2 \(process 7\) made no progress for 31 s in step 14"
+    ) as caught:
+        callback.after_exception(None, {1: RuntimeError("the worker died")})
+    assert "rank 0" not in caught.value.what
+    assert "resources.stall_s" in caught.value.fix
 
 
 def test_checkpoints_of_another_key_are_refused_before_the_start(
