@@ -44,6 +44,7 @@ from adapt.config.training import (
     ObjectiveConfig,
     PhaseConfig,
     SequenceConfig,
+    StopConfig,
     TrainingConfig,
     section_of,
 )
@@ -79,6 +80,7 @@ __all__ = [
     "SequenceConfig",
     "SimilarityConfig",
     "SourceConfig",
+    "StopConfig",
     "StorageConfig",
     "TaptConfig",
     "TaskConfig",

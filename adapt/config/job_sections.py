@@ -47,6 +47,14 @@ class EvaluationConfig:
     training."""
     micro_batch: PositiveInt = how(32)
     """Number of sequences per forward pass on a device. Lower it if memory is short."""
+    interval_steps: PositiveInt | None = how(None)
+    """Number of steps between two measurements of held-out losses while the model trains: of the domain, of general
+    text, and in a sequence of the domains before. The masks are those of the losses before and after training, and the
+    precision is that of the training. Measuring changes neither weights nor keys. It is less frequent if
+    evaluation.share would be exceeded. null measures only before and after training."""
+    share: OpenFraction = how(0.02)
+    """Largest share of the training's floating point operations that measurements while the model trains may take. It
+    determines the number of held-out documents, of which the first evaluation.sequence_length tokens are measured."""
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,23 @@ class PhaseConfig:
 
 
 @dataclass(frozen=True)
+class StopConfig:
+    """A rule that ends a training early, judged at each measurement of `evaluation.interval_steps`."""
+
+    metric: str = "domain_loss"
+    """Figure that is judged: `domain_loss`, `general_loss` (with evaluation.general_paths), or in a sequence
+    `past_loss`, the mean over the domains before [nats per predicted token]."""
+    patience: PositiveInt | None = None
+    """Number of measurements in a row without an improvement after which the training ends. The last model is
+    exported. Set either patience or rise."""
+    minimum: NonNegativeFloat = 0.0
+    """With patience: smallest improvement over the best value so far that counts."""
+    rise: PositiveFloat | None = None
+    """Forgetting budget: the training ends when the loss is higher than before the first step by more than this [nats
+    per predicted token]. The model of the last measurement within the budget is exported."""
+
+
+@dataclass(frozen=True)
 class TrainingConfig:
     """Length, optimizer and batches of the training run."""
 
@@ -214,6 +231,10 @@ class TrainingConfig:
     separate stage. It continues from the previous phase's weights, optimizer moments, step count and position in the
     corpus. Phases replace schedule, warmup_*, cooldown_fraction, decay and floor_fraction. They also replace the run's
     length, unless a phase is a share of the run."""
+    stop: StopConfig | list[StopConfig] | None = None
+    """Rule that ends the training early, such as `{metric: domain_loss, patience: 3, minimum: 0.01}` or the forgetting
+    budget `{metric: general_loss, rise: 0.1}`; or a list of rules, of which the first one that applies ends it. Needs
+    evaluation.interval_steps. null trains all steps."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = how("auto")
     """Number format of the forward and backward pass (weights stay in fp32). `auto` is bf16 if the hardware is faster
     in it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
@@ -233,6 +254,11 @@ class TrainingConfig:
     trainings."""
     log_interval_steps: PositiveInt = how(10)
     """Number of steps between two progress reports."""
+
+    @property
+    def rules(self) -> list[StopConfig]:
+        """The rules of `stop` as a list, which is empty without rules."""
+        return [] if self.stop is None else [self.stop] if isinstance(self.stop, StopConfig) else list(self.stop)
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,7 @@ def _facts(handover: Handover) -> CardFacts:
     left_out = {"phases", *(REPLACED if handover.phases else ())}
     settings = {
         **{name: value for name, value in what(config.training).items() if value is not None and name not in left_out},
+        **({"stop": [asdict(rule) for rule in config.training.rules]} if config.training.rules else {}),
         **{f"phase {number}": phase.sentence() for number, phase in enumerate(handover.phases, start=1)},
         **{f"objective.{name}": value for name, value in asdict(config.objective).items()},
         **_objective_options(config),

@@ -11,8 +11,9 @@ the predictions s < t of the document, normalized. The paper has causal models o
 predicted from left to right, and all experts see the unmasked tokens of the document.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,16 @@ from transformers import PreTrainedTokenizerBase
 from adapt.config import Config, EvaluationConfig
 from adapt.corpus.sample_order import permute
 from adapt.corpus.token_shards import TokenStream
-from adapt.model.additions.domain_modules import choose_set, domain_vectors, domains_of, nearest_domains
+from adapt.evaluate.measurements import BITS_PER_NAT
+from adapt.evaluate.while_training import BEFORE
+from adapt.model.additions.domain_modules import choose_set, domain_vectors, domains_of, nearest_domains, sets_of
 from adapt.model.additions.experts import has_experts
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch, Objective
 from adapt.objective.table import measured_objective
 from adapt.support.schema import HELDOUT_GLOB
+from adapt.train.points import Place
+from adapt.train.stopping import PAST
 
 SAMPLE_SEED = 0
 """Fixed seed of samples and masks, so that figures of different runs can be compared."""
@@ -74,6 +79,31 @@ class Heldout:
         marks = {mark: [values[index] for index in chosen] for mark, values in self.marks.items()}
         sizes = [self.sizes[index] for index in chosen] if self.sizes else None
         return Heldout([self.documents[n] for n in chosen], [self.tokens[n] for n in chosen], marks, sizes)
+
+    def beginnings(self, documents: int, length: int) -> "Heldout":
+        """Returns the first documents of the sample, cut after `length` tokens. Sizes are those of the cut texts.
+
+        The size of a cut text is estimated in proportion to its tokens.
+        """
+        some = self.only(range(min(documents, len(self.tokens))))
+        marks = {mark: [values[:length] for values in of] for mark, of in some.marks.items()}
+        tokens = [values[:length] for values in some.tokens]
+        sizes = some.sizes and [
+            round(size * len(cut) / max(len(whole), 1))
+            for size, cut, whole in zip(some.sizes, tokens, some.tokens, strict=True)
+        ]
+        return Heldout(some.documents, tokens, marks, sizes)
+
+    def share(self, rank: int, world: int) -> "tuple[Heldout, int]":
+        """Returns the documents that one of several ranks measures, and how many of them count.
+
+        Each rank has equally many documents, of similar length. If the documents do not divide equally, some ranks
+        repeat one of theirs, which does not count.
+        """
+        order = sorted(range(len(self.tokens)), key=lambda number: len(self.tokens[number]))
+        own = order[rank::world]
+        most = -(-len(order) // world)
+        return self.only([*own, *(own or order[:1])[-1:] * (most - len(own))]), len(own)
 
     def batches(self, sequence_length: int, micro_batch: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """Splits documents into pieces of at most `sequence_length` tokens, and batches pieces of similar length.
@@ -126,15 +156,22 @@ def heldout_losses(
     model: torch.nn.Module, objective: Objective, sample: Heldout, evaluation: EvaluationConfig, device: torch.device
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the summed loss [nats] and the number of predictions of each document, float64 and int64 [documents]."""
-    losses, counts = np.zeros(len(sample.tokens)), np.zeros(len(sample.tokens), np.int64)
     model.to(device).eval()
     with torch.inference_mode():
-        for index, batch in sample.batches(evaluation.sequence_length, evaluation.micro_batch):
-            corrupted = objective.corrupt(batch).bound_for(device)
-            values = objective.losses(model, corrupted).double().cpu().numpy()
-            rows = objective.measured(corrupted).nonzero()[:, 0].numpy()
-            np.add.at(losses, index[rows], values)
-            np.add.at(counts, index[rows], 1)
+        return document_losses_of(model, objective, sample, evaluation, device)
+
+
+def document_losses_of(
+    model: torch.nn.Module, objective: Objective, sample: Heldout, evaluation: EvaluationConfig, device: torch.device
+) -> tuple[np.ndarray, np.ndarray]:
+    """Computes `heldout_losses` of a model that is on the device and in evaluation mode."""
+    losses, counts = np.zeros(len(sample.tokens)), np.zeros(len(sample.tokens), np.int64)
+    for index, batch in sample.batches(evaluation.sequence_length, evaluation.micro_batch):
+        corrupted = objective.corrupt(batch).bound_for(device)
+        values = objective.losses(model, corrupted).double().cpu().numpy()
+        rows = objective.measured(corrupted).nonzero()[:, 0].numpy()
+        np.add.at(losses, index[rows], values)
+        np.add.at(counts, index[rows], 1)
     return losses, counts
 
 
@@ -246,3 +283,66 @@ def losses_on(
     objective = make(measured_objective(config), tokenizer, SAMPLE_SEED)
     sample = Heldout(list(numbers), list(tokens))
     return heldout_losses(model, objective, sample, config.evaluation, device)
+
+
+class TrainingLosses:
+    """Measures held-out losses of a model in training, on all ranks of the training.
+
+    Each rank measures a part of the documents, and the sums are added up. The losses differ from those of
+    `heldout_losses` only by the precision of the training, and by the documents: the first ones of the same sample,
+    each cut to `evaluation.sequence_length` tokens.
+
+    Args:
+        place: the rank.
+        folders: folders of the prepared texts, keyed by text as in `adapt.evaluate.while_training.Sampling`.
+        documents: number of documents that are measured of each text.
+    """
+
+    def __init__(self, place: Place, folders: Mapping[str, str], documents: Mapping[str, int]) -> None:
+        config, evaluation = place.config, place.config.evaluation
+        length = evaluation.sequence_length
+        rows = place.micro_batch * config.training.sequence_length // length  # a forward pass of so many rows fits
+        self._evaluation = replace(evaluation, micro_batch=max(1, min(evaluation.micro_batch, rows)))
+        self._objective = make(measured_objective(config), place.tokenizer, SAMPLE_SEED)
+        self._device, self._add_up = place.device, place.add_up
+        self._parts: dict[str, tuple[Heldout, int]] = {}
+        self._per_byte: dict[str, float] = {}
+        for text, folder in folders.items():
+            wanted = replace(evaluation, max_documents=documents[text], max_tokens=2**62)
+            sample = Heldout.sample(Path(folder), wanted, self._objective.columns()).beginnings(documents[text], length)
+            self._parts[text] = sample.share(place.rank, place.world)
+            if sample.sizes and self._objective.predicts_words:
+                predictable = predictable_tokens(self._objective, sample, self._evaluation).sum()
+                self._per_byte[text] = BITS_PER_NAT * float(predictable) / max(sum(sample.sizes), 1)
+
+    def __call__(self, engine: Any) -> dict[str, float]:
+        """Returns the losses [nats per predicted token] and the bits per byte. All ranks call it together."""
+        sums = torch.zeros(len(self._parts), 2, dtype=torch.float64)
+        for number, (text, (sample, own)) in enumerate(self._parts.items()):
+            with _parts_of_domain(getattr(engine, "module", engine), text.removeprefix(BEFORE)):
+                losses, counts = document_losses_of(engine, self._objective, sample, self._evaluation, self._device)
+            sums[number] = torch.tensor([losses[:own].sum(), counts[:own].sum()])
+        self._add_up(sums)
+        found = {text: total / count for text, (total, count) in zip(self._parts, sums.tolist(), strict=True) if count}
+        past = {text.removeprefix(BEFORE): found.pop(text) for text in list(found) if text.startswith(BEFORE)}
+        figures = {f"{text}_loss": loss for text, loss in found.items()}
+        if past:
+            figures |= {PAST: sum(past.values()) / len(past), **{f"{PAST}.{text}": past[text] for text in past}}
+        bits = {text: loss * self._per_byte[text] for text, loss in found.items() if text in self._per_byte}
+        return figures | {f"{text}_bits_per_byte": value for text, value in bits.items()}
+
+
+@contextmanager
+def _parts_of_domain(model: Any, domain: str) -> Iterator[None]:
+    """Switches a model to its parts for a domain, if it has any. Other texts use the parts that are being trained."""
+    known = domains_of(model)
+    if known is None or domain not in known.names:
+        yield
+        return
+    before = [(sets, sets.chosen) for sets in sets_of(model)]
+    choose_set(model, known.names.index(domain))
+    try:
+        yield
+    finally:
+        for sets, chosen in before:
+            sets.chosen = chosen

@@ -21,7 +21,9 @@ from adapt.job.sequence_steps import (
     sequence_step,
     tasks_of,
     tested,
+    watched_texts,
     with_general_share,
+    with_rules,
 )
 from adapt.merge.merger import Merging
 from adapt.merge.table import MERGERS, merging_of
@@ -32,6 +34,7 @@ from adapt.stage.domain_sequence import Sequence as SequenceStage
 from adapt.stage.finetuning import task_of
 from adapt.stage.merge_stage import Merge
 from adapt.stage.model_evaluation import Evaluate
+from adapt.stage.prepare_text import Gather
 from adapt.stage.sequence_matrices import Step
 from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
@@ -52,7 +55,11 @@ def merged_domains(setup: Setup) -> Iterator[Step]:
     for number, name in enumerate(setup.order, start=1):
         domain = on_domain(setup, setup.context, name)
         training = Train.of(
-            domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general), general=setup.general
+            domain,
+            {"domain": setup.texts[name]},
+            replayed_text(domain, setup.general),
+            general=setup.general,
+            measured=watched_texts(setup, name),
         )
         models.append(setup.context.start.after(training))
         yield _merged_step(setup, domain, number, training, models)
@@ -162,7 +169,7 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
     noted = DomainOrder.of(root_of(context.config), context.config.name, keys)
     noted.check()
     for number, name in enumerate(setup.order, start=1):
-        domain = with_general_share(on_domain(setup, context, name), number)
+        domain = with_rules(setup, with_general_share(on_domain(setup, context, name), number), number)
         training = Train.of(
             domain,
             {"domain": setup.texts[name]},
@@ -172,6 +179,7 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
             noted=noted.first(number),
             recalled=recalled_texts(setup, number),
             domain=name,
+            measured=watched_texts(setup, name, setup.order[: number - 1]),
         )
         step = sequence_step(setup, domain, number, name, training, past)
         yield step
@@ -183,7 +191,14 @@ def _each_alone(setup: Setup) -> Iterator[Step]:
     for number, name in enumerate(setup.order, start=1):
         domain = on_domain(setup, setup.context, name)
         replay = replayed_text(domain, setup.general)
-        training = Train.of(domain, {"domain": setup.texts[name]}, replay, domain=name, general=setup.general)
+        training = Train.of(
+            domain,
+            {"domain": setup.texts[name]},
+            replay,
+            domain=name,
+            general=setup.general,
+            measured=watched_texts(setup, name),
+        )
         yield sequence_step(setup, domain, number, name, training, {})
 
 
@@ -196,7 +211,9 @@ def _all_at_once(setup: Setup) -> Iterator[Step]:
     corpus = replace(config.corpus, sources=sources)
     joint = setup.context.configured(replace(config, corpus=corpus, training=replace(training, **limits)))
     texts = as_listed(config, setup.texts)
-    stage = Train.of(joint, texts, replayed_text(joint, setup.general), general=setup.general)
+    watched = {"domain": Gather(config.name, texts), **setup.beside}
+    replay = replayed_text(joint, setup.general)
+    stage = Train.of(joint, texts, replay, general=setup.general, measured=watched)
     yield sequence_step(setup, joint, len(setup.order), "", stage, {})
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from adapt.config import Config, TaskConfig
 from adapt.corpus.files.sources import sources_of
+from adapt.evaluate.while_training import BEFORE
 from adapt.job.job_text import after_training, deduplicated, measured_general_files, on_one_source, prepared_files
 from adapt.method.replay import check_share_left
 from adapt.method.table import method_of, past_fraction
@@ -15,8 +16,9 @@ from adapt.runner import Stage
 from adapt.stage.context import Context
 from adapt.stage.export_model import Export, between_phases
 from adapt.stage.finetuning import Finetune
+from adapt.stage.measured_training import rules_so_far
 from adapt.stage.model_evaluation import Evaluate
-from adapt.stage.prepare_text import Gather, Prepare
+from adapt.stage.prepare_text import Gather, Prepare, Prepared
 from adapt.stage.sequence_matrices import Runs, Step
 from adapt.stage.text_sources import listed_files
 from adapt.stage.train import Train
@@ -237,6 +239,17 @@ def recalled_texts(setup: Setup, number: int) -> Mapping[str, Prepare]:
     """Returns the texts of earlier domains that are replayed during the training on domain `number`."""
     past = setup.order[: number - 1] if past_fraction(setup.context.config) else ()
     return {name: setup.texts[name] for name in past}
+
+
+def watched_texts(setup: Setup, name: str, before: Sequence[str] = ()) -> Mapping[str, Stage[Prepared]]:
+    """Returns the texts that are measured while the model learns a domain: its own, general text, and those before."""
+    past = {f"{BEFORE}{other}": setup.texts[other] for other in before}
+    return {"domain": setup.texts[name], **setup.beside, **past}
+
+
+def with_rules(setup: Setup, context: Context, number: int) -> Context:
+    """Returns the context with only those rules of `training.stop` that can be judged on domain `number`."""
+    return context.configured(rules_so_far(context.config, setup.order[: number - 1], setup.order))
 
 
 def measurements_after(setup: Setup, step: Step) -> Mapping[str, Stage[Any]]:

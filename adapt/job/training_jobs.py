@@ -46,7 +46,7 @@ def dapt_stages(context: Context) -> Export:
     context = context.redrawn()
     before = Evaluate.of(context, "before", measured)
     past = before_training(context, list(text.sources.values()), replay)
-    training = Train.of(context, text.sources, replay, past, streamed=text.streamed, general=general)
+    training = Train.of(context, text.sources, replay, past, streamed=text.streamed, general=general, measured=measured)
     after = Evaluate.of(context.starting_from(training), "after", measured)
     return Export(
         name=context.config.name,
@@ -104,7 +104,16 @@ def tapt_stages(context: Context) -> Export:
     before = Evaluate.of(context, "before", measured)
     replay = replayed_text(context, general, unseen, apart)
     past = before_training(context, list(sources.values()), replay)
-    training = Train.of(context, sources, replay, past, config.tapt.batch_examples, transductive, general=general)
+    training = Train.of(
+        context,
+        sources,
+        replay,
+        past,
+        config.tapt.batch_examples,
+        transductive,
+        general=general,
+        measured=measured,
+    )
     after = Evaluate.of(context.starting_from(training), "after", measured)
     return Export(
         name=config.name,

@@ -39,6 +39,7 @@ class WindowAverage(Method):
 
     Options = AverageOptions
     kind: ClassVar[str] = "average"
+    exports_trained = False
     depends_on_length = True
 
     def __init__(self, options: AverageOptions) -> None:

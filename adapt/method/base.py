@@ -104,6 +104,9 @@ class Method:
     scores_in_blocks: str = ""
     """What a user can do if the model's head changes its scores after its last linear layer. Empty unless the method
     computes scores in blocks, which needs a head that ends in a linear layer."""
+    exports_trained: bool = True
+    """Whether the exported model computes like the model in training. If not, as with means over steps, measurements
+    during training cannot choose the model to export (`training.stop`)."""
     past_fraction: float = 0.0
     """In `dontstop sequence`, the share of the training rows that come from the text of earlier domains."""
     general_growth: float = 0.0

@@ -40,6 +40,7 @@ class Interpolated(Method):
         super().__init__(options)
         self.options: InterpolateOptions = options
         self._setting = Setting()
+        self.exports_trained = options.share == 1
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Stores the training's setting, and checks before the training that the base model has the same shapes.

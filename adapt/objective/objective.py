@@ -5,7 +5,8 @@ from the earlier tokens of the same document. `CausalDetour` is the same objecti
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
-from adapt.model.packing.isolation import see_only_earlier
+from adapt.model.packing.isolation import see_only_earlier, set_causal
 from adapt.model.packing.packed import CPU, Packed, sent
 from adapt.model.save_model import save_model
 from adapt.model.sparse_prediction import loss_at, losses_at
@@ -148,6 +149,11 @@ class Objective(ABC):
         """Returns the weights of the model without the modules that `prepare` attached."""
         return state
 
+    @contextmanager
+    def measurable(self, model: torch.nn.Module) -> Iterator[None]:
+        """Returns a context in which a model in training computes like the exported model, for held-out losses."""
+        yield
+
     def columns(self) -> tuple[str, ...]:
         """Returns the names of further columns that tokenization must write, such as word starts or entities."""
         return ()
@@ -252,3 +258,12 @@ class CausalDetour(CausalLanguageModelling):
     def prepare(self, model: Any) -> None:
         """Makes the attention causal. The saved model has the encoder's own attention again."""
         see_only_earlier(model)
+
+    @contextmanager
+    def measurable(self, model: Any) -> Iterator[None]:
+        """Returns a context with the encoder's own attention."""
+        set_causal(model, False)
+        try:
+            yield
+        finally:
+            set_causal(model, True)

@@ -248,6 +248,21 @@ def measured_objective(config: Config) -> ObjectiveConfig:
     return ObjectiveConfig(kind, mask_fraction=fraction)
 
 
+def check_measured_in_training(config: Config) -> None:
+    """Refuses an objective whose held-out loss cannot be measured while the model trains.
+
+    Raises:
+        ConfigError: the loss is that of replaced-token detection, which is measured with the first generator and not
+            with the one in training.
+    """
+    if config.objective.kind == RTD:
+        raise ConfigError(
+            "evaluation.interval_steps is set, but the loss of objective.kind rtd is measured with the generator before"
+            " training, which the training does not keep",
+            "leave evaluation.interval_steps out; the loss is measured before and after training",
+        )
+
+
 def measured_name(config: Config) -> str:
     """Returns the name of what the held-out loss measures; empty for the usual loss of predicted tokens."""
     return "replaced-token detection" if config.objective.kind == RTD else ""

@@ -17,7 +17,7 @@
 from adapt.runner.ensure import ensure, plan_stages
 from adapt.runner.parallel import ensure_all
 from adapt.runner.record import Record
-from adapt.runner.stage import NOTHING, ONE_CPU, Done, Finished, Outcome, Stage
+from adapt.runner.stage import NOTHING, ONE_CPU, Done, Finished, Outcome, Shown, Stage
 from adapt.runner.store import Store
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Finished",
     "Outcome",
     "Record",
+    "Shown",
     "Stage",
     "Store",
     "ensure",

@@ -41,7 +41,7 @@ def unfinished(stages: Sequence[Stage[Any]], store: Store) -> tuple[list[Stage[A
         if record := store.find(stage.kind, stage.name, stage.key):
             done[stage.key] = record
             return
-        for needed in stage.inputs.values():
+        for needed in stage.needed:
             visit(needed)
         waiting[stage.key] = stage
 
@@ -89,7 +89,7 @@ def ensure(stage: Stage[R], store: Store) -> Finished[R]:
 
 def inputs_done(stage: Stage[Any], records: Mapping[str, Record]) -> Done:
     """Selects the records of a stage's inputs from the records of finished stages, which are keyed by stage key."""
-    return Done({needed.key: records[needed.key] for needed in stage.inputs.values()})
+    return Done({needed.key: records[needed.key] for needed in stage.needed})
 
 
 def run(stage: Stage[Any], done: Done, store: Store) -> Record:
@@ -183,7 +183,7 @@ def _inputs_first(stage: Stage[Any], seen: set[str]) -> Iterator[Stage[Any]]:
     if stage.key in seen:
         return
     seen.add(stage.key)
-    for needed in stage.inputs.values():
+    for needed in stage.needed:
         yield from _inputs_first(needed, seen)
     yield stage
 

@@ -99,7 +99,7 @@ def _startable(work: Work, capacity: Capacity | None, most: int) -> Iterator[Sta
     """
     running = list(work.running.values())
     for stage in list(work.waiting):
-        if any(needed.key not in work.done for needed in stage.inputs.values()):
+        if any(needed.key not in work.done for needed in stage.needed):
             continue
         if running and (len(running) >= most or not _fits([*running, stage], capacity)):
             return

@@ -23,6 +23,14 @@ Their values are not searched for inputs, because large chains have many configu
 
 
 @dataclass(frozen=True)
+class Shown:
+    """Stages whose files another stage reads to show figures, without effect on its result. They enter no key."""
+
+    stages: "Mapping[str, Stage[Any]]" = field(default_factory=dict)
+    """The stages, keyed by name. They are finished before the stage that reads them runs."""
+
+
+@dataclass(frozen=True)
 class Outcome(Generic[R]):
     """Return value of a stage's run, from which the runner writes the record."""
 
@@ -39,7 +47,7 @@ class Stage(ABC, Generic[R]):
 
     A kind of stage is a dataclass (`frozen=True, eq=False`) such as `class Train(Stage[Trained])`. Its fields are
     settings and input stages. An input stage may be a field, or be inside of a mapping, a tuple or another dataclass
-    in a field.
+    in a field. Stages inside `Shown` are no inputs, but are finished before the stage runs.
     """
 
     kind: ClassVar[str]
@@ -112,6 +120,12 @@ class Stage(ABC, Generic[R]):
         return stages
 
     @cached_property
+    def needed(self) -> "list[Stage[Any]]":
+        """Stages that must be finished before this stage runs: its inputs, and stages that it only shows."""
+        shown = [getattr(self, declared.name) for declared in fields(self)]  # type: ignore[arg-type]
+        return [*self.inputs.values(), *(each for of in shown if isinstance(of, Shown) for each in of.stages.values())]
+
+    @cached_property
     def key(self) -> str:
         """Key of the stage (SHA-256); see `adapt.runner.key`."""
         inputs = {name: stage.key for name, stage in self.inputs.items()}
@@ -132,7 +146,7 @@ class Stage(ABC, Generic[R]):
 
 
 def _stages_in(value: Any, name: str) -> Iterator[tuple[str, Stage[Any]]]:
-    if value is None or isinstance(value, _WITHOUT):
+    if value is None or isinstance(value, (*_WITHOUT, Shown)):
         return
     if isinstance(value, Stage):
         yield name, value
@@ -202,5 +216,5 @@ def everything(stages: Iterable[Stage[Any]]) -> list[Stage[Any]]:
     for stage in waiting:
         if stage.key not in reached:
             reached[stage.key] = stage
-            waiting += stage.inputs.values()  # the loop also visits these added stages
+            waiting += stage.needed  # the loop also visits these added stages
     return list(reached.values())

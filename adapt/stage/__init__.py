@@ -9,6 +9,8 @@
 - `judge_selection`: compares selected documents with random ones.
 - `training_plan`: length, mixture and dimensions of a training.
 - `weigh_words`: weights of words for difference masking.
+- `measured_training`: what a training measures while it runs.
+- `training_result`: the figures of a training.
 - `train`: a training run.
 - `export_model`: the trained model, with its losses before and after training.
 - `merge_stage`: models merged from others.

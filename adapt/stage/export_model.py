@@ -41,8 +41,9 @@ from adapt.show.drawing import METRICS_LINES, json_lines, loss_curve
 from adapt.stage.context import Context
 from adapt.stage.model_evaluation import Evaluate, MeasureRetrieval
 from adapt.stage.prepare_text import Prepare, Prepared
-from adapt.stage.train import Train, Trained, held_figures, held_time_of
+from adapt.stage.train import Train
 from adapt.stage.training_plan import SourceShare
+from adapt.stage.training_result import Trained, held_figures, held_time_of
 from adapt.terminal.console import duration, log
 from adapt.train.capacity.forecast import in_bytes
 from adapt.train.held_time import HeldTime

@@ -15,15 +15,14 @@ from adapt.model.start import MODEL_FOLDER, Start
 from adapt.model.trainable import check_trained, frozen_summary
 from adapt.objective.table import objective_what, predicted_fraction, weighs_words
 from adapt.ray.runtime import connect
-from adapt.runner import Done, Outcome, Record, Stage, Store
-from adapt.runner.record import cost_of
+from adapt.runner import Done, Outcome, Record, Shown, Stage, Store
 from adapt.stage.add_head import RedrawTop
 from adapt.stage.context import Context, DomainOrder, root_of
+from adapt.stage.measured_training import check_measures, judged_what, measures_of
 from adapt.stage.preflight import check_memory, check_precision, check_space, check_start, space_needed
 from adapt.stage.prepare_text import Prepared, Streamed
 from adapt.stage.training_plan import (
     RunPart,
-    SourceShare,
     first_size,
     length_matters,
     mixed,
@@ -34,71 +33,23 @@ from adapt.stage.training_plan import (
     warn_of_unmeasured,
     weights_of,
 )
+from adapt.stage.training_result import Trained, outcome_of
 from adapt.stage.weigh_words import WeighWords, weighed_words
-from adapt.support.better import Less, More
 from adapt.terminal.console import log
 from adapt.train.capacity.device import training_needs
 from adapt.train.capacity.flops import mean_length, summed_sizes, with_flops_as_steps
 from adapt.train.capacity.forecast import forecast
 from adapt.train.capacity.memory import size_of_training
 from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch, start_from_phase
-from adapt.train.held_time import LOSSES, HeldTime
 from adapt.train.metric_trackers import anchored
 from adapt.train.phases import Phase, PhaseFigures, check_batches, phases_of
-from adapt.train.restarts import Restarts
 from adapt.train.schedule import branch_step, check_warmup, length_of, shapes_of
+from adapt.train.stopping import described
 from adapt.train.training_run import CHECKPOINTS, TrainingRun
 
 if TYPE_CHECKING:
     from adapt.corpus.sample_order import Mixture
     from adapt.train.capacity.forecast import Forecast
-
-
-RAN_ON = (
-    *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation", "micro_batch_asked"),
-    *("gradient_checkpointing", "compile", "device", "documents", "padding"),
-)
-"""Entries of a training's record that describe how the training ran."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """Result of a training: its metrics. The model is in the folder `model`."""
-
-    steps: int
-    """Number of optimizer steps, including steps of earlier phases."""
-    tokens: int
-    """Number of tokens that the model was trained on, including those of earlier phases."""
-    tokens_per_s: More[float]
-    """Tokens per second, over all devices."""
-    data_wait_share: Less[float]
-    """Share of the time that the devices waited for text."""
-    device_seconds: Less[float]
-    """Time of the training's steps, summed over its devices [s]."""
-    flops: Less[float | None]
-    """Floating point operations of the forward and backward passes."""
-    mfu: More[float | None]
-    """Model FLOPs utilization."""
-    peak_memory_bytes: Less[int | None]
-    """Largest memory of one device, if it was measured."""
-    transductive: bool
-    """Whether this model or its initial model was trained on the text of dev or test examples."""
-    parameters: Less[int | None] = None
-    """Number of parameters of the trained model. Tied parameters count once."""
-    sources: dict[str, SourceShare] | None = None
-    """Contribution of each source to the run, keyed by the source's name. None if the corpus is streamed."""
-    cut_short: str = ""
-    """Consequence of the early end of a streamed corpus. Empty if the corpus lasted for the planned length."""
-    spikes: list[int] = field(default_factory=list)
-    """Numbers of the steps that were skipped as spikes, counted from 1, including those of earlier phases."""
-    restarts: Restarts | None = None
-    """How often the training started again, and what this cost. None in records of earlier versions."""
-    goodput: More[float | None] = None
-    """Time of the steps that the model contains, divided by the time for which the training held its devices."""
-    held_device_seconds: Less[float | None] = None
-    """Time for which the training held its devices, in all attempts, summed over the devices [s]."""
-    lost_device_seconds: dict[str, float] | None = None
-    """The part of it that was lost [s], by cause (`adapt.train.held_time.Loss`). None in earlier versions' records."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +88,10 @@ class Train(Stage[Trained]):
     """The phase of the run that this stage trains (`training.phases`). None for a run without phases."""
     previous: "Train | None" = None
     """Training of the previous phase. This phase begins with its weights and optimizer state. None in the first one."""
+    judged: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
+    """Texts whose held-out losses may end the training (`training.stop`), keyed by text. Empty without rules."""
+    shown: Shown = field(default_factory=Shown)
+    """Texts whose held-out losses are only shown while the model trains."""
 
     @classmethod
     def of(
@@ -152,17 +107,20 @@ class Train(Stage[Trained]):
         recalled: Mapping[str, Stage[Prepared]] | None = None,
         domain: str = "",
         general: Stage[Prepared] | None = None,
+        measured: Mapping[str, Stage[Prepared]] | None = None,
     ) -> "Train":
         """Creates the training of a context's configuration. The arguments are the fields with the same names.
 
-        `general` is the measured general text, with which objectives may compare the domain's words.
+        `general` is the measured general text, with which objectives may compare the domain's words. `measured` are
+        texts to measure while the model trains: `domain`, `general`, and the domains before by name.
 
         Returns:
             The training. If `training.phases` is set, the training of the last phase; `previous` leads to the others.
 
         Raises:
             ConfigError: a phase does not suit the job. Or the objective needs general text, but there is none. Or the
-                objective needs prepared text, but the corpus is streamed.
+                objective needs prepared text, but the corpus is streamed. Or a rule of training.stop cannot be
+                judged.
         """
 
         def words(config: Config) -> WeighWords | None:
@@ -176,6 +134,9 @@ class Train(Stage[Trained]):
         phases = phases_of(config)
         if batch_examples:
             check_batches(config, phases)
+        watched = (measured or {}) if config.evaluation.interval_steps else {}
+        stops = config.training.rules
+        check_measures(config, measured or {})
         whole = cls(
             name=config.name,
             config=config,
@@ -191,6 +152,8 @@ class Train(Stage[Trained]):
             recalled=recalled or {},
             weighed_words=None if phases else words(config),
             domain=domain,
+            judged=watched if stops else {},
+            shown=Shown({} if stops else watched),
         )
         training = None
         for phase in phases:
@@ -270,6 +233,7 @@ class Train(Stage[Trained]):
             **({"head_warmup_steps": self.head_warmup} if self.head_warmup else {}),
             **phase,
             **({"generator": self.start.generator} if self.start.generator else {}),
+            **({"judged": judged_what(config)} if self.judged else {}),
         }
 
     def figures(self, steps: int, tokens: int, losses: dict[str, float | None] | None = None) -> PhaseFigures:
@@ -333,6 +297,7 @@ class Train(Stage[Trained]):
         sizes = summed_sizes(done[text].record.metrics for text in sources)
         first = self.start.with_tokenizer(done)
         check_memory(config, first.model, sizes, self.number, first.generator)
+        watched = measures_of(self.name, part, {**self.judged, **self.shown.stages}, done, self._size(done))
         job = TrainingRun(
             config=replace(config, tracking=anchored(config.tracking)),
             key=self.key,
@@ -351,6 +316,8 @@ class Train(Stage[Trained]):
             head_warmup=self.head_warmup,
             weighed_words=str(done[self.weighed_words].path) if self.weighed_words else "",
             texts=() if self.streamed else tuple(str(done[text].path) for text in self.corpora.values()),
+            measures=watched.measures,
+            measure_interval=watched.interval,
         )
         run_folder = folder / CHECKPOINTS / job.run_name
         store = Store(root_of(config))
@@ -358,12 +325,16 @@ class Train(Stage[Trained]):
         if self.previous:
             start_from_phase(done[self.previous].record, part.first, run_folder, store.root)
         reported = launch(job)
-        if not part.stretches and reported["step"] < part.last:
+        if not part.stretches and reported["step"] < part.last and not reported.get("early_end"):
             log(f"the corpus was passed through after {reported['step']} of {part.last} steps")
             if reported["cut_short"]:
                 log(f"warning: {reported['cut_short']}; set training.max_steps to {reported['step']}")
         knows = self.is_transductive or self.start.knows(done)
-        return outcome_of(reported, config.resources.price_per_device_hour, knows, shares_of(self._named(done), part))
+        shares = shares_of(self._named(done), part.up_to(reported["step"]))
+        outcome = outcome_of(reported, config.resources.price_per_device_hour, knows, shares, watched.sampling)
+        for line in described(outcome.result.early_end, outcome.result.points):
+            log(line)
+        return outcome
 
     def tidy(self, folder: Path) -> None:
         """Deletes the checkpoints if none are to be kept."""
@@ -433,54 +404,3 @@ class Train(Stage[Trained]):
 def _source_weights(config: Config) -> tuple[float, ...] | None:
     weights = weights_of(config.corpus)
     return tuple(weights) if weights else None
-
-
-def held_figures(held: HeldTime | None) -> dict[str, Any]:
-    """Returns the fields of `Trained` that describe the time for which the devices were held. None is not known."""
-    return {
-        "goodput": held and held.goodput,
-        "held_device_seconds": held and held.held,
-        "lost_device_seconds": held and {cause: round(seconds, 3) for cause, seconds in held.lost.items()},
-    }
-
-
-def held_time_of(trained: Trained) -> HeldTime | None:
-    """Returns the time for which the devices of a training were held, or None if its record does not have it."""
-    held, lost = trained.held_device_seconds, trained.lost_device_seconds
-    if held is None or lost is None or trained.goodput is None:
-        return None
-    return HeldTime(held, trained.goodput * held, {cause: lost.get(cause, 0.0) for cause in LOSSES})
-
-
-def outcome_of(
-    reported: Mapping[str, Any], price_per_hour: float | None, knows: bool, sources: dict[str, SourceShare] | None
-) -> Outcome[Trained]:
-    """Builds the result of a training from the figures of its workers.
-
-    Args:
-        reported: the figures that `adapt.train.ray_train.launch` returns.
-        price_per_hour: price of one device per hour.
-        knows: whether the model was trained on the text of dev and test.
-        sources: share of each source.
-    """
-    seconds, held = max(reported["seconds"], 1e-9), reported.get("held")
-    trained = Trained(
-        steps=reported["step"],
-        tokens=reported["tokens"],
-        tokens_per_s=reported["own_tokens"] / seconds,
-        data_wait_share=reported["data_wait_seconds"] / seconds,
-        device_seconds=reported["device_seconds"],
-        flops=reported.get("flops"),
-        mfu=reported.get("mfu"),
-        peak_memory_bytes=reported["peak_memory_bytes"],
-        transductive=knows,
-        parameters=reported.get("parameters"),
-        sources=sources,
-        cut_short=reported.get("cut_short", ""),
-        spikes=reported.get("skipped", []),
-        restarts=reported.get("restarts"),
-        **held_figures(held),
-    )
-    spent = reported["device_seconds"] if held is None else held.held
-    cost = {**cost_of(spent, price_per_hour), "tokens": reported["own_tokens"]}
-    return Outcome(trained, cost, {name: reported.get(name) for name in RAN_ON})

@@ -5,7 +5,7 @@ It also warns if too little text is held out to measure the training.
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import repeat
 from math import ceil
@@ -43,7 +43,10 @@ class SourceShare:
 
 _LATER = {
     name: getattr(TrainingConfig(), name)
-    for name in ("max_flops", "decay", "embedding_rate", "layer_decay", "freeze", "phases", "batch_ramp", "length_ramp")
+    for name in (
+        *("max_flops", "decay", "embedding_rate", "layer_decay", "freeze", "phases", "batch_ramp", "length_ramp"),
+        "stop",
+    )
 }
 """Fields that keys of older results do not contain, with their defaults."""
 _ON_SPIKE = "on_spike", "spike_window_steps", "spike_deviations"
@@ -57,6 +60,8 @@ def training_what(training: TrainingConfig) -> dict[str, Any]:
     key at `stop` and `skip`, so a run that stopped at a spike can go on by skipping it.
     """
     entering = {name: value for name, value in what(training).items() if name not in _LATER or value != _LATER[name]}
+    if training.rules:
+        entering["stop"] = [asdict(rule) for rule in training.rules]
     if training.on_spike:
         return {**entering, "on_spike": "skip"}
     return {name: value for name, value in entering.items() if name not in _ON_SPIKE}
@@ -125,6 +130,11 @@ class RunPart:
     drawn: tuple[int, ...]
     """Number of tokens of each source that were drawn up to the end, if all rows are full. Empty if streamed."""
 
+    def up_to(self, step: int) -> "RunPart":
+        """Returns the part with only the stretches before a step, at which the training ended."""
+        stretches = [replace(each, last=min(each.last, step)) for each in self.stretches if each.first < step]
+        return replace(self, stretches=tuple(stretches))
+
 
 def part_of(
     config: Config,
@@ -191,6 +201,8 @@ def length_matters(config: Config, has_general: bool) -> str:
     """
     if method_of(config).depends_on_length:
         return f"method.kind {config.method.kind}"
+    if config.training.stop:
+        return "training.stop"
     if has_general and share_changes(config.mixture):
         return f"mixture.replay_last {config.mixture.replay_last:g}"
     return ""

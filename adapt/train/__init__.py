@@ -5,6 +5,8 @@
 - `local_group`: the process group of ranks that all run on one machine.
 - `worker`: one rank, from its start to the exported model.
 - `loop`: the training loop of a rank.
+- `points`: measures the model between steps, and keeps the weights of an earlier point.
+- `stopping`: decides from these measurements when a training ends, and which model it exports.
 - `engine`: one optimizer step at any ZeRO stage.
 - `deepspeed_parts`: checked access to the undocumented parts of DeepSpeed.
 - `optimizer`: AdamW, and which parameters get weight decay.

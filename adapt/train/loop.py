@@ -26,6 +26,7 @@ from adapt.support.splitmix import mix
 from adapt.train.elastic.requested_checkpoints import CheckpointRequests
 from adapt.train.held_time import HeldLog
 from adapt.train.meter import Meter
+from adapt.train.points import Points
 from adapt.train.schedule import learning_rate
 from adapt.train.spikes import Spike, SpikeText, SpikeWatch
 from adapt.train.training_run import Progress
@@ -60,6 +61,7 @@ class Loop:
         spike_text: describes and stores the text of steps that are spikes (`training.on_spike`), if it is known.
         reached: function that is called with the number of finished steps after each step, before a checkpoint.
         held: writes the time of the steps to the stage's folder.
+        points: measurements of the model between steps, which may end the training early. None for none.
     """
 
     engine: Engine
@@ -76,6 +78,7 @@ class Loop:
     spike_text: SpikeText | None = None
     reached: Callable[[int], None] = lambda step: None
     held: HeldLog = field(default_factory=HeldLog)
+    points: Points | None = None
 
     def run(
         self,
@@ -99,7 +102,9 @@ class Loop:
         meter, watch = Meter(progress, self.steps), self.spike_watch(progress)
         saved = progress.step
         self.held.begin(progress.step)
-        while progress.step < self.steps:
+        if figures := self._measured(progress, is_last=False):
+            report({"step": progress.step, "steps": self.steps, **figures})
+        while progress.step < self.steps and not self.has_ended:
             meter.start()
             beat(DATA_WAIT, progress.step + 1)
             columns = next(batches, None)
@@ -113,6 +118,7 @@ class Loop:
             beat("what follows step", progress.step, patient=True)
             self.held.step(progress.step)
             self.reached(progress.step)
+            figures = self._measured(progress, is_last=progress.step == self.steps)
             if self._is_due(progress.step, self.training.log_interval_steps):
                 rates = {"learning_rate": rate, "gradient_norm": norm}
                 report(
@@ -123,14 +129,28 @@ class Loop:
                         **self.method.report(),
                         **self.objective.report(),
                         **({"spikes": len(progress.skipped)} if watch else {}),
+                        **figures,
                     }
                 )
+            elif figures:
+                report({"step": progress.step, "steps": self.steps, **figures})
             is_due = self._is_due(progress.step, self.training.checkpoint_interval_steps)
             if is_due or progress.step == self.branch_step or self.wishes.heard:
                 save(progress)
                 saved = progress.step
+        if progress.step < self.steps and (figures := self._measured(progress, is_last=True)):  # the text ended early
+            report({"step": progress.step, "steps": self.steps, **figures})
         if saved != progress.step:
             save(progress)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a rule ended the training before its last step."""
+        return self.points is not None and self.points.end is not None
+
+    def _measured(self, progress: Progress, is_last: bool) -> dict[str, float]:
+        """Returns the figures of the model if it is measured at this step."""
+        return self.points.measure(progress, is_last) if self.points else {}
 
     def spike_watch(self, progress: Progress) -> SpikeWatch | None:
         """Returns the watch that looks for spikes, or None if `training.on_spike` is not set."""

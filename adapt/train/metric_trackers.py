@@ -19,7 +19,7 @@ from adapt.config import TrackingConfig, flat
 from adapt.runner.files import write_atomically
 from adapt.support.errors import ConfigError
 from adapt.support.redact import has_password, redacted
-from adapt.train.training_run import METRICS_FILE, TrainingRun
+from adapt.train.training_run import MEASURED, METRICS_FILE, TrainingRun
 
 ENVIRONMENT = {
     "MLFLOW_ALLOW_FILE_STORE": "true",  # otherwise MLflow refuses a folder, the only local store of mlflow-skinny
@@ -183,9 +183,10 @@ class TensorBoard:
         self._writer = SummaryWriter(str(Path(job.folder) / "tensorboard"), purge_step=step + 1)
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        """Writes each metric as a scalar under `train/`."""
+        """Writes each metric as a scalar under `train/`, and figures of the model under `eval/`."""
         for name, value in metrics.items():
-            self._writer.add_scalar(f"train/{name}", value, step)
+            measured = name.startswith(MEASURED)
+            self._writer.add_scalar(f"eval/{name.removeprefix(MEASURED)}" if measured else f"train/{name}", value, step)
 
     def close(self, failed: bool) -> None:
         """Writes buffered events and closes the file."""

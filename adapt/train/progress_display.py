@@ -16,6 +16,9 @@ from adapt.train.worker_process import CORE_WAIT, STARVED
 _PERIOD_S = 0.3
 PARTS = {
     "loss": ("loss", "loss {:.3f}"),
+    "domain": ("eval_domain_loss", "held-out {:.3f}"),
+    "general": ("eval_general_loss", "general {:.3f}"),
+    "earlier": ("eval_past_loss", "earlier {:.3f}"),
     "NPMI": ("npmi", "NPMI {:.3f}"),
     "best": ("best_npmi", "best {:.3f}"),
     "learning rate": ("learning_rate", "lr {:.2e}"),
@@ -25,7 +28,10 @@ PARTS = {
     "data wait": ("data_wait_share", "data wait {:.1%}"),
 }
 """Parts of the progress line: name of the metric, and format of the part. A report contains some of the metrics."""
-LEAST = ("learning rate", "MFU", "speed", "texts", "data wait", "core wait", "spikes", "loss", "best", "NPMI", "ETA")
+LEAST = (
+    *("learning rate", "MFU", "speed", "texts", "data wait", "core wait", "spikes", "earlier", "general", "domain"),
+    *("loss", "best", "NPMI", "ETA"),
+)
 """Parts of the progress line, least important first. Narrow terminals leave out the least important parts."""
 
 
@@ -52,11 +58,15 @@ def following(metrics: Path, notices: Path, waiting: str = "starting the workers
 
 def _follow(metrics: "_Lines", notices: "_Lines", shown: Display, done: threading.Event) -> None:
     last = False
+    known: dict[str, Any] = {}
     while not last:
         last = done.wait(_PERIOD_S)
         for notice in notices.new():
             log(f"train: {notice['said']}")
         for report in metrics.new():
+            # measurements are rarer than reports, and some come without the figures of steps
+            known |= report
+            report = known
             shown.update(describe(report), report["step"], report["steps"])
 
 
@@ -85,10 +95,12 @@ class _Lines:
 
 def describe(metrics: dict[str, Any]) -> dict[str, str]:
     """Formats the parts of a report for people. The wait for CPU cores is shown only if it is long."""
+    eta = metrics.get("eta_s")
     return {
         "step": f"step {metrics['step']}/{metrics['steps']}",
         **{name: shown.format(metrics[key]) for name, (key, shown) in PARTS.items() if key in metrics},
         **({"core wait": f"core wait {share:.0%}"} if (share := metrics.get(CORE_WAIT, 0)) >= STARVED else {}),
         **({"spikes": f"{count} skipped"} if (count := metrics.get("spikes", 0)) else {}),
-        "ETA": f"ETA {duration(metrics['eta_s'])}" if metrics["step"] < metrics["steps"] else "done",
+        **({"ETA": f"ETA {duration(eta)}"} if eta is not None and metrics["step"] < metrics["steps"] else {}),
+        **({"ETA": "done"} if metrics["step"] == metrics["steps"] else {}),
     }

@@ -17,12 +17,15 @@ from adapt.model.locate import Pretrained
 if TYPE_CHECKING:
     from adapt.corpus.sample_order import Mixture
     from adapt.corpus.streaming import Online
+    from adapt.train.points import PointMeasure
 
 
 METRICS_FILE = "metrics.jsonl"
 """Name of the file with metrics, one line per report, which rank 0 writes."""
 PROGRESS_FILE = "progress.json"
 """Name of the file with the final counts of a run."""
+MEASURED = "eval_"
+"""Prefix of the names of measured figures of the model in the file with metrics."""
 NOTICE_FILE = "notices.jsonl"
 """Name of the file with messages to the user while the training runs; see `tell`."""
 WISH_FILE = "checkpoint-now"
@@ -100,6 +103,10 @@ class TrainingRun:
     """Folder with the weights of the domain's words, for objectives that need them, else empty."""
     head_warmup: int = 0
     """Number of steps at the start in which only the language-model head is trained."""
+    measures: "tuple[PointMeasure, ...]" = ()
+    """What is measured while the model trains."""
+    measure_interval: int = 0
+    """Number of steps between two measurements."""
 
     @property
     def run_name(self) -> str:
@@ -122,7 +129,8 @@ class Progress:
     data_wait_seconds: float = 0.0
     """Part of `seconds` that was spent waiting for batches [s]."""
     device_seconds: float = 0.0
-    """Time of all devices together [s]. It includes steps lost to crashes, if this process took them."""
+    """Time of all devices together [s]. It includes steps lost to crashes, if this process took them, and
+    measurements."""
     recent_losses: list[float] = field(default_factory=list)
     """Losses of the last steps, oldest first. Empty unless `training.on_spike` is set (see `adapt.train.spikes`)."""
     recent_norms: list[float] = field(default_factory=list)
@@ -131,6 +139,10 @@ class Progress:
     """Number of steps that were skipped since the last step that changed the weights."""
     skipped: list[int] = field(default_factory=list)
     """Numbers of all steps that were skipped because they were spikes, counted from 1."""
+    evaluation_seconds: float = 0.0
+    """Time spent on measurements between steps [s], which is not part of `seconds`."""
+    points: list[dict[str, Any]] = field(default_factory=list)
+    """The measurements so far, each with its `step` and `figures`."""
 
     @property
     def own_tokens(self) -> int:

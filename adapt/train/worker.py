@@ -49,6 +49,7 @@ from adapt.train.loop import DATA_WAIT, Loop
 from adapt.train.meter import Utilization, peak_memory
 from adapt.train.metric_trackers import Trackers
 from adapt.train.model_options import apply_options, freeze
+from adapt.train.points import Place, Points
 from adapt.train.precision import agreed_precision
 from adapt.train.restarts import RestartLog
 from adapt.train.schedule import worlds
@@ -95,7 +96,8 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
     engine, method = parts.loop.engine, parts.loop.method
     method.begin(engine)
     run_folder, branch = folder / CHECKPOINTS / job.run_name, job.branch_step
-    checkpoints = Checkpoints(engine, method, run_folder, sealing, folder / BRANCHES, branch)
+    points = parts.loop.points
+    checkpoints = Checkpoints(engine, method, run_folder, sealing, folder / BRANCHES, branch, points)
     progress, restarts = checkpoints.load(), RestartLog(folder)
     nodes = _nodes()
     if rank == 0:
@@ -110,7 +112,7 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
 
             def report(metrics: dict[str, Any]) -> None:
                 trackers.log(parts.report(metrics))
-                if rank == 0:
+                if rank == 0 and "loss" in metrics:
                     starvation.look(metrics)
 
             def save(reached: Progress) -> None:
@@ -124,8 +126,9 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
             with memory_errors(job.config.training, workers, size, lambda: progress.step):
                 loop.run(batches, progress, report, save)
         beat("export", patient=True)
-        state = method.merge(parts.loop.objective.exported(engine.full_state()))
-        figures = {**parts.figures(progress), "cut_short": _cut_short(method, progress.step, job.steps)}
+        state = points.result(progress) if points else method.merge(parts.loop.objective.exported(engine.full_state()))
+        cut_short = "" if parts.loop.has_ended else _cut_short(method, progress.step, job.steps)
+        figures = {**parts.figures(progress), "cut_short": cut_short, **(points.figures() if points else {})}
         if rank == 0:
             _export(job, state, parts.tokenizer, method, parts.loop.objective)
             _carry(method, folder)
@@ -188,6 +191,11 @@ class RankParts:
         engine = Engine(model, training, zero_stage, precision, size, accumulation, offload, job.head_warmup > 0)
         may_grow = len(worlds(training, config.resources.workers)) > 1
         wishes = CheckpointRequests(context.get_world_rank() == 0, folder if may_grow else None, not is_own_ray())
+        points = None
+        if job.measures:
+            here = Place(config, tokenizer, device, size, context.get_world_rank(), world)
+            measures = [measure.ready(here) for measure in job.measures]
+            points = Points(engine, measures, job.measure_interval, training, objective, method)
         loop = Loop(
             engine,
             objective,
@@ -200,6 +208,7 @@ class RankParts:
             job.branch_step,
             job.head_warmup,
             job.first_step,
+            points=points,
             held=HeldLog(folder if context.get_world_rank() == 0 else None, world),
         )
         on_gpu_name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
@@ -227,8 +236,8 @@ class RankParts:
         return cls(loop, tokenizer, resources, utilization)
 
     def report(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """Adds the MFU to the loop's metrics, if the model's dimensions are known."""
-        return self.utilization.added(metrics) if self.utilization else metrics
+        """Adds the MFU to the loop's metrics of steps, if the model's dimensions are known."""
+        return self.utilization.added(metrics) if self.utilization and "tokens_per_s" in metrics else metrics
 
     def figures(self, progress: Progress) -> dict[str, Any]:
         """Returns the final counts and figures for the stage's record. All ranks must call this method."""

@@ -26,7 +26,7 @@ from adapt.model.start import MODEL_FOLDER
 from adapt.parse import parse_values
 from adapt.runner import Outcome, Record, Stage, Store, ensure
 from adapt.stage.context import Context
-from adapt.stage.train import RAN_ON
+from adapt.stage.training_result import RAN_ON
 from adapt.support.schema import TOKENS, marks_of
 from adapt.train.training_run import TrainingRun
 from tests.fuzz.grammar import World

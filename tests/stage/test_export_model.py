@@ -20,7 +20,8 @@ from adapt.show.blocks import Table, TextBlock
 from adapt.stage.export_model import Adapted, Export
 from adapt.stage.model_evaluation import Evaluated
 from adapt.stage.prepare_text import Prepared
-from adapt.stage.train import SourceShare, Trained
+from adapt.stage.training_plan import SourceShare
+from adapt.stage.training_result import Trained
 
 CONFIG = Config(name="physics", evaluation=EvaluationConfig(bootstrap_samples=200))
 TRAINED = Trained(

@@ -125,6 +125,7 @@ class Das(Method):
         self._mask: SoftMask | None = None
         self._contrast: Contrast | None = None
         self._setting = Setting()
+        self.exports_trained = options.share == 1
         self._plasticity = 1.0
         self._total: Tensor | None = None  # sum of contrasts since the last report, on the model's device
         self._documents = 0  # number of documents in this sum of contrasts

@@ -46,6 +46,7 @@ class LearnsMasks(TrainsSets):
 
     goes_alone: ClassVar[bool] = True
     by_domain = True
+    exports_trained = False  # masks are steeper at the end
     depends_on_length = True
     learning: MaskLearning
 

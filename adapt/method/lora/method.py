@@ -86,6 +86,7 @@ class Lora(Method):
     def __init__(self, options: LoraOptions) -> None:
         super().__init__(options)
         self.options: LoraOptions = options
+        self.exports_trained = options.intruders == 1
         self._transposed = False  # whether weights are [inputs, outputs], as in GPT-2
         if options.kind in WHOLE_WEIGHTS:
             self.zero_stages = (0, 1, 2)

@@ -113,7 +113,7 @@ def unfinished_stages(stages: Iterable[Stage[Any]], store: Store, seen: set[str]
         if stage.key not in seen and not store.record_of(stage):
             seen.add(stage.key)
             yield stage
-            yield from unfinished_stages(stage.inputs.values(), store, seen)
+            yield from unfinished_stages(stage.needed, store, seen)
 
 
 @dataclass(frozen=True)

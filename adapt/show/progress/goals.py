@@ -155,7 +155,7 @@ def why_waiting(stage: Stage[Any], store: Store) -> str:
 
 def _unmade(stage: Stage[Any], store: Store) -> Iterator[Stage[Any]]:
     """Yields the unfinished stages that a stage depends on, in the order in which they can run."""
-    for needed in stage.inputs.values():
+    for needed in stage.needed:
         if not store.record_of(needed):
             yield from _unmade(needed, store)
             yield needed

@@ -9,7 +9,7 @@ from adapt.show.report.study import Entry, Study, upstream
 from adapt.show.report.task_comparison import Compared, Trainings, finetuning_hours, gain, hours, nats, span
 from adapt.show.report.task_runs import Results
 from adapt.stage.export_model import Adapted
-from adapt.stage.train import held_time_of
+from adapt.stage.training_result import held_time_of
 
 
 def exports_of(study: Study) -> list[Entry]:

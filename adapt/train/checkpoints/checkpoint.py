@@ -19,6 +19,7 @@ from adapt.method.base import Method
 from adapt.support.errors import CheckpointError, StorageError
 from adapt.train.checkpoints.retain import folder_name, is_whole, newest_whole, remove_torn
 from adapt.train.checkpoints.seal import Sealing, content_fault, digests_of, forgery_in, write_seal
+from adapt.train.points import Points
 from adapt.train.training_run import Progress
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Checkpoints:
         sealing: signs checkpoints, and verifies them before they are loaded.
         branches: folder on the same storage for the state after `branch_step`. This state is never pruned.
         branch_step: step after which a longer run can continue (see `adapt.train.checkpoints.branch`).
+        points: measurements, whose kept weights are saved. None for none.
     """
 
     engine: "Engine"
@@ -51,6 +53,7 @@ class Checkpoints:
     sealing: Sealing
     branches: Path | None = None
     branch_step: int | None = None
+    points: Points | None = None
     _sent: list[Path] = field(default_factory=list)
     """Folders in which Ray Train stores the saved checkpoints, newest last."""
 
@@ -79,6 +82,8 @@ class Checkpoints:
             self.engine.save(folder, asdict(progress))
             if dist.get_rank() == 0 and (state := self.method.state()):
                 torch.save(state, folder / METHOD_FILE)
+            if self.points:
+                self.points.save(folder)
             write_seal(folder, dist.get_rank(), dist.get_world_size(), folder_name(progress.step), self.sealing)
         if self.branches and progress.step == self.branch_step:
             _keep(folder, self.branches / folder_name(progress.step))
@@ -113,6 +118,8 @@ class Checkpoints:
         progress = Progress(**self.engine.load(checkpoint))
         if (file := checkpoint / METHOD_FILE).exists():
             self.method.load_state(torch.load(file, map_location=self.engine.device, weights_only=True))
+        if self.points:
+            self.points.resume(progress, checkpoint)
         return progress
 
     def _check(self, checkpoint: Path, forgery: str | None, digests: dict[str, str]) -> None:

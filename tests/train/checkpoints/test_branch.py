@@ -16,7 +16,7 @@ from adapt.config import TrainingConfig, what
 from adapt.runner import Record, Stage, Store
 from adapt.runner.record import load_record
 from adapt.runner.secret import Secret, secret_of
-from adapt.stage.train import RAN_ON, outcome_of
+from adapt.stage.training_result import RAN_ON, outcome_of
 from adapt.train import worker
 from adapt.train.checkpoints.branch import BRANCHES, start_from_branch
 from adapt.train.checkpoints.checkpoint import Checkpoints

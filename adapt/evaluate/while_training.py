@@ -1,0 +1,184 @@
+"""Held-out losses while a model trains: how many documents are measured how often, and the measure itself.
+
+The cost is computed and not timed, so that a training with a rule to stop has the same points on every machine. A
+forward pass costs a third of a training step's FLOPs per token (Kaplan et al., arXiv 2001.08361, section 2.1).
+This module loads no heavy library.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+from typing import TYPE_CHECKING
+
+from adapt.config import Config
+from adapt.model.size import ModelSize
+from adapt.objective.table import measured_objective
+from adapt.support.errors import ConfigError
+from adapt.train.capacity.flops import added_work, forward_flops, training_flops, workload
+from adapt.train.schedule import shapes_of
+from adapt.train.stopping import PAST
+
+if TYPE_CHECKING:
+    from adapt.train.points import Figures, Place  # loads torch
+
+BEFORE = "before."
+"""Prefix of the names of the texts of domains that a sequence learnt before, among the measured texts."""
+LEAST_DOCUMENTS = 16
+"""Number of documents of each text below which measurements become less frequent instead of smaller."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How often a model is measured while it trains, and on how many documents."""
+
+    interval: int
+    """Number of steps between two measurements."""
+    documents: dict[str, int] = field(default_factory=dict)
+    """Number of held-out documents that are measured, keyed by text: `domain`, `general`, and domains before with
+    the prefix `before.`."""
+    share: float = 0.0
+    """Share of the training's floating point operations that all measurements together take."""
+
+    def sentence(self, asked: int) -> str:
+        """Describes the measurements and their cost.
+
+        Args:
+            asked: `evaluation.interval_steps`.
+        """
+        texts = {"domain": "the domain", "general": "general text"}
+        named = {text: texts.get(text, text.removeprefix(BEFORE)) for text in self.documents}
+        on = ", ".join(f"{count:,} of {named[text]}" for text, count in self.documents.items())
+        rarer = f" (evaluation.interval_steps {asked} would exceed evaluation.share)" if asked < self.interval else ""
+        said = f"held-out loss every {self.interval:,} steps{rarer} on the beginnings of documents"
+        return f"{said} ({on}), about {self.share:.1%} of the compute"
+
+
+@dataclass(frozen=True)
+class HeldoutText:
+    """The held-out text of a prepared corpus."""
+
+    documents: int
+    tokens: int
+
+
+def sampling_of(
+    config: Config,
+    first: int,
+    last: int,
+    texts: Mapping[str, HeldoutText],
+    size: ModelSize | None = None,
+    document_length: float | None = None,
+    chooses: bool = False,
+) -> Sampling:
+    """Returns how many documents are measured, so that all measurements cost at most `evaluation.share`.
+
+    Beyond LEAST_DOCUMENTS, all texts get equal shares of the cost. A text with too few documents leaves its rest to
+    the others.
+
+    Args:
+        config: configuration of the training, with the batch and length that it has.
+        first: number of steps of earlier phases.
+        last: last step of the training.
+        texts: held-out text, keyed by name. Texts without documents are left out.
+        size: dimensions of the model; None if they are not known.
+        document_length: mean length of the training's documents [tokens]; None if it is not known.
+        chooses: whether the figures choose the exported model. At most half of the documents are measured then, so that
+            the reported losses are of other documents.
+
+    Raises:
+        ConfigError: the interval is longer than the training, or even two measurements would exceed the share.
+    """
+    evaluation, steps = config.evaluation, last - first
+    asked = evaluation.interval_steps or steps
+    if asked > steps:
+        raise ConfigError(
+            f"evaluation.interval_steps is {asked}, but the training has {steps} steps",
+            f"set it to at most {steps}, or leave it out",
+        )
+    lengths, most = {}, {}
+    for text, held in texts.items():
+        if held.documents:
+            whole = held.tokens / held.documents
+            lengths[text] = min(whole, evaluation.sequence_length)
+            in_sample = min(held.documents, evaluation.max_documents, ceil(evaluation.max_tokens / max(whole, 1)))
+            most[text] = max(1, in_sample // 2 if chooses else in_sample)
+    if not most:
+        return Sampling(asked)
+    trained = sum(shape.tokens for shape in shapes_of(config.training, steps))
+    cost = _relative_cost(config, size, document_length, lengths)
+    affordable = evaluation.share * trained / cost
+    least = {text: min(LEAST_DOCUMENTS, count) for text, count in most.items()}
+    needed = sum(least[text] * lengths[text] for text in least)
+    intervals = [min(every, steps) for every in range(asked, steps + asked, asked)]
+    interval = next((every for every in intervals if _points(first, last, every) * needed <= affordable), 0)
+    if not interval:
+        share = needed * _points(first, last, steps) * cost / trained
+        raise ConfigError(
+            f"evaluation.interval_steps is set, but the training of {steps} steps is so short that measuring"
+            f" {LEAST_DOCUMENTS} documents twice takes {share:.1%} of it, and evaluation.share is"
+            f" {evaluation.share:.1%}",
+            f"set evaluation.share to {ceil(100 * share) / 100:g} or more, or leave evaluation.interval_steps out",
+        )
+    points = _points(first, last, interval)
+    documents = _divided(affordable / points, lengths, least, most)
+    tokens = sum(count * lengths[text] for text, count in documents.items())
+    return Sampling(interval, documents, points * tokens * cost / trained)
+
+
+def _points(first: int, last: int, interval: int) -> int:
+    """Returns the number of measurements: before the first step, at multiples of the interval, after the last step."""
+    return 1 + last // interval - first // interval + (last % interval > 0)
+
+
+def _divided(
+    tokens: float, lengths: Mapping[str, float], least: Mapping[str, int], most: Mapping[str, int]
+) -> dict[str, int]:
+    """Divides the tokens of a measurement among texts, and returns the number of documents of each text."""
+    documents: dict[str, int] = {}
+    rest = tokens - sum(least[text] * lengths[text] for text in least)
+    for text in sorted(most, key=lambda each: (most[each] - least[each]) * lengths[each]):  # small texts leave a rest
+        share = rest / (len(most) - len(documents))
+        more = min(most[text] - least[text], int(share / lengths[text]))
+        documents[text], rest = least[text] + more, rest - more * lengths[text]
+    return {text: documents[text] for text in most}
+
+
+def _relative_cost(
+    config: Config, size: ModelSize | None, document_length: float | None, lengths: Mapping[str, float]
+) -> float:
+    """Returns the cost of measuring a token, divided by the cost of training on one."""
+    if size is None:
+        return 1 / 3
+    training = config.training
+    trained = training_flops(
+        size, workload(config.objective, training.sequence_length, document_length, added_work(config))
+    )
+    return forward_flops(size, workload(measured_objective(config), max(lengths.values()))) / trained
+
+
+@dataclass(frozen=True)
+class HeldoutLosses:
+    """Measures held-out losses while a model trains (`adapt.train.points.PointMeasure`)."""
+
+    folders: dict[str, str]
+    """Folders of the prepared texts, keyed by text."""
+    documents: dict[str, int]
+    """Number of documents that are measured of each text."""
+
+    def ready(self, place: "Place") -> "Figures":
+        """Reads the documents of a rank."""
+        from adapt.evaluate.losses import TrainingLosses  # loads torch
+
+        return TrainingLosses(place, self.folders, self.documents)
+
+
+def loss_metrics(texts: Iterable[str]) -> dict[str, str]:
+    """Returns the names of the losses on some texts. The value is the fix for one that is not measured, else empty."""
+    known = set(texts)
+    past = [text.removeprefix(BEFORE) for text in known if text.startswith(BEFORE)]
+    fixes = {"general": "set evaluation.general_paths, or choose domain_loss"}
+    return {
+        **{f"{text}_loss": "" if text in known else fixes.get(text, "") for text in ("domain", "general")},
+        PAST: "" if past else "only domains of a sequence after the first have domains before them",
+        **{f"{PAST}.{name}": "" for name in past},
+    }

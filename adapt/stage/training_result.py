@@ -1,0 +1,129 @@
+"""The result of a training: its figures, which its record keeps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from adapt.evaluate.while_training import Sampling
+from adapt.runner import Outcome
+from adapt.runner.record import cost_of
+from adapt.stage.training_plan import SourceShare
+from adapt.support.better import Less, More
+from adapt.train.held_time import LOSSES, HeldTime
+from adapt.train.restarts import Restarts
+from adapt.train.stopping import EarlyEnd, Point, as_points
+
+RAN_ON = (
+    *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation", "micro_batch_asked"),
+    *("gradient_checkpointing", "compile", "device", "documents", "padding"),
+)
+"""Entries of a training's record that describe how the training ran."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Result of a training: its metrics. The model is in the folder `model`."""
+
+    steps: int
+    """Number of optimizer steps, including steps of earlier phases."""
+    tokens: int
+    """Number of tokens that the model was trained on, including those of earlier phases."""
+    tokens_per_s: More[float]
+    """Tokens per second, over all devices."""
+    data_wait_share: Less[float]
+    """Share of the time that the devices waited for text."""
+    device_seconds: Less[float]
+    """Time of the training's steps, summed over its devices [s]."""
+    flops: Less[float | None]
+    """Floating point operations of the forward and backward passes."""
+    mfu: More[float | None]
+    """Model FLOPs utilization."""
+    peak_memory_bytes: Less[int | None]
+    """Largest memory of one device, if it was measured."""
+    transductive: bool
+    """Whether this model or its initial model was trained on the text of dev or test examples."""
+    parameters: Less[int | None] = None
+    """Number of parameters of the trained model. Tied parameters count once."""
+    sources: dict[str, SourceShare] | None = None
+    """Contribution of each source to the run, keyed by the source's name. None if the corpus is streamed."""
+    cut_short: str = ""
+    """Consequence of the early end of a streamed corpus. Empty if the corpus lasted for the planned length."""
+    spikes: list[int] = field(default_factory=list)
+    """Numbers of the steps that were skipped as spikes, counted from 1, including those of earlier phases."""
+    restarts: Restarts | None = None
+    """How often the training started again, and what this cost. None in records of earlier versions."""
+    goodput: More[float | None] = None
+    """Time of the steps that the model contains, divided by the time for which the training held its devices."""
+    held_device_seconds: Less[float | None] = None
+    """Time for which the training held its devices, in all attempts, summed over the devices [s]."""
+    lost_device_seconds: dict[str, float] | None = None
+    """The part of it that was lost [s], by cause (`adapt.train.held_time.Loss`). None in earlier versions' records."""
+    points: list[Point] = field(default_factory=list)
+    """Held-out losses while the model trained. Empty without evaluation.interval_steps."""
+    sampling: Sampling | None = None
+    """How often and on how many documents these losses were measured."""
+    evaluation_share: float | None = None
+    """Share of the training's time that the measurements took. None without measurements."""
+    early_end: EarlyEnd | None = None
+    """How a rule of training.stop ended the training. None if it trained all steps."""
+
+
+def held_figures(held: HeldTime | None) -> dict[str, Any]:
+    """Returns the fields of `Trained` that describe the time for which the devices were held. None is not known."""
+    return {
+        "goodput": held and held.goodput,
+        "held_device_seconds": held and held.held,
+        "lost_device_seconds": held and {cause: round(seconds, 3) for cause, seconds in held.lost.items()},
+    }
+
+
+def held_time_of(trained: Trained) -> HeldTime | None:
+    """Returns the time for which the devices of a training were held, or None if its record does not have it."""
+    held, lost = trained.held_device_seconds, trained.lost_device_seconds
+    if held is None or lost is None or trained.goodput is None:
+        return None
+    return HeldTime(held, trained.goodput * held, {cause: lost.get(cause, 0.0) for cause in LOSSES})
+
+
+def outcome_of(
+    reported: Mapping[str, Any],
+    price_per_hour: float | None,
+    knows: bool,
+    sources: dict[str, SourceShare] | None,
+    sampling: Sampling | None = None,
+) -> Outcome[Trained]:
+    """Builds the result of a training from the figures of its workers.
+
+    Args:
+        reported: the figures that `adapt.train.ray_train.launch` returns.
+        price_per_hour: price of one device per hour.
+        knows: whether the model was trained on the text of dev and test.
+        sources: share of each source.
+        sampling: how the model was measured while it trained; None if it was not.
+    """
+    seconds, held = max(reported["seconds"], 1e-9), reported.get("held")
+    measuring, end = reported.get("evaluation_seconds", 0.0), reported.get("early_end")
+    trained = Trained(
+        steps=reported["step"],
+        tokens=reported["tokens"],
+        tokens_per_s=reported["own_tokens"] / seconds,
+        data_wait_share=reported["data_wait_seconds"] / seconds,
+        device_seconds=reported["device_seconds"],
+        flops=reported.get("flops"),
+        mfu=reported.get("mfu"),
+        peak_memory_bytes=reported["peak_memory_bytes"],
+        transductive=knows,
+        parameters=reported.get("parameters"),
+        sources=sources,
+        cut_short=reported.get("cut_short", ""),
+        spikes=reported.get("skipped", []),
+        restarts=reported.get("restarts"),
+        **held_figures(held),
+        points=as_points(reported.get("points", [])),
+        sampling=sampling,
+        evaluation_share=measuring / (seconds + measuring) if sampling else None,
+        early_end=EarlyEnd(**end) if end else None,
+    )
+    spent = reported["device_seconds"] if held is None else held.held
+    cost = {**cost_of(spent, price_per_hour), "tokens": reported["own_tokens"]}
+    return Outcome(trained, cost, {name: reported.get(name) for name in RAN_ON})

@@ -1,0 +1,182 @@
+"""Measures a model at fixed points of its training, on all ranks, and ends the training early if a rule says so.
+
+A measure is anything that returns named figures of a model, such as held-out losses
+(`adapt.evaluate.while_training.HeldoutLosses`). The stage lists the measures of a training, and all of them run at the
+same points. Measuring changes nothing that the training depends on: the modes of all modules and torch's random
+generators are restored, dropout is a function of (seed, step, pass), and nothing is written to weights or gradients.
+
+If an earlier model may have to be exported, the weights of the best point so far are kept in memory on rank 0, and are
+part of each checkpoint. A run that resumes therefore has the same points and the same weights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from adapt.config import Config, TrainingConfig
+from adapt.method.base import Method
+from adapt.method.collectives import among_hosts
+from adapt.objective.objective import Objective
+from adapt.support.heartbeat import beat
+from adapt.train.held_time import spent_on
+from adapt.train.stopping import EarlyEnd, as_points, early_end, exported_point
+from adapt.train.training_run import MEASURED, Progress
+
+if TYPE_CHECKING:
+    from adapt.train.engine import Engine  # needs DeepSpeed at import; any engine with the same methods works
+
+KEPT_FILE = "kept.pt"
+"""File in a checkpoint with the weights of an earlier point, as they will be exported."""
+State = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a measure needs to know about the rank that it runs on."""
+
+    config: Config
+    tokenizer: Any
+    device: torch.device
+    micro_batch: int
+    """Number of rows of `training.sequence_length` tokens that fit in a training pass."""
+    rank: int
+    world: int
+    """Number of ranks."""
+
+    def add_up(self, sums: torch.Tensor) -> None:
+        """Replaces a tensor of the host by its sum over all ranks. All ranks call it."""
+        dist.all_reduce(sums, group=among_hosts())
+
+
+Figures = Callable[[Any], Mapping[str, float]]
+"""Function that measures a model in evaluation mode. All ranks call it at the same time with the same engine, and run
+equally many forward passes, which ZeRO stage 3 needs. The figures of rank 0 count."""
+
+
+class PointMeasure(Protocol):
+    """A measurement of the model while it trains. It is created by the stage, and sent to all ranks."""
+
+    def ready(self, place: Place) -> Figures:
+        """Prepares the measurement on a rank, before the first step."""
+
+
+@dataclass
+class Points:
+    """The measurements of one training on a rank.
+
+    Args:
+        engine: engine with the model.
+        measures: functions that measure the model.
+        interval: number of steps between two points.
+        training: training settings, with the rules that end a training.
+        objective: objective of the training.
+        method: method of the training.
+    """
+
+    engine: Engine
+    measures: Sequence[Figures]
+    interval: int
+    training: TrainingConfig
+    objective: Objective
+    method: Method
+    kept: State | None = None
+    """Weights of the point that would be exported now. None if these are the present weights; empty on other ranks than
+    the first."""
+    end: EarlyEnd | None = field(default=None, init=False)
+    """How the training ends early. None if it goes on."""
+
+    def resume(self, progress: Progress, checkpoint: Path | None) -> None:
+        """Takes up the points that a checkpoint contains.
+
+        Args:
+            progress: counts of the checkpoint, with its points.
+            checkpoint: folder of the checkpoint; None at the start of a training.
+        """
+        if progress.points:
+            self.end = early_end(as_points(progress.points), self.training)
+        file = checkpoint / KEPT_FILE if checkpoint else None
+        if file and file.exists():
+            is_first = dist.get_rank() == 0
+            self.kept = torch.load(file, map_location="cpu", weights_only=True) if is_first else {}
+
+    def save(self, folder: Path) -> None:
+        """Writes the kept weights to a checkpoint. Only rank 0 has any."""
+        if self.kept:
+            torch.save(self.kept, folder / KEPT_FILE)
+
+    def measure(self, progress: Progress, is_last: bool = False) -> dict[str, float]:
+        """Measures the model if a point is due at this step and was not measured yet. All ranks call it.
+
+        Args:
+            progress: counts of the training. The point and the time that it took are added.
+            is_last: whether no further step follows, so that a point is due.
+
+        Returns:
+            The figures for the metrics. Empty if no point is due.
+        """
+        known = progress.points and progress.points[-1]["step"] >= progress.step
+        is_due = not progress.points or is_last or progress.step % self.interval == 0
+        if known or not is_due:
+            return {}
+        beat("measuring the model", progress.step, patient=True)
+        with spent_on("evaluation"):
+            return self._measure(progress)
+
+    def _measure(self, progress: Progress) -> dict[str, float]:
+        started = time.perf_counter()
+        figures: dict[str, float] = {}
+        with evaluating(self.engine.model), self.objective.measurable(self.engine.model):
+            for measure in self.measures:
+                figures |= measure(self.engine.model)
+        shared: list[Any] = [figures]
+        dist.broadcast_object_list(shared, group=among_hosts())  # so that all ranks decide from the same numbers
+        progress.points.append({"step": progress.step, "figures": dict(shared[0])})
+        self._decide(progress)
+        seconds = time.perf_counter() - started
+        progress.evaluation_seconds += seconds
+        progress.device_seconds += seconds * dist.get_world_size()
+        return {f"{MEASURED}{name}": value for name, value in shared[0].items()}
+
+    def _decide(self, progress: Progress) -> None:
+        points = as_points(progress.points)
+        chosen = exported_point(points, self.training)
+        if chosen == len(points) - 1:
+            self.kept = self._exported()
+        self.end = early_end(points, self.training)
+
+    def result(self, progress: Progress) -> State:
+        """Returns the weights to export: those of an earlier point, or the present ones. All ranks call it."""
+        chosen = exported_point(as_points(progress.points), self.training)
+        if chosen is None or self.kept is None:
+            return self._exported()
+        return self.kept
+
+    def _exported(self) -> State:
+        return self.method.merge(self.objective.exported(self.engine.full_state()))
+
+    def figures(self) -> dict[str, Any]:
+        """Returns what the record says about the early end."""
+        return {"early_end": asdict(self.end) if self.end else None}
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Sets a model to evaluation mode, without gradients. Afterwards, modes and random generators are as before."""
+    modes = [(module, module.training) for module in model.modules()]
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    for module, _ in modes:
+        module.training = False
+    try:
+        with torch.random.fork_rng(devices), torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

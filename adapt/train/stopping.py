@@ -1,0 +1,186 @@
+"""Decides at which measurement a training ends early, and which model it then exports.
+
+A training is measured at points: before the first step, every `evaluation.interval_steps` steps, and after the last
+step. A decision is a function of all points so far. It is therefore the same on all ranks, and the same in a run that
+resumed from a checkpoint, whose points the checkpoint contains. This module loads no heavy library, because plans and
+reports use it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from adapt.config import StopConfig, TrainingConfig
+from adapt.support.errors import ConfigError
+
+DOMAIN, GENERAL, PAST = "domain_loss", "general_loss", "past_loss"
+"""Names of the losses on the domain, on general text, and of the mean loss on the domains before."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The figures of one measurement."""
+
+    step: int
+    """Number of optimizer steps before the measurement, including steps of earlier phases."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """The measured figures, keyed by name."""
+
+
+@dataclass(frozen=True)
+class EarlyEnd:
+    """Why and where a training ended before its last step, and which model it exported."""
+
+    step: int
+    """Step at which the training ended."""
+    exported_step: int
+    """Step of the exported model."""
+    metric: str
+    """Figure that ended the training."""
+    limit: float
+    """Largest allowed value of a forgetting budget, or the best value, which was not improved."""
+    rise: float | None = None
+    """The forgetting budget [nats per predicted token]; None if the figure stopped improving."""
+    patience: int | None = None
+    """Number of measurements without improvement; None for a forgetting budget."""
+
+
+def is_loss(metric: str) -> bool:
+    """Returns whether a figure is a loss, so that lower values are better."""
+    return metric.partition(".")[0].endswith("_loss")
+
+
+def keeps_earlier(training: TrainingConfig) -> bool:
+    """Returns whether a training may export the model of a point before its last step."""
+    return any(rule.rise is not None for rule in training.rules)
+
+
+def exported_point(points: Sequence[Point], training: TrainingConfig) -> int | None:
+    """Returns the index of the point whose model would be exported if the training ended after the last of the points.
+
+    A training with forgetting budgets exports the model of the last point that is within all budgets. The first point
+    is before the first step and always within.
+
+    Returns:
+        The index. None if the training exports the model of its last step.
+    """
+    budgets = [rule for rule in training.rules if rule.rise is not None]
+    if not budgets or not points:
+        return None
+    within = [
+        index for index in range(len(points)) if all(_left(points[: index + 1], rule) is None for rule in budgets)
+    ]
+    return within[-1] if within else 0
+
+
+def early_end(points: Sequence[Point], training: TrainingConfig) -> EarlyEnd | None:
+    """Returns how the training ends after the last of the points, or None if it goes on."""
+    for rule in training.rules:
+        limit = _left(points, rule) if rule.rise is not None else _stalled(points, rule)
+        if limit is not None:
+            chosen = exported_point(points, training)
+            exported = points[-1 if chosen is None else chosen].step
+            return EarlyEnd(points[-1].step, exported, rule.metric, limit, rule.rise, rule.patience)
+    return None
+
+
+def _left(points: Sequence[Point], rule: StopConfig) -> float | None:
+    """Returns the limit of a forgetting budget if the last point exceeds it, else None."""
+    limit = points[0].figures[rule.metric] + (rule.rise or 0.0)
+    return limit if points[-1].figures[rule.metric] > limit else None
+
+
+def _stalled(points: Sequence[Point], rule: StopConfig) -> float | None:
+    """Returns the best value if the last `patience` points did not improve it by `minimum`, else None."""
+    sign = 1 if is_loss(rule.metric) else -1
+    best, since = None, 0
+    for point in points:
+        value = sign * point.figures[rule.metric]
+        if best is None or value < best - rule.minimum:
+            best, since = value, 0
+        else:
+            since += 1
+    return sign * best if best is not None and rule.patience and since >= rule.patience else None
+
+
+def check_rules(training: TrainingConfig, interval: int | None, metrics: Mapping[str, str]) -> None:
+    """Refuses rules that cannot be judged.
+
+    Args:
+        training: training settings.
+        interval: `evaluation.interval_steps`.
+        metrics: names of all figures. The value is empty for a figure that is measured, else how to measure it.
+
+    Raises:
+        ConfigError: names the rule and the fix.
+    """
+    rules = training.rules
+    if rules and not interval:
+        raise ConfigError(
+            "training.stop is set, but nothing is measured while the model trains", "set evaluation.interval_steps"
+        )
+    if rules and training.phases:
+        raise ConfigError(
+            "training.stop and training.phases are both set, but a phase continues from the end of the one before",
+            "leave one of them out, or make the phases stages of a chain",
+        )
+    for rule in rules:
+        measured = [name for name, missing in metrics.items() if not missing]
+        if rule.metric not in measured:
+            fix = metrics.get(rule.metric) or f"choose one of {', '.join(measured)}" if measured else ""
+            raise ConfigError(f"training.stop: {rule.metric} is not measured", fix or "see evaluation.interval_steps")
+        if (rule.patience is None) == (rule.rise is None):
+            both = "both" if rule.rise else "neither"
+            raise ConfigError(
+                f"training.stop: the rule of {rule.metric} has {both} of patience and rise",
+                "set patience to end when it no longer improves, or rise to bound how much it may rise",
+            )
+        if rule.rise is not None and not is_loss(rule.metric):
+            raise ConfigError(f"training.stop: rise bounds a loss, but {rule.metric} is none", "set patience")
+        if rule.rise is not None and rule.minimum:
+            raise ConfigError("training.stop: minimum belongs to patience, but the rule has rise", "leave it out")
+
+
+def described(end: EarlyEnd | None, points: Sequence[Point]) -> list[str]:
+    """Describes an early end in sentences: why the training ended, what is exported, and what a budget cost.
+
+    Args:
+        end: the early end; None for a training that did not end early, of which nothing is said.
+        points: all points of the training.
+    """
+    if end is None:
+        return []
+    at = {point.step: point.figures for point in points}
+    exported, stopped, name = at[end.exported_step], at[end.step], metric_words(end.metric)
+    if end.rise is None:
+        return [
+            f"Training ended at step {end.step:,}, because {name} had not improved on {end.limit:.3f} in"
+            f" {end.patience} measurements."
+        ]
+    rose = stopped[end.metric] - points[0].figures[end.metric]
+    said = [
+        f"Training ended at step {end.step:,}, because {name} had risen by {rose:.3f} nats per token, more than the"
+        f" budget of {end.rise:g}. The exported model is that of step {end.exported_step:,}, the last measurement"
+        " within the budget."
+    ]
+    if DOMAIN in exported:
+        cost = exported[DOMAIN] - stopped[DOMAIN]
+        said.append(
+            f"The budget cost {max(cost, 0):.3f} nats per token on the domain: its loss was {exported[DOMAIN]:.3f} at"
+            f" step {end.exported_step:,} and {stopped[DOMAIN]:.3f} at step {end.step:,}, where the training ended."
+        )
+    return said
+
+
+def metric_words(metric: str) -> str:
+    """Returns the name of a figure as sentences use it."""
+    known = {DOMAIN: "the loss on the domain", GENERAL: "the loss on general text", PAST: "the loss on earlier domains"}
+    kind, _, name = metric.partition(".")
+    return f"the loss on {name}" if kind == PAST and name else known.get(metric, metric)
+
+
+def as_points(stored: Sequence[Mapping[str, Any]]) -> list[Point]:
+    """Reads points that were stored as plain values."""
+    return [Point(int(each["step"]), dict(each["figures"])) for each in stored]
