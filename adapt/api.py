@@ -403,7 +403,8 @@ def plan(job: str, config: Source = None, /, **fields: Any) -> Plan:
         AdaptError: the job would be refused: a field, a file or a model is wrong.
     """
     with _session():
-        return plan_of(job_of(job), Context.of(configuration(job_of(job).kind, config, fields)))
+        kind = job_of(job).kind
+        return plan_of(job_of(job), Context.of(configuration(kind, config, fields), kind=kind))
 
 
 @contextmanager
@@ -420,7 +421,7 @@ def _session() -> Iterator[None]:
 def _run(name: str, config: Source, fields: Mapping[str, Any]) -> Run[Any]:
     job: Job = JOBS[name]
     with _session():
-        context = Context.of(configuration(job.kind, config, fields))
+        context = Context.of(configuration(job.kind, config, fields), kind=job.kind)
         return Run(run_stages_of(job, context, arguments_of(config, fields)))
 
 

@@ -168,7 +168,9 @@ def _command(recipe: str, case: Case, arguments: Sequence[str]) -> str:
         DAPT: ("dapt", [*one_pass, *_unselected(case)]),
         BOTH: ("dapt", [*one_pass, *_unselected(case)]),
     }[recipe]
-    return shlex.join(["dontstop", job, *arguments, *more])
+    needs_head = not case.evidence.has_head and case.config.model.head != "new"
+    head = ["--model.head=new"] if needs_head else []
+    return shlex.join(["dontstop", job, *arguments, *head, *more])
 
 
 def _unselected(case: Case) -> list[str]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from adapt.evaluate.domain_similarity import word_overlaps
 from adapt.evaluate.losses import SAMPLE_SEED, loss_on
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
+from adapt.model.new_head import lacks_head, write_with_head
 from adapt.model.packing.padded import document_rows
 from adapt.model.size import model_size
 from adapt.model.tokenize.ragged import IDS
@@ -62,6 +64,7 @@ def look(config: Config, pretrained: Pretrained, samples: Mapping[str, Sample], 
         [observer.task(folder, words) for folder in tasks.values()],
         **texts,
         way=rows.way if rows else "packed",
+        has_head=observer.has_head,
         overlap=max(overlap, default=None),
     )
 
@@ -74,7 +77,16 @@ class _Observer:
         self.config, self.size = config, model_size(pretrained.model)
         self.tokenizer: PreTrainedTokenizerFast = load_text_tokenizer(pretrained)
         self.quick = QuickTokenizer(self.tokenizer.backend_tokenizer)
-        self.model: PreTrainedModel = load_model(pretrained.model, causal, pretrained.trust_remote_code)
+        self.has_head = causal or not lacks_head(pretrained.model, pretrained.trust_remote_code)
+        self.model: PreTrainedModel = self.loaded(pretrained, causal)
+
+    def loaded(self, pretrained: Pretrained, causal: bool) -> PreTrainedModel:
+        """Loads the model. A model without a head gets a new one, as a training with `model.head: new` gives it."""
+        if self.has_head:
+            return load_model(pretrained.model, causal, pretrained.trust_remote_code)
+        with TemporaryDirectory() as folder:
+            write_with_head(pretrained, Path(folder))
+            return load_model(Path(folder), causal, pretrained.trust_remote_code)
 
     def text(self, sample: Sample) -> TextEvidence:
         tokens = [ids.astype(np.int64) for ids in self.quick(sample.texts).lists(IDS)]

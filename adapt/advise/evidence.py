@@ -103,6 +103,8 @@ class Evidence:
     way: str = "packed"
     """How documents are put into rows for the model: several `packed` into one row; one per row, `padded`; or one per
     row, `by length` (all rows of a pass have the same length)."""
+    has_head: bool = True
+    """Whether the model has a language-model head. If not, losses are those of a head with random weights."""
     overlap: float | None = None
     """Share of the most frequent words that the corpus and general text have in common, in samples of equal size."""
 

@@ -203,7 +203,8 @@ def _gap(case: Case) -> float | None:
     Returns None if a text is missing, or if the language-model head is new and its losses therefore say nothing.
     """
     corpus, general = case.evidence.corpus, case.evidence.general
-    if not (corpus and general) or case.config.model.head == "new":  # a new head is random
+    is_random = case.config.model.head == "new" or not case.evidence.has_head
+    if not (corpus and general) or is_random:
         return None
     return corpus.loss - general.loss
 

@@ -38,10 +38,13 @@ PRETRAINED = {
 
 def head_is_missing(case: Case) -> Finding | None:
     """Says how to train a model without a language-model head of its own (`model.head: new`)."""
-    if case.config.model.head != "new":
+    if case.config.model.head != "new" and case.evidence.has_head:
         return None
     first = "" if case.config.model.head_warmup_steps else ": train the head alone at first (model.head_warmup_steps)"
-    return Finding(f"the model gets a new head with random weights, so the losses above say nothing about it{first}")
+    missing = "" if case.evidence.has_head else "the model has no language-model head (model.head new adds one): "
+    return Finding(
+        f"{missing}the model gets a new head with random weights, so the losses above say nothing about it{first}"
+    )
 
 
 def vectors_are_kept(case: Case) -> Finding | None:

@@ -177,7 +177,7 @@ def build_one(job: Job, config: Config) -> Chain:
     Raises:
         ConfigError, DataError, ModelError, StorageError: for the reasons given at `adapt.stage.context.Context.of`.
     """
-    context = Context.of(config)
+    context = Context.of(config, kind=job.kind)
     goal = Goal(job.name, job, {}, job.final(context), context.config)
     context.digests.save()
     return Chain([goal], context.store, context.config.resources, context.config.notify)
@@ -190,7 +190,7 @@ def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
     selected = offered.selections[node.selected] if node.selected else None
 
     def context_of(config: Config) -> Context:
-        return Context.of(config, start, compared, selected)
+        return Context.of(config, start, compared, selected, node.job.kind)
 
     if node.is_search:
         search = search_at(node, context_of, (start, *compared.values(), selected))

@@ -113,6 +113,9 @@ class Kind:
     """Whether the job can train on documents selected from a pool (`select.pool_paths`) instead of a corpus."""
     detects: bool = False
     """Whether the job accepts objective.kind rtd, because the job trains with this objective or uses no objective."""
+    uses_objective: bool = True
+    """Whether the job trains by the objective or measures its loss, so that the model must fit the objective and take
+    rows of `training.sequence_length` and `evaluation.sequence_length`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Defaults that differ from those of the fields, by dotted field name. A length in epochs or tokens overrides a
     default in steps."""

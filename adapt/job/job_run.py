@@ -11,7 +11,7 @@ from adapt.config.job_config import Kind
 from adapt.model.start import Start
 from adapt.parse import parse
 from adapt.ray.runtime import address_of, connect, totals
-from adapt.runner import Finished, Record, Stage, Store, ensure, ensure_all, plan_stages
+from adapt.runner import Done, Finished, Record, Stage, Store, ensure, ensure_all, plan_stages
 from adapt.runner.ensure import Planned, check_ahead, unfinished
 from adapt.runner.notifications import notifying
 from adapt.show.blocks import Block, Table, first_sentence, shown_by, summary
@@ -164,7 +164,7 @@ def carry_out(job: Job, arguments: Sequence[str]) -> None:
     Raises:
         AdaptError: the command line is wrong, or `run_stages_of` raises an error.
     """
-    run_and_show(job, Context.of(parse(arguments, f"dontstop {job.name}", job.kind)), arguments)
+    run_and_show(job, Context.of(parse(arguments, f"dontstop {job.name}", job.kind), kind=job.kind), arguments)
 
 
 def run_and_show(job: Job, context: Context, arguments: Sequence[str]) -> None:
@@ -256,7 +256,7 @@ def plan_of(job: Job, context: Context) -> Plan:
     waiting = [line.stage for line in stages if isinstance(line.stage, Train) and not line.record]
     forecasts = {stage: stage.forecast(records) for stage in waiting}
     named = {stage.name: forecast for stage, forecast in forecasts.items()}
-    return Plan(job.name, stages, named, planned_phases(forecasts))
+    return Plan(job.name, stages, named, planned_phases(forecasts, Done(records)))
 
 
 ON_A_CLUSTER = 16

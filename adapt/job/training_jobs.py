@@ -185,6 +185,7 @@ FINETUNE_JOB = Job(
         corpus=False,
         task=True,
         detects=True,
+        uses_objective=False,
         defaults={"name": "finetune"},
     ),
     final=finetune_stages,

@@ -18,7 +18,7 @@ from adapt.config import Config, PositiveInt
 from adapt.method.base import Added, AddedMemory
 from adapt.method.domain_parameters import TrainsSets, Words, check_trained_sets
 from adapt.model.additions.table import stored_additions
-from adapt.model.architecture import PATTERNS, PROMPTS, check_units, max_sequence_length
+from adapt.model.architecture import PROMPTS, check_units, max_sequence_length, try_unknown
 from adapt.model.locate import CONFIG, read_json
 from adapt.model.size import ModelSize
 from adapt.support.errors import ConfigError, ModelError
@@ -62,15 +62,12 @@ class Prompted(TrainsSets):
         """
         check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
         check_room(config, model, "prompt.length", self.options.length)
-        kind = str(read_json(model / CONFIG).get("model_type"))
-        if kind not in PATTERNS:
-            from adapt.model.load import check_loads
-
-            causal = config.objective.kind == "causal"
-            if check_loads(model, causal, config.model.trust_remote_code) in ("padded", "by length"):
-                raise ModelError(
-                    f"prompts need packed documents, which {kind} models do not take", "choose another method.kind"
-                )
+        causal = config.objective.kind == "causal"
+        if try_unknown(model, causal, config.model.trust_remote_code) in ("padded", "by length"):
+            kind = read_json(model / CONFIG).get("model_type")
+            raise ModelError(
+                f"prompts need packed documents, which {kind} models do not take", "choose another method.kind"
+            )
 
     def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
         """Initializes a new prompt with embeddings of tokens from the domain's text."""

@@ -7,8 +7,7 @@ from pathlib import Path
 from adapt.config import Config
 from adapt.config.kinds import Kinds
 from adapt.method.base import Method
-from adapt.model.architecture import PATTERNS
-from adapt.model.locate import CONFIG, read_json
+from adapt.model.architecture import try_unknown
 from adapt.objective.table import RTD, reads_own_vectors
 from adapt.support.errors import ConfigError
 
@@ -99,11 +98,9 @@ def check_method(config: Config, model: Path) -> None:
             "set method.kind to plain or replay",
         )
     method.check(config, model)
-    if method.scores_in_blocks and str(read_json(model / CONFIG).get("model_type")) not in PATTERNS:
-        from adapt.model.load import check_loads  # loads torch; the heads of PATTERNS end in a linear layer
-
+    if method.scores_in_blocks:
         causal = config.objective.kind == "causal"
-        check_loads(model, causal, config.model.trust_remote_code, in_blocks=method.scores_in_blocks)
+        try_unknown(model, causal, config.model.trust_remote_code, in_blocks=method.scores_in_blocks)
 
 
 _CHANGING = ("before", "prepare_model", "begin", "extra_loss", "losses", "before_step", "after_step")

@@ -168,6 +168,30 @@ def check_units(folder: Path) -> None:
     pattern_of(str(read_json(folder / CONFIG).get("model_type")))
 
 
+def try_unknown(
+    folder: Path,
+    causal: bool | None,
+    trust_remote_code: bool = False,
+    only_earlier: bool = False,
+    in_blocks: str | None = None,
+) -> str | None:
+    """Tries an architecture whose layers are not known here with a small random model (`adapt.model.load.check_loads`).
+
+    Known architectures take packed documents, and their heads end in a linear layer.
+
+    Returns:
+        How the architecture takes documents. None if it is known here, or if it is only found when the model is loaded.
+
+    Raises:
+        ModelError: see `adapt.model.load.check_loads`, which also describes the arguments.
+    """
+    if str(read_json(folder / CONFIG).get("model_type")) in PATTERNS:
+        return None
+    from adapt.model.load import check_loads  # loads torch
+
+    return check_loads(folder, causal, trust_remote_code, only_earlier, in_blocks)
+
+
 def check_deeper(folder: Path, field: str) -> None:
     """Refuses a model whose layers depend on their number, so that they would change if layers were inserted below.
 
@@ -287,22 +311,37 @@ def check_architecture(folder: Path, causal: bool, shifted: bool = False, turned
             decoder has `mntp`.
     """
     config = read_json(folder / CONFIG)
-    names = config.get("architectures") or [""]
-    decoder = str(names[0]).endswith(("ForCausalLM", "LMHeadModel")) and "WithLMHead" not in names[0]
-    if turned and not decoder:
-        raise ModelError(
-            f"model.attention is bidirectional, but {folder} holds a {names[0]} and no decoder",
-            "leave model.attention out",
-        )
+    name, decoder = _named(config)
+    if turned:
+        check_turns(folder)
     is_turned = decoder and (turned or config.get("is_causal") is False)
     if is_turned != shifted:
         raise turned_wrongly(folder, is_turned)
     if shifted:
         return
-    if causal and str(names[0]).endswith("ForMaskedLM"):
-        raise not_a_decoder(names[0], folder)
+    if causal and name.endswith("ForMaskedLM"):
+        raise not_a_decoder(name, folder)
     if not causal and decoder:
-        raise not_an_encoder(names[0], folder, decoder)
+        raise not_an_encoder(name, folder, decoder)
+
+
+def check_turns(folder: Path) -> None:
+    """Refuses a model that `model.attention` cannot turn into an encoder, because its config.json names no decoder.
+
+    Raises:
+        ModelError: the model is no decoder.
+    """
+    name, decoder = _named(read_json(folder / CONFIG))
+    if not decoder:
+        raise ModelError(
+            f"model.attention is bidirectional, but {folder} holds a {name} and no decoder", "leave model.attention out"
+        )
+
+
+def _named(config: Mapping[str, Any]) -> tuple[str, bool]:
+    """Returns the name of the class in a config.json, and whether it is a decoder with a language-model head."""
+    name = str((config.get("architectures") or [""])[0])
+    return name, name.endswith(("ForCausalLM", "LMHeadModel")) and "WithLMHead" not in name
 
 
 def turned_wrongly(folder: Path, is_turned: bool) -> ModelError:

@@ -10,16 +10,37 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM
 
+from adapt.model.additions.table import additions_of
 from adapt.model.load import UNUSED, check_direction, read_weights
 from adapt.model.locate import Pretrained, has_head, listed, model_files, no_head
 from adapt.model.safeguards import quiet
 from adapt.model.save_model import save_model
-from adapt.model.tokenizer import load_config, load_tokenizer
+from adapt.model.size import tensor_shapes
+from adapt.model.tokenizer import is_decoder, is_encoder, load_config, load_tokenizer
 from adapt.model.trainable import top_names
 from adapt.support.errors import ModelError
 
 SEED = 0
 """Seed of the head's random weights, which is fixed so that all runs begin with the same model."""
+
+
+def lacks_head(folder: Path, trust_remote_code: bool = False) -> bool:
+    """Whether a model is an encoder without any weight of a head for masked tokens, by the names of its weights.
+
+    Weights that are tied to the embeddings do not count.
+
+    Args:
+        folder: folder of the model.
+        trust_remote_code: whether to run code that comes with the checkpoint.
+    """
+    config = load_config(folder, trust_remote_code)
+    if not is_encoder(config) or is_decoder(config) or additions_of(config):
+        return False
+    with torch.device("meta"), quiet():
+        model: Any = AutoModelForMaskedLM.from_config(config, trust_remote_code=trust_remote_code)
+    prefix, stored = f"{model.base_model_prefix}.", tensor_shapes(folder)
+    of_head = {name for name, _ in model.named_parameters() if not name.startswith(prefix)}
+    return not any(name in stored for name in of_head - model.all_tied_weights_keys.keys())
 
 
 def write_with_head(start: Pretrained, folder: Path) -> int:

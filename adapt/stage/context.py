@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, ModelConfig
+from adapt.config.job_config import DAPT, Kind
 from adapt.corpus.cleaning.cleaning_blocks import check_entities
 from adapt.corpus.corpora import Form
 from adapt.corpus.entities import TAGGERS
 from adapt.corpus.files.manifest import Manifest
-from adapt.model.architecture import check_architecture, check_sequence_length
+from adapt.model.architecture import check_architecture, check_sequence_length, check_turns
 from adapt.model.locate import CONFIG, Pretrained, locate, model_files, read_json, tokenizer_files
 from adapt.model.sentence_vectors import SentenceVectors, exported_vectors
 from adapt.model.start import Start
@@ -79,6 +80,7 @@ class Context:
         start: Start | None = None,
         made: Mapping[str, Start] | None = None,
         selected: "Select | None" = None,
+        kind: Kind = DAPT,
     ) -> "Context":
         """Creates a context after all checks that need no cluster.
 
@@ -87,6 +89,7 @@ class Context:
           start: initial model. None for the model at model.path.
           made: models made by stages of the same chain, keyed by path.
           selected: selection that a stage of the same chain makes.
+          kind: kind of the job that uses the context.
 
         Raises:
           ConfigError, DataError, ModelError, StorageError: something in the configuration cannot work.
@@ -101,6 +104,10 @@ class Context:
         start = beside_generator(config, start, digests)
         context = cls(config, start, digests, made=made or {}, selected=selected)
         model = context.start.pretrained.model
+        if not kind.uses_objective:
+            if context.start.turned:
+                check_turns(model)
+            return context
         check_decodes(config, model)
         check_sides(context.start, config)
         check_sequence_length(model, config.training.sequence_length, "training.sequence_length")

@@ -202,18 +202,19 @@ def phases_table(phases: Sequence[PhaseFigures], domain: str) -> Table:
     return Table([*header, *(f"loss on {names[text]}" for text in texts)], rows, "Phases of the training", note)
 
 
-def planned_phases(forecasts: Mapping[Train, "Forecast | None"]) -> Table | None:
+def planned_phases(forecasts: Mapping[Train, "Forecast | None"], done: Done) -> Table | None:
     """Makes a table with a row per phase that will run. Returns None if there are none.
 
     Args:
         forecasts: forecast of each training that will run; None if it is not known.
+        done: the finished stages.
     """
     rows: list[list[Cell | str]] = []
     for training, forecast in forecasts.items():
         if training.phase and forecast:
-            shape = training.config.training
-            steps = (forecast.tokens or 0) // (shape.global_batch_size * shape.sequence_length)
-            cells = training.figures(steps, forecast.tokens or 0).cells()
+            rows_per_step = training.rows_per_step(done)
+            steps = (forecast.tokens or 0) // (rows_per_step * training.config.training.sequence_length)
+            cells = training.figures(steps, forecast.tokens or 0, rows_per_step).cells()
             known = cells if forecast.tokens else [NONE, NONE, *cells[2:]]
             memory = in_bytes(forecast.fit.memory.total) if forecast.fit else NONE
             rows.append([training.name, *known, memory])
@@ -450,7 +451,9 @@ class Export(Stage[Adapted]):
         stages, evaluations = (*self.phases, self.training), (*self.between, self.after)
         for stage, trained, evaluation in zip(stages, trainings, evaluations, strict=True):
             losses = {name: text.loss for name, text in done[evaluation].result.texts.items()}
-            found.append(stage.figures(trained.steps - steps, trained.tokens - tokens, losses))
+            rows = sum(share.rows for share in (trained.sources or {}).values()) // max(trained.steps - steps, 1)
+            batch = rows or stage.config.training.global_batch_size  # the record of a streamed text has no rows
+            found.append(stage.figures(trained.steps - steps, trained.tokens - tokens, batch, losses))
             steps, tokens = trained.steps, trained.tokens
         return found
 

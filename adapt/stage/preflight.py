@@ -15,7 +15,7 @@ from typing import Any
 
 from adapt.config import Config
 from adapt.merge.compatibility import vocabulary_of
-from adapt.model.architecture import HEADS, PATTERNS, check_architecture, check_detector, unequal_tables
+from adapt.model.architecture import HEADS, check_architecture, check_detector, try_unknown, unequal_tables
 from adapt.model.locate import CONFIG, Pretrained, has_tokenizer, no_head, read_json, weight_files
 from adapt.model.size import model_size, read_header, token_table
 from adapt.model.start import Start
@@ -189,11 +189,10 @@ def _check_model(
     head = HEADS.get(kind, "")
     if needs_head and not any(name.startswith(head) for name in weight_names(model)):
         raise no_head(f"{model}", [f"{head}*"])
-    if kind not in PATTERNS:
-        from adapt.model.load import check_loads
+    if way := try_unknown(model, causal, trust_remote_code, only_earlier):
         from adapt.model.packing.padded import WHY
 
-        if (way := check_loads(model, causal, trust_remote_code, only_earlier)) in WHY:
+        if way in WHY:
             log(f"{kind} models take no packed documents: {WHY[way]}")
 
 

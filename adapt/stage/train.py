@@ -236,12 +236,22 @@ class Train(Stage[Trained]):
             **({"judged": judged_what(config)} if self.judged else {}),
         }
 
-    def figures(self, steps: int, tokens: int, losses: dict[str, float | None] | None = None) -> PhaseFigures:
+    def rows_per_step(self, done: Done) -> int:
+        """Returns the number of rows of a global batch. With `tapt.batch_examples`, it follows from finished texts."""
+        texts = [done[text].result for text in self.corpora.values() if text in done]
+        is_known = len(texts) == len(self.corpora)
+        config = sized(self.config, self.batch_examples, texts) if is_known else self.config
+        return config.training.global_batch_size
+
+    def figures(
+        self, steps: int, tokens: int, rows: int, losses: dict[str, float | None] | None = None
+    ) -> PhaseFigures:
         """Returns the figures of this training as a phase of a run.
 
         Args:
             steps: number of steps of the phase.
             tokens: number of tokens that the phase trains on.
+            rows: number of rows of a global batch.
             losses: losses of this phase's model, keyed by measured text. None if they are not measured yet.
         """
         training, objective = self.config.training, self.config.objective
@@ -253,7 +263,7 @@ class Train(Stage[Trained]):
             objective=objective.kind,
             mask_fraction=share if (share := predicted_fraction(objective)) < 1 else None,
             sequence_length=training.sequence_length,
-            global_batch_size=training.global_batch_size,
+            global_batch_size=rows,
             losses=losses or {},
         )
 

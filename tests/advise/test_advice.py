@@ -69,6 +69,11 @@ def test_commands_repeat_the_arguments() -> None:
     assert recommend(case({DAPT: cost(1)}, config=limited), []).recipes[0].command == "dontstop dapt"
 
 
+def test_commands_give_a_model_without_a_head_a_new_one() -> None:
+    found = recommend(case(has_head=False), ["--model.path=minilm"])
+    assert all(recipe.command.split()[2:4] == ["--model.path=minilm", "--model.head=new"] for recipe in found.recipes)
+
+
 def test_only_the_recipe_with_selection_uses_the_pool() -> None:
     config = Config(select=SelectConfig(pool_paths="pool.jsonl"), training=TrainingConfig(max_steps=5))
     recipes = {**RECIPES, SELECTED: cost(2e3)}

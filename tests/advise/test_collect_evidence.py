@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
+from transformers import AutoModel, AutoTokenizer
 
 from adapt.advise.collect_evidence import look
 from adapt.advise.corpus_sample import Sample
@@ -102,3 +103,16 @@ def test_evidence_of_a_task_without_texts(tiny_bert: Path, task: Path) -> None:
 def test_an_empty_sample_is_refused(tiny_bert: Path) -> None:
     with pytest.raises(DataError, match="the corpus text is empty after cleaning"):
         look(CONFIG, Pretrained(tiny_bert, tiny_bert), {"corpus": Sample([], 0, 0, True)}, {})
+
+
+def test_a_model_without_a_head_is_measured_with_a_new_one(tiny_bert: Path, tmp_path: Path) -> None:
+    """The folder of the model stays as it is."""
+    AutoModel.from_pretrained(tiny_bert).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path)
+    files = {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    texts = {"corpus": sample(sentences(40, seed=1))}
+    found, whole = (look(CONFIG, Pretrained(folder, folder), texts, {}) for folder in (tmp_path, tiny_bert))
+    assert (found.has_head, whole.has_head) == (False, True)
+    assert found.corpus
+    assert found.corpus.loss > 0
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == files

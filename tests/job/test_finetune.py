@@ -1,5 +1,6 @@
 """Fine-tuning: the fields that its keys depend on, and tasks that are refused. Nothing trains."""
 
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from adapt.job.training_jobs import FINETUNE_JOB, finetune_stages, runs, tapt_st
 from adapt.parse import check_config
 from adapt.stage.context import Context
 from adapt.stage.finetuning import Finetune
-from adapt.support.errors import ConfigError
+from adapt.support.errors import ConfigError, ModelError
 from tests.job.worlds import SPLITS, differing, task_world
 
 # For each field: another value for the field, and the stages whose keys change with it.
@@ -126,3 +127,23 @@ def test_a_start_model_from_another_stage_is_an_input_and_changes_the_key(config
 def test_unusable_tasks_are_refused(config: Config, wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         check_config(replace(config, **wrong), FINETUNE_JOB.kind)
+
+
+@pytest.mark.parametrize("attention", ["own", "bidirectional"])
+def test_decoders_are_fine_tuned_whatever_the_objective(config: Config, attention: Any, tmp_path: Path) -> None:
+    """Fine-tuning neither trains by the objective nor measures its loss. Only decoders can be turned."""
+    turning = replace(config, model=replace(config.model, attention=attention))
+    file = tmp_path / "model" / "config.json"
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps({**kept, "model_type": "llama", "architectures": ["LlamaForCausalLM"]}))
+    context = Context.of(turning, kind=FINETUNE_JOB.kind)
+    (run,) = list(runs(context).values())[:1]
+    assert (run.start.turned is not None) == (attention == "bidirectional")
+    with pytest.raises(ModelError, match=r"masked language modelling needs an encoder|predicts each token at the posi"):
+        Context.of(turning)
+    file.write_text(json.dumps({**kept, "architectures": ["BertForMaskedLM"]}))
+    if attention == "own":
+        Context.of(turning, kind=FINETUNE_JOB.kind)
+    else:
+        with pytest.raises(ModelError, match=r"model\.attention is bidirectional, but .* holds a BertForMaskedLM"):
+            Context.of(turning, kind=FINETUNE_JOB.kind)

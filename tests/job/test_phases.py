@@ -12,12 +12,13 @@ from adapt.job import JOBS
 from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages, tapt_stages
 from adapt.parse import parse_values
-from adapt.runner import Stage
+from adapt.runner import Done, Stage
 from adapt.stage.context import Context
 from adapt.stage.export_model import Export, phases_table, planned_phases
 from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
 from tests.job.worlds import dapt_world, sequence_world, task_world
+from tests.stage.done import done_of, record_of
 
 STABLE: dict[str, Any] = {"steps": 60, "objective": {"mask_fraction": 0.3}}
 MIDDLE: dict[str, Any] = {"steps": 30}
@@ -94,14 +95,14 @@ def test_weights_of_a_phase_choose_its_sources(config: Config) -> None:
 def test_tables_have_a_row_per_phase(config: Config) -> None:
     trainings = built(config, STABLE, MIDDLE, DECAY).training.phases
     figures = [
-        training.figures(steps, 8 * 128 * steps, {"domain": 2.5})
+        training.figures(steps, 8 * 128 * steps, 8, {"domain": 2.5})
         for training, steps in zip(trainings, (60, 30, 10), strict=True)
     ]
     table = phases_table(figures, "your domain")
     assert table.rows[2][:5] == ["3", "10", "10,240", "0.0005, one_minus_sqrt", "mlm, 15%"]
     assert table.header[-1] == "loss on your domain"
     assert "objective mlm, 30%" in figures[0].sentence()
-    assert planned_phases(dict.fromkeys(trainings)) is None
+    assert planned_phases(dict.fromkeys(trainings), Done({})) is None
 
 
 def test_tapt_has_phases_and_its_batches_stay_those_of_examples(
@@ -112,6 +113,10 @@ def test_tapt_has_phases_and_its_batches_stay_those_of_examples(
     assert [stage.batch_examples for stage in export.training.phases] == [256, 256]
     with pytest.raises(ConfigError, match=r"entry 1 has its own global_batch_size, but tapt\.batch_examples"):
         tapt_stages(Context.of(phased(world, {"global_batch_size": 8})))
+    phase = export.training.phases[0]
+    (text,) = phase.corpora.values()
+    done = done_of(record_of(text, train_documents=1000, train_tokens=4000))
+    assert (phase.rows_per_step(Done({})), phase.rows_per_step(done)) == (2048, 256 * 4 // 64)
     own = replace(phased(world, {"global_batch_size": 8}), tapt=TaptConfig(batch_examples=None))
     assert tapt_stages(Context.of(own)).training.config.training.global_batch_size == 8
 
