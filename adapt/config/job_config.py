@@ -111,8 +111,9 @@ class Kind:
     """Whether the job requires `task`."""
     selects: bool = False
     """Whether the job can train on documents selected from a pool (`select.pool_paths`) instead of a corpus."""
-    detects: bool = False
-    """Whether the job accepts objective.kind rtd, because the job trains with this objective or uses no objective."""
+    not_rtd: str = "needs a model that predicts words"
+    """Why the job refuses objective.kind rtd, as the end of a sentence about the job. Empty if the job trains with this
+    objective or uses no objective."""
     uses_objective: bool = True
     """Whether the job trains by the objective or measures its loss, so that the model must fit the objective and take
     rows of `training.sequence_length` and `evaluation.sequence_length`."""
@@ -125,7 +126,7 @@ DAPT = Kind(
     "dapt",
     "Domain-adaptive pre-training: adapts a model to a corpus (Don't Stop Pretraining, section 3).",
     selects=True,
-    detects=True,
+    not_rtd="",
 )
 """The default job, if a configuration names no other."""
 TAPT_LENGTH: Mapping[str, Any] = {"training.epochs": 100.0, "training.learning_rate": 1e-4}

@@ -145,6 +145,7 @@ EVALUATE_JOB = Job(
     kind=Kind(
         "evaluate",
         "Compares models on held-out text of several domains (Don't Stop Pretraining, table 12).",
+        not_rtd="compares models by their losses on predicted words",
         defaults={"name": "evaluate"},
     ),
     final=evaluate_stages,
@@ -171,7 +172,11 @@ def similarity_stages(context: Context) -> Similarity:
 
 
 SIMILARITY_JOB = Job(
-    kind=Kind("similarity", "Measures how similar domains are (Don't Stop Pretraining, section 3.1)."),
+    kind=Kind(
+        "similarity",
+        "Measures how similar domains are (Don't Stop Pretraining, section 3.1).",
+        not_rtd="compares losses on predicted words",
+    ),
     final=similarity_stages,
 )
 
@@ -235,6 +240,7 @@ ADVISE_JOB = Job(
         "advise",
         "Says which recipe to run first for a corpus and tasks, at what cost, and why.",
         corpus=False,
+        not_rtd="measures losses on predicted words",
         defaults={"name": "advise"},
     ),
     final=advise_stages,

@@ -74,6 +74,7 @@ MERGE_JOB = Job(
         "merge",
         "Makes models of others without training: between a base and a model, or of several models.",
         corpus=False,
+        not_rtd="merges models without their generators",
         defaults={"name": "merge"},
     ),
     final=merge_stages,

@@ -266,6 +266,7 @@ SELECT_JOB = Job(
         "select",
         "Selects documents of a pool that are worth training on for a task (Don't Stop Pretraining, section 5.3).",
         corpus=False,
+        not_rtd="judges documents and selections by models that predict words",
         defaults={"name": "select"},
     ),
     final=select_stages,

@@ -222,6 +222,7 @@ SEQUENCE_JOB = Job(
         "sequence",
         "Adapts a model to one domain after another without forgetting (Continual Pre-training of Language Models).",
         sources=True,
+        not_rtd="measures forgetting by losses on predicted words, and whose methods know no generator",
         defaults={
             "name": "sequence",
             "method.kind": "replay",

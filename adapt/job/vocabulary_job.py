@@ -193,6 +193,7 @@ VOCABULARY_JOB = Job(
     kind=Kind(
         "vocabulary",
         "Measures how the model's tokenizer breaks a domain's words, and changes its vocabulary.",
+        not_rtd="changes the tokens of a model and not those of its generator",
         defaults={"name": "vocabulary"},
     ),
     final=change_vocabulary,

@@ -187,7 +187,9 @@ def check_objective_fits(config: Config) -> None:
     unsupported = {"training.freeze": bool(training.freeze), "training.layer_decay": training.layer_decay != 1}
     if name := next((name for name, is_set in unsupported.items() if is_set), ""):
         raise ConfigError(
-            f"{name} is set, but objective.kind rtd trains two models and does not support it", "remove it"
+            f"{name} is set, but objective.kind rtd trains a generator too, which has fewer layers than the model and"
+            " shares its embeddings, so it is not defined which of the generator's layers to change",
+            "remove it; training.embedding_rate works with rtd",
         )
 
 

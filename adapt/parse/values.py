@@ -47,9 +47,9 @@ def refuse_contradictions(config: Config, kind: Kind) -> None:
     """
     _check_workers(config.resources)
     OBJECTIVES.place(config.objective.kind)
-    if config.objective.kind == RTD and not kind.detects:
+    if config.objective.kind == RTD and kind.not_rtd:
         raise ConfigError(
-            f"objective.kind rtd does not work with dontstop {kind.name}, which needs a model that predicts words",
+            f"objective.kind rtd does not work with dontstop {kind.name}, which {kind.not_rtd}",
             "use it with dontstop dapt or tapt (in a chain file, set objective only for these stages)",
         )
     shares = config.objective.mask_token_fraction + config.objective.random_token_fraction

@@ -140,5 +140,8 @@ def test_methods_and_jobs_that_need_a_language_model_are_refused(tmp_path: Any) 
         check_method(replace(RTD, method=MethodConfig("lora")), tmp_path)
     given = ["--corpus.paths=a", "--objective.kind=rtd", "--rtd.embeddings=shared"]
     assert parse(given, "x").objective_options == RtdOptions(embeddings="shared")
-    with pytest.raises(ConfigError, match="dontstop evaluate"):
-        parse(given, "x", JOBS["evaluate"].kind)
+    refusing = {name: job.kind for name, job in JOBS.items() if job.kind.not_rtd}
+    assert JOBS.keys() - refusing.keys() == {"dapt", "tapt", "finetune"}
+    for name, kind in refusing.items():
+        with pytest.raises(ConfigError, match=rf"rtd does not work with dontstop {name}, which {kind.not_rtd}"):
+            parse(given, "x", kind)
