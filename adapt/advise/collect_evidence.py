@@ -18,7 +18,7 @@ from adapt.evaluate.losses import SAMPLE_SEED, loss_on
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.new_head import lacks_head, write_with_head
-from adapt.model.packing.padded import document_rows
+from adapt.model.packing.padded import document_rows, padding_of
 from adapt.model.size import model_size
 from adapt.model.tokenize.ragged import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
@@ -33,6 +33,8 @@ from adapt.vocabulary.word_reader import WordReader
 MEASURED_TOKENS = 20_000
 """Number of tokens on which the loss of each sample is measured. With about 3,000 predictions, the standard error of
 the loss is about 0.05 nats."""
+ROWS_PER_PASS = 16
+"""Number of rows per pass with which padding is estimated if `training.micro_batch` is `auto`."""
 WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -99,7 +101,21 @@ class _Observer:
             sampled=len(tokens),
             fertility=self.fertility(sample.texts, tokens),
             loss=self.loss(tokens),
+            padding=self.padding([len(ids) for ids in tokens]),
         )
+
+    def padding(self, lengths: Sequence[int]) -> float | None:
+        """Returns the share of padding if documents of these lengths, one after another, are computed as rows."""
+        rows, training = document_rows(self.model), self.config.training
+        if rows is None or not sum(lengths):
+            return None
+        size = training.micro_batch if isinstance(training.micro_batch, int) else ROWS_PER_PASS
+        ends = np.cumsum(lengths)
+        cuts = np.arange(training.sequence_length, ends[-1], training.sequence_length)
+        pieces = np.diff(np.union1d(ends, cuts), prepend=0)
+        of_pass = (np.cumsum(pieces) - 1) // (training.sequence_length * size)
+        passes = [pieces[of_pass == number].tolist() for number in np.unique(of_pass)]
+        return padding_of(passes, rows.way, "cpu").share
 
     def extension(self, sample: Sample) -> Extension | None:
         reader = WordReader(self.tokenizer.backend_tokenizer)

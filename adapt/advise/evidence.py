@@ -29,6 +29,9 @@ class TextEvidence:
     """What new tokens would save, at the number of new tokens where the curve of savings bends (`adapt.vocabulary`).
     None for texts other than `corpus`, and if new tokens would save nothing."""
 
+    padding: float | None = None
+    """Share of the positions in the layers that would be padding in a training. None if the model packs documents."""
+
     def cells(self) -> list[str]:
         """Formats the sizes and statistics as a row of the table of texts, without the name."""
         about = "" if self.is_exact else "about "

@@ -97,9 +97,11 @@ def documents_are_padded(case: Case) -> Finding | None:
     if case.evidence.way == "packed":
         return None
     rows = "padded rows" if case.evidence.way == "padded" else "rows of exactly the same length"
+    share = case.evidence.corpus.padding if case.evidence.corpus else None
+    cost = f": {share:.0%} of the computed positions would be padding" if share else ""
     return Finding(
-        f"the model cannot take several documents in one sequence, so they are computed as {rows}, which is slower: the"
-        " padding is smallest if documents are of similar lengths (corpus.text_unit)"
+        f"the model cannot take several documents in one sequence, so they are computed as {rows}, which is slower"
+        f"{cost}"
     )
 
 

@@ -14,13 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adapt.model.additions.table import stored_additions
 from adapt.model.locate import CONFIG, TOKENIZER_CONFIG, Pretrained, read_json
 from adapt.model.size import tensor_shapes
 from adapt.support.errors import ConfigError, ModelError
 from adapt.terminal.console import log
+
+if TYPE_CHECKING:
+    from adapt.model.packing.padded import Way
 
 
 @dataclass(frozen=True)
@@ -168,13 +171,14 @@ def check_units(folder: Path) -> None:
     pattern_of(str(read_json(folder / CONFIG).get("model_type")))
 
 
+@cache
 def try_unknown(
     folder: Path,
     causal: bool | None,
     trust_remote_code: bool = False,
     only_earlier: bool = False,
     in_blocks: str | None = None,
-) -> str | None:
+) -> Way | None:
     """Tries an architecture whose layers are not known here with a small random model (`adapt.model.load.check_loads`).
 
     Known architectures take packed documents, and their heads end in a linear layer.
@@ -313,7 +317,7 @@ def check_architecture(folder: Path, causal: bool, shifted: bool = False, turned
     config = read_json(folder / CONFIG)
     name, decoder = _named(config)
     if turned:
-        check_turns(folder)
+        check_turnable(folder)
     is_turned = decoder and (turned or config.get("is_causal") is False)
     if is_turned != shifted:
         raise turned_wrongly(folder, is_turned)
@@ -325,7 +329,7 @@ def check_architecture(folder: Path, causal: bool, shifted: bool = False, turned
         raise not_an_encoder(name, folder, decoder)
 
 
-def check_turns(folder: Path) -> None:
+def check_turnable(folder: Path) -> None:
     """Refuses a model that `model.attention` cannot turn into an encoder, because its config.json names no decoder.
 
     Raises:

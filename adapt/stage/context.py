@@ -13,7 +13,7 @@ from adapt.corpus.cleaning.cleaning_blocks import check_entities
 from adapt.corpus.corpora import Form
 from adapt.corpus.entities import TAGGERS
 from adapt.corpus.files.manifest import Manifest
-from adapt.model.architecture import check_architecture, check_sequence_length, check_turns
+from adapt.model.architecture import check_architecture, check_sequence_length, check_turnable
 from adapt.model.locate import CONFIG, Pretrained, locate, model_files, read_json, tokenizer_files
 from adapt.model.sentence_vectors import SentenceVectors, exported_vectors
 from adapt.model.start import Start
@@ -106,7 +106,7 @@ class Context:
         model = context.start.pretrained.model
         if not kind.uses_objective:
             if context.start.turned:
-                check_turns(model)
+                check_turnable(model)
             return context
         check_decodes(config, model)
         check_sides(context.start, config)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
 from adapt.merge.compatibility import vocabulary_of
@@ -29,6 +29,9 @@ from adapt.train.capacity.flops import mean_length
 from adapt.train.capacity.memory import check_fits, size_of_training
 from adapt.train.metric_trackers import mlflow_folder
 from adapt.train.schedule import check_warmup, length_of
+
+if TYPE_CHECKING:
+    from adapt.model.packing.padded import Way
 
 
 def check_writable(root: Path) -> None:
@@ -109,12 +112,29 @@ def check_start(config: Config, start: Start) -> None:
         ConfigError: an option of the objective does not fit the model.
     """
     if config.objective.kind != RTD:
-        causal = None if predicts_shifted(config.objective) else config.objective.kind == "causal"
-        check_model(start, causal, sees_only_earlier(config.objective))
+        check_model(start, _causal(config), sees_only_earlier(config.objective))
         return
     check_weights(start.pretrained.model)
     check_detector(start.pretrained.model)
     check_generator(config, start.pretrained)
+
+
+def way_of_documents(config: Config, start: Start) -> "Way | None":
+    """Returns how a model computes documents as rows (`adapt.model.packing.padded.Way`).
+
+    Returns None if the model takes packed documents, or if this is only known when the model is loaded.
+
+    Raises:
+        ModelError: the model cannot be trained.
+    """
+    model, trusts = start.pretrained.model, start.pretrained.trust_remote_code
+    way = try_unknown(model, _causal(config), trusts, sees_only_earlier(config.objective))
+    return None if way == "packed" else way
+
+
+def _causal(config: Config) -> bool | None:
+    """Whether a model must predict next tokens, as `check_loads` takes it; None for what it was made for."""
+    return None if predicts_shifted(config.objective) else config.objective.kind == "causal"
 
 
 def check_generator(config: Config, pretrained: Pretrained) -> None:

@@ -23,15 +23,16 @@ from adapt.stage.preflight import check_memory, check_precision, check_space, ch
 from adapt.stage.prepare_text import Prepared, Streamed
 from adapt.stage.training_plan import (
     RunPart,
+    documents_as_rows,
     first_size,
     length_matters,
     mixed,
     part_of,
     shares_of,
     sized,
+    source_weights,
     training_what,
     warn_of_unmeasured,
-    weights_of,
 )
 from adapt.stage.training_result import Trained, outcome_of
 from adapt.stage.weigh_words import WeighWords, weighed_words
@@ -147,7 +148,7 @@ class Train(Stage[Trained]):
             batch_examples=batch_examples,
             is_transductive=is_transductive,
             streamed=streamed,
-            weights=_source_weights(config),
+            weights=source_weights(config),
             noted=noted,
             recalled=recalled or {},
             weighed_words=None if phases else words(config),
@@ -162,7 +163,7 @@ class Train(Stage[Trained]):
                 whole,
                 name=f"{config.name}-phase-{phase.number}",
                 config=own,
-                weights=_source_weights(own),
+                weights=source_weights(own),
                 weighed_words=words(own),
                 phase=phase,
                 previous=training,
@@ -239,9 +240,7 @@ class Train(Stage[Trained]):
     def rows_per_step(self, done: Done) -> int:
         """Returns the number of rows of a global batch. With `tapt.batch_examples`, it follows from finished texts."""
         texts = [done[text].result for text in self.corpora.values() if text in done]
-        is_known = len(texts) == len(self.corpora)
-        config = sized(self.config, self.batch_examples, texts) if is_known else self.config
-        return config.training.global_batch_size
+        return self._sized(texts, done).training.global_batch_size
 
     def figures(
         self, steps: int, tokens: int, rows: int, losses: dict[str, float | None] | None = None
@@ -361,15 +360,17 @@ class Train(Stage[Trained]):
         dimensions = self._size(done)
         if dimensions is None:
             return None
-        config, known, steps = self._sized([], done), all(text in done for text in self.sources), None
-        if known:
+        config, steps, part = self._sized([], done), None, None
+        if all(text in done for text in self.sources):
             part = self._part(done)
             config, steps = part.config, part.last - part.first
         elif not config.training.epochs:  # without epochs, the length does not depend on the corpus
             length = length_of(config.training, 2**63 - 1)
             steps = self.phase.steps(length) if self.phase else length.steps
         tokens = sum(shape.tokens for shape in shapes_of(config.training, steps)) if steps else None
-        return forecast(config, dimensions, tokens, self._mean_length(done), Store(root_of(config)))
+        folders = [done[text].path for text in self.sources] if part else []
+        as_rows = documents_as_rows(config, self.start, part, folders)
+        return forecast(config, dimensions, tokens, self._mean_length(done), Store(root_of(config)), as_rows)
 
     def _part(self, done: Done) -> RunPart:
         """Returns the steps of this training, which follow the steps of earlier phases. `done` contains the texts."""
@@ -409,8 +410,3 @@ class Train(Stage[Trained]):
 
     def _mean_length(self, done: Done) -> float | None:
         return mean_length(summed_sizes(done[text].record.metrics for text in self.sources if text in done))
-
-
-def _source_weights(config: Config) -> tuple[float, ...] | None:
-    weights = weights_of(config.corpus)
-    return tuple(weights) if weights else None

@@ -12,19 +12,25 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adapt.config import Config, CorpusConfig, TrainingConfig, fewest_of, most_of, what
 from adapt.corpus.corpora import FEWEST_DOCUMENTS
 from adapt.corpus.heldout import share_holding
 from adapt.corpus.sample_order import Mixture, replay_shares, share_changes
+from adapt.corpus.token_shards import TokenStream
 from adapt.evaluate.measurements import FEWEST
 from adapt.method.table import method_of, past_fraction
 from adapt.model.size import ModelSize, model_size
 from adapt.model.start import Start
 from adapt.runner import Done, Stage
+from adapt.stage.preflight import way_of_documents
 from adapt.stage.prepare_text import Prepare, Prepared, PrepareTexts
 from adapt.stage.vocabulary_changes import ExtendVocabulary, TeachRows
 from adapt.support.errors import ConfigError, DataError
+from adapt.support.schema import SHARD_GLOB, STARTS
 from adapt.terminal.console import log
+from adapt.train.capacity.forecast import DocumentsAsRows
 from adapt.train.phases import Phase
 from adapt.train.schedule import RunLength, length_of, rows_of, shapes_of
 from adapt.train.training_run import Stretch
@@ -174,6 +180,36 @@ def part_of(
     return RunPart(config, first, first + steps, tuple(stretches), tokens, drawn)
 
 
+_ROWS = 64
+"""Largest number of rows of which the documents are looked at to forecast padding."""
+
+
+def documents_as_rows(
+    config: Config, start: Start, part: RunPart | None, folders: Sequence[Path]
+) -> DocumentsAsRows | None:
+    """Returns the documents of the first steps of a training, if the model computes documents as rows, else None.
+
+    Args:
+        config: configuration of the training.
+        start: the initial model.
+        part: steps of the training. None if the text is not prepared yet.
+        folders: folders of the prepared texts, in the order of the mixture.
+    """
+    if (way := way_of_documents(config, start)) is None:
+        return None
+    if part is None or not part.stretches:
+        return DocumentsAsRows(way, None)
+    stretch = part.stretches[0]
+    count = min(stretch.global_batch_size, _ROWS)
+    places = stretch.mixture.locate(np.arange(stretch.sample, stretch.sample + count))
+    rows: list[list[int]] = []
+    for source, row in zip(places.sources.tolist(), places.rows.tolist(), strict=True):
+        taken = TokenStream.open(folders[source], SHARD_GLOB).take([row], stretch.sequence_length)
+        length = int(taken["lengths"][0])
+        rows.append(np.diff([*np.flatnonzero(taken[STARTS][0, :length]), length]).tolist())
+    return DocumentsAsRows(way, rows)
+
+
 def steps_over(config: Config, mixture: "Mixture | None", phase: Phase | None) -> int:
     """Returns the number of steps of a training, or of its phase.
 
@@ -275,6 +311,12 @@ def weights_of(corpus: CorpusConfig) -> list[float] | None:
         names = ", ".join(source.name for source in corpus.sources)
         raise ConfigError(f"corpus.sources: the weights of {names} are all 0", "give one of them a weight above 0")
     return weights or None
+
+
+def source_weights(config: Config) -> tuple[float, ...] | None:
+    """Returns the weights of the sources of a configuration, as `weights_of`."""
+    weights = weights_of(config.corpus)
+    return tuple(weights) if weights else None
 
 
 def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> None:

@@ -35,9 +35,9 @@ class Trained:
     device_seconds: Less[float]
     """Time of the training's steps, summed over its devices [s]."""
     flops: Less[float | None]
-    """Floating point operations of the forward and backward passes."""
+    """Floating point operations of the forward and backward passes, with recomputation and padding."""
     mfu: More[float | None]
-    """Model FLOPs utilization."""
+    """Model FLOPs utilization, without recomputation and padding."""
     peak_memory_bytes: Less[int | None]
     """Largest memory of one device, if it was measured."""
     transductive: bool

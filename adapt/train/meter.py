@@ -124,6 +124,8 @@ class Utilization:
     """FLOPs per token of a forward and backward pass, with recomputation."""
     peak: float
     """Matrix multiplication rate of all devices together [FLOP/s]."""
+    in_layers: float = 0.0
+    """Part of `done` that the layers take, in which documents as rows need padding."""
 
     @classmethod
     def measure(
@@ -135,7 +137,17 @@ class Utilization:
         """
         peak = torch.tensor(matmul_rate(device.type, precision), dtype=torch.float64, device=device)
         dist.all_reduce(peak)
-        return cls(training_flops(size, work), training_flops(size, work, recompute), peak.item())
+        done = training_flops(size, work, recompute)
+        in_layers = training_flops(size, work, recompute, padding=0.5) - done  # doubles the work of the layers
+        return cls(training_flops(size, work), done, peak.item(), in_layers)
+
+    def done_with(self, padding: float) -> float:
+        """Returns the FLOPs per real token, with recomputation and with the padding of documents as rows.
+
+        Args:
+            padding: share of the positions in the layers that are padding.
+        """
+        return self.done + self.in_layers * padding / (1 - padding)
 
     def mfu(self, tokens_per_s: float) -> float:
         """Returns the MFU, a number between 0 and about 1, of a run at this speed."""

@@ -25,12 +25,13 @@ PARTS = {
     "speed": ("tokens_per_s", "{:,.0f} tokens/s"),
     "texts": ("texts_per_s", "{:,.0f} texts/s"),
     "MFU": ("mfu", "MFU {:.0%}"),
+    "padding": ("padding", "padding {:.0%}"),
     "data wait": ("data_wait_share", "data wait {:.1%}"),
 }
 """Parts of the progress line: name of the metric, and format of the part. A report contains some of the metrics."""
 LEAST = (
-    *("learning rate", "MFU", "speed", "texts", "data wait", "core wait", "spikes", "earlier", "general", "domain"),
-    *("loss", "best", "NPMI", "ETA"),
+    *("learning rate", "MFU", "padding", "speed", "texts", "data wait", "core wait", "spikes", "earlier", "general"),
+    *("domain", "loss", "best", "NPMI", "ETA"),
 )
 """Parts of the progress line, least important first. Narrow terminals leave out the least important parts."""
 

@@ -22,7 +22,7 @@ from adapt.method.base import Method, Setting
 from adapt.method.table import method_of
 from adapt.model.packing.isolation import see_only_earlier
 from adapt.model.packing.packed import Packed
-from adapt.model.packing.padded import WHY, document_rows, every_document_rows
+from adapt.model.packing.padded import WHY, every_document_rows
 from adapt.model.size import model_size
 from adapt.model.start import MODEL_FOLDER
 from adapt.model.tokenizer import load_tokenizer
@@ -224,7 +224,7 @@ class RankParts:
             "compile": training.compile,
             "device": on_gpu_name or f"CPU, {torch.get_num_threads()} threads",
             "parameters": parameters,
-            "documents": rows.way if (rows := document_rows(model)) else "packed",
+            "documents": next((rows.way for rows in every_document_rows(model)), "packed"),
             "padding": None,
         }
         utilization = None
@@ -236,8 +236,15 @@ class RankParts:
         return cls(loop, tokenizer, resources, utilization)
 
     def report(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """Adds the MFU to the loop's metrics of steps, if the model's dimensions are known."""
-        return self.utilization.added(metrics) if self.utilization and "tokens_per_s" in metrics else metrics
+        """Adds the MFU to the loop's metrics of steps, if the model's dimensions are known, and the share of padding.
+
+        Tokens are real tokens, without padding.
+        """
+        padding = self.resources["padding"]
+        if "tokens_per_s" not in metrics:
+            return metrics
+        metrics = metrics if padding is None else {**metrics, "padding": padding}
+        return self.utilization.added(metrics) if self.utilization else metrics
 
     def figures(self, progress: Progress) -> dict[str, Any]:
         """Returns the final counts and figures for the stage's record. All ranks must call this method."""
@@ -245,7 +252,8 @@ class RankParts:
         figures = {**asdict(progress), "own_tokens": own, **self.resources, "peak_memory_bytes": peak}
         if self.utilization:
             speed = own / max(progress.seconds, 1e-9)
-            figures |= {"flops": own * self.utilization.done, "mfu": self.utilization.mfu(speed)}
+            done = self.utilization.done_with(self.resources["padding"] or 0.0)
+            figures |= {"flops": own * done, "mfu": self.utilization.mfu(speed)}
         return figures
 
 
@@ -267,7 +275,8 @@ def _with_padding_told(batches: Iterator[Columns], parts: RankParts, folder: Pat
     The padding is measured on the rank's part of the first global batch, and is also written to the stage's record.
     """
     loop = parts.loop
-    if (rows := document_rows(loop.engine.model.module)) and (first := next(batches, None)):
+    rows = next(iter(every_document_rows(loop.engine.model.module)), None)
+    if rows and (first := next(batches, None)):
         batch, size, device = Batch.of(first), loop.micro_batch, loop.engine.device
         packed = (
             Packed.of(*part)

@@ -1,21 +1,21 @@
 """Tests what advice measures on small texts: tokens per word, overlap, loss, and statistics of a task."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, DebertaV2Config, DebertaV2ForMaskedLM
 
 from adapt.advise.collect_evidence import look
 from adapt.advise.corpus_sample import Sample
 from adapt.advise.evidence import Evidence
-from adapt.config import Config, EvaluationConfig
+from adapt.config import Config, EvaluationConfig, TrainingConfig
 from adapt.model.locate import Pretrained
 from adapt.support.errors import DataError
 from adapt.task.dataset import Facts, Split
-from tests.samples import WORDS, sentences
+from tests.samples import VOCABULARY, WORDS, sentences
 
 CONFIG = Config(evaluation=EvaluationConfig(sequence_length=64))
 KNOWN = WORDS[2:]
@@ -103,6 +103,24 @@ def test_evidence_of_a_task_without_texts(tiny_bert: Path, task: Path) -> None:
 def test_an_empty_sample_is_refused(tiny_bert: Path) -> None:
     with pytest.raises(DataError, match="the corpus text is empty after cleaning"):
         look(CONFIG, Pretrained(tiny_bert, tiny_bert), {"corpus": Sample([], 0, 0, True)}, {})
+
+
+def test_padding_is_estimated_for_models_that_take_no_packed_documents(tiny_bert: Path, tmp_path: Path) -> None:
+    """A pass has two rows of 64 tokens, and all its documents share a rectangle, since further passes cost more."""
+    config = DebertaV2Config(vocab_size=len(VOCABULARY), hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    DebertaV2ForMaskedLM(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path)
+    training = TrainingConfig(sequence_length=64, micro_batch=2)
+    texts = {"corpus": sample([" ".join(["model"] * count) for count in (28, 8, 38, 46)])}  # and two special tokens
+    found, packed = (
+        look(replace(CONFIG, training=training), Pretrained(folder, folder), texts, {})
+        for folder in (tmp_path, tiny_bert)
+    )
+    assert found.corpus
+    # 30 and 10 tokens, and 40 cut at the end of the first row into 24 and 16, then 48
+    assert found.corpus.padding == pytest.approx(1 - 128 / (5 * 48))
+    assert packed.corpus
+    assert packed.corpus.padding is None
 
 
 def test_a_model_without_a_head_is_measured_with_a_new_one(tiny_bert: Path, tmp_path: Path) -> None:

@@ -28,8 +28,17 @@ from adapt.runner import Done, Stage
 from adapt.stage.context import Context
 from adapt.stage.prepare_text import Prepared
 from adapt.stage.train import Train
-from adapt.stage.training_plan import length_over, mixed, sized, warn_of_unmeasured, weights_of
+from adapt.stage.training_plan import (
+    documents_as_rows,
+    length_over,
+    mixed,
+    part_of,
+    sized,
+    warn_of_unmeasured,
+    weights_of,
+)
 from adapt.support.errors import ConfigError, DataError
+from adapt.train.capacity.forecast import DocumentsAsRows
 from tests.samples import labelled, sentences, write
 from tests.stage.done import record_of
 
@@ -154,6 +163,24 @@ def said(training: Train, texts: list[str], share: float, folder: Path, capsys: 
         records[text.key] = replace(record_of(text, **counts), path=folder)
     warn_of_unmeasured(training.name, training.corpora, Done(records))
     return capsys.readouterr().err
+
+
+def test_documents_of_the_first_rows_are_known_before_the_training(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream of documents of 5, 3 and 9 tokens is cut into rows of 8. A model that packs documents has no rows."""
+    start, one_by_one = Context.of(config).start, replace(config, mixture=MixtureConfig(order="sequential"))
+    training = replace(one_by_one.training, sequence_length=8, global_batch_size=3, max_steps=1)
+    short = replace(one_by_one, training=training)
+    write_shard(tmp_path / "train-000000-000000.arrow", [[1] * 5, [2] * 3, [3] * 9], 10)
+    part = part_of(short, lambda length: Mixture.of([3], 0, short.mixture))
+    assert documents_as_rows(short, start, part, [tmp_path]) is None
+    monkeypatch.setattr("adapt.stage.training_plan.way_of_documents", lambda *_: "padded")
+    assert documents_as_rows(short, start, None, []) == DocumentsAsRows("padded", None)
+    found = documents_as_rows(short, start, part, [tmp_path])
+    assert found
+    assert found.rows
+    assert sorted(found.rows) == [[1], [5, 3], [8]]
 
 
 KINDS = ("train", "heldout")

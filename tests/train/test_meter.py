@@ -28,6 +28,8 @@ def test_the_peak_rate_is_the_sum_of_all_devices(ranks) -> None:
     assert first.peak == 3e12
     assert first.needed == training_flops(ROBERTA, WORK)
     assert first.done == training_flops(ROBERTA, WORK, recompute=True)
+    assert first.done_with(0.0) == first.done
+    assert first.done_with(0.3) == pytest.approx(training_flops(ROBERTA, WORK, recompute=True, padding=0.3))
     speed = 0.3 * 3e12 / first.needed
     assert first.mfu(speed) == pytest.approx(0.3)
     assert first.added({"tokens_per_s": speed, "loss": 1.0}) == {

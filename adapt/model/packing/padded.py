@@ -12,7 +12,7 @@ fixed costs of all passes. It depends on the lengths of the documents only.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -195,6 +195,27 @@ def rectangles(lengths: Tensor, cost: int) -> list[Tensor]:
         groups.append(((owner >= begin) & (owner < end)).nonzero().flatten())
         end = begin
     return groups[::-1]
+
+
+def padding_of(passes: Iterable[Sequence[int]], way: Way, device: str, at_once: bool = False) -> Padding:
+    """Computes how much padding and how many passes documents need, without a model.
+
+    Args:
+        passes: lengths of the documents of each micro-batch [tokens].
+        way: how the model takes documents, as rows.
+        device: type of the device, `cpu` or `cuda`, which determines the fixed cost of a pass.
+        at_once: whether all documents of a micro-batch share a rectangle, as at ZeRO stage 3.
+    """
+    cost = 0 if way == "by length" else PASS_TOKENS[device]
+    slots = tokens = rectangles_needed = count = 0
+    for documents in passes:
+        lengths = torch.tensor(documents)
+        groups = [torch.arange(len(lengths))] if at_once else rectangles(lengths, cost)
+        slots += sum(len(group) * int(lengths[group].max()) for group in groups)
+        tokens += int(lengths.sum())
+        rectangles_needed += len(groups)
+        count += 1
+    return Padding(1 - tokens / max(slots, 1), rectangles_needed / max(count, 1))
 
 
 def run_as_rows(model: Any) -> DocumentRows:

@@ -74,7 +74,7 @@ def layer_flops(size: ModelSize, context: float) -> float:
     return 2 * size.layer_parameters + 4 * size.attention * context * size.layers
 
 
-def training_flops(size: ModelSize, work: Workload, recompute: bool = False) -> float:
+def training_flops(size: ModelSize, work: Workload, recompute: bool = False, padding: float = 0.0) -> float:
     """Returns the FLOPs of a forward and backward pass per token. A backward pass costs two forward passes.
 
     Args:
@@ -82,10 +82,13 @@ def training_flops(size: ModelSize, work: Workload, recompute: bool = False) -> 
         work: properties of the data and the method.
         recompute: whether to count the second forward pass of gradient checkpointing. The device performs it, but it
             does not count for the model FLOPs utilization (MFU).
+        padding: share of the positions in the layers that are padding. The device computes them, but they do not count
+            for the MFU. The longer rows of attention are not counted.
     """
-    layers, added = layer_flops(size, work.context), work.added
+    layers, added = layer_flops(size, work.context) / (1 - padding), work.added
+    head = 2 * size.head_parameters * work.predicted
     recomputed = layers * (1 + added.trained) if recompute else 0.0
-    return 3 * forward_flops(size, work) + layers * (3 * added.trained + added.seen) + recomputed
+    return 3 * (layers + head) + layers * (3 * added.trained + added.seen) + recomputed
 
 
 def mean_length(corpus: Mapping[str, Any]) -> float | None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adapt.config import Config
 from adapt.model.size import ModelSize, model_size
@@ -10,6 +11,9 @@ from adapt.terminal.console import duration
 from adapt.train.capacity.device import Device, known_device, measured
 from adapt.train.capacity.flops import added_work, training_flops, workload
 from adapt.train.capacity.memory import GIB, Fit, does_not_fit, fit
+
+if TYPE_CHECKING:
+    from adapt.model.packing.padded import Way
 
 REACHED = 0.4
 """Assumed ratio of the training speed to the matrix multiplication rate, if no earlier training was measured."""
@@ -30,6 +34,8 @@ class Forecast:
     rate_from: str = ""
     """Source of `rate`, in words."""
     price_per_hour: float | None = None
+    padding: str = ""
+    """Cost of documents as padded rows, in words. Empty for models that take packed documents."""
     missing: list[str] = field(default_factory=list)
     """Descriptions of the unknown facts because of which some values are None."""
 
@@ -56,6 +62,8 @@ class Forecast:
             lines["micro-batch"] = f"{chosen.micro_batch} sequences per pass, {chosen.accumulation} passes per step"
         if self.refusal:
             lines["refused"] = self.refusal
+        if self.padding:
+            lines["padding"] = self.padding
         if self.flops:
             lines["work"] = f"{self.tokens:,} tokens, {self.flops:.2e} FLOPs"
         if self.device_hours is not None:
@@ -70,8 +78,22 @@ class Forecast:
         return lines
 
 
+@dataclass(frozen=True)
+class DocumentsAsRows:
+    """How a model that takes no packed documents computes them, and which documents a step has."""
+
+    way: "Way"
+    rows: list[list[int]] | None
+    """Lengths of the documents in each row of the first steps [tokens]. None if the text is not prepared yet."""
+
+
 def forecast(
-    config: Config, dimensions: ModelSize, tokens: int | None, document_length: float | None, store: Store
+    config: Config,
+    dimensions: ModelSize,
+    tokens: int | None,
+    document_length: float | None,
+    store: Store,
+    as_rows: DocumentsAsRows | None = None,
 ) -> Forecast:
     """Forecasts the memory, FLOPs, duration and cost of a training.
 
@@ -81,6 +103,7 @@ def forecast(
         tokens: number of tokens to train on. None if it depends on a corpus that is not prepared yet.
         document_length: mean length of the documents of the prepared corpus [tokens].
         store: storage with the records of earlier trainings, which show the speed of the devices.
+        as_rows: documents of a model that computes them as rows. None for a model that takes packed documents.
     """
     training, resources = config.training, config.resources
     missing, refusal, chosen = [], "", None
@@ -93,7 +116,10 @@ def forecast(
         missing.append("the cluster's devices (looked at when the job runs; or set resources.device_memory_gib)")
     added = added_work(config, passes=chosen.accumulation if chosen else 1)
     work = workload(config.objective, training.sequence_length, document_length, added)
-    flops = tokens and tokens * training_flops(dimensions, work, training.gradient_checkpointing)
+    padded, share = _padding(as_rows, config, device, chosen.micro_batch if chosen else None)
+    flops = tokens and tokens * training_flops(dimensions, work, training.gradient_checkpointing, share)
+    if as_rows and as_rows.rows is None:
+        missing.append("the share of padding, because documents become rows, and the text is not prepared yet")
     rate, rate_from = _rate(config, device, store) if flops else (None, "")
     if tokens is None:
         missing.append("the size of the corpus, which is not prepared yet, and so the length of the run")
@@ -110,8 +136,28 @@ def forecast(
         rate,
         rate_from,
         resources.price_per_device_hour,
+        padded,
         missing,
     )
+
+
+def _padding(
+    as_rows: DocumentsAsRows | None, config: Config, device: Device | None, micro_batch: int | None
+) -> tuple[str, float]:
+    """Returns the cost of documents as rows in words, and the share of padding.
+
+    They are empty and 0 for packed documents, and if the text is not prepared yet.
+    """
+    if as_rows is None or not as_rows.rows:
+        return "", 0.0
+    from adapt.model.packing.padded import padding_of  # loads torch
+
+    rows, asked = as_rows.rows, config.training.micro_batch
+    size = micro_batch or (asked if isinstance(asked, int) else len(rows))
+    passes = [[length for row in rows[start : start + size] for length in row] for start in range(0, len(rows), size)]
+    at_once = config.resources.zero_stage == 3
+    found = padding_of(passes, as_rows.way, "cuda" if device and device.on_gpu else "cpu", at_once)
+    return str(found), found.share
 
 
 def may_fit(config: Config, model: Path) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapt.model.packing.packed import Documents, Packed
-from adapt.model.packing.padded import PASS_TOKENS, DocumentRows, document_rows, rectangles
+from adapt.model.packing.padded import PASS_TOKENS, DocumentRows, Way, document_rows, padding_of, rectangles
 from adapt.model.sparse_prediction import loss_at, losses_at
 from adapt.model.states import last_hidden_state
 from adapt.support.errors import ModelError
@@ -49,6 +49,19 @@ def test_padding_is_counted_over_all_micro_batches():
     padding = rows.padding([of_lengths(3, 1), of_lengths(4, 4, 4)])
     assert padding.share == pytest.approx(2 / 18)
     assert str(padding) == "11.1% of the computed positions are padding, in 1.0 passes per micro-batch"
+
+
+@pytest.mark.parametrize("way", ["padded", "by length"])
+def test_forecast_padding_is_the_measured_padding(way: Way):
+    passes = [[3, 100, 1, 7, 100], [200, 4, 4, 4]]
+    rows = DocumentRows()
+    rows.is_exact = way == "by length"
+    measured = rows.padding(of_lengths(*lengths) for lengths in passes)
+    assert padding_of(passes, way, "cpu") == measured
+    assert (measured.share > 0) == (way == "padded")
+    rows.is_exact = False
+    rows.compute_at_once()
+    assert padding_of(passes, "padded", "cpu", at_once=True) == rows.padding(of_lengths(*each) for each in passes)
 
 
 def test_zero_3_is_refused_if_padding_changes_outputs():

@@ -198,6 +198,7 @@ def test_flops_of_a_small_model_in_closed_form() -> None:
     assert forward_flops(size, Workload(8, 0.5)) == 2 * 24 + 4 * 2 * 8 + 2 * 20 * 0.5
     assert training_flops(size, Workload(8, 0.5)) == 3 * (48 + 64 + 20)
     assert training_flops(size, Workload(8, 0.5), recompute=True) == 3 * (48 + 64 + 20) + 48 + 64
+    assert training_flops(size, Workload(8, 0.5), padding=0.2) == pytest.approx(3 * ((48 + 64) / 0.8 + 20))
 
 
 def test_the_workload_of_objectives_and_lengths() -> None:

@@ -10,7 +10,7 @@ from adapt.runner import Record, Store
 from adapt.train.capacity import forecast as module
 from adapt.train.capacity.device import Device
 from adapt.train.capacity.flops import training_flops, workload
-from adapt.train.capacity.forecast import REACHED, forecast
+from adapt.train.capacity.forecast import REACHED, DocumentsAsRows, forecast
 from adapt.train.capacity.memory import GIB
 from tests.train.capacity.test_memory import ROBERTA
 
@@ -54,6 +54,18 @@ def test_without_earlier_runs_the_machine_is_measured(tmp_path: Path) -> None:
     assert lines["micro-batch"] == "16 sequences per pass, 128 passes per step"
     assert "activations" in lines["memory per device"]
     assert "40% of what large matrix products reach here" in lines["device time"]
+
+
+def test_padding_of_documents_as_rows_is_forecast(tmp_path: Path) -> None:
+    """A pass has two rows. In the first pass, a document of 300 tokens is next to one of 200 in a rectangle."""
+    as_rows = DocumentsAsRows("padded", [[300], [200], [512], [512]])
+    ahead = forecast(config(micro_batch=2), ROBERTA, TOKENS, 400.0, Store(tmp_path), as_rows)
+    work, share = workload(Config().objective, 512, 400.0), 1 - 1524 / 1624
+    assert ahead.lines()["padding"] == "6.2% of the computed positions are padding, in 1.0 passes per micro-batch"
+    assert ahead.flops == pytest.approx(TOKENS * training_flops(ROBERTA, work, padding=share))
+    unknown = forecast(config(), ROBERTA, TOKENS, 400.0, Store(tmp_path), DocumentsAsRows("padded", None))
+    assert "padding" not in unknown.lines()
+    assert any("share of padding" in missing for missing in unknown.missing)
 
 
 def test_checkpointing_increases_the_forecast_time(tmp_path: Path) -> None:
