@@ -18,6 +18,7 @@ from adapt.show.progress.chain_now import ChainNow, chain_now
 from adapt.show.progress.goals import goal_states, goals_table, trainings_table
 from adapt.show.report.study import Study
 from adapt.show.terminal import render_text
+from adapt.stage.budget import budget_outlook, within_budget
 from adapt.tuning.search_forecast import SearchAhead, check_search
 
 
@@ -32,10 +33,12 @@ class ChainPlan(SelfShown):
     later: Sequence[str]
     """Labels of goals whose stages are only known after searches have finished."""
     tables: Sequence[Block]
+    budget: str = ""
+    """Comparison of the expected device time with `resources.budget`, in sentences. Empty without a budget."""
 
     def blocks(self) -> list[Block]:
-        """Shows how many stages will run, the states of the goals, and the searches and trainings that will run."""
-        return [*summary(*ahead_lines(self.to_run, len(self.later))), *self.tables]
+        """Shows how many stages will run, the budget, the goals, searches and trainings ahead."""
+        return [*summary(*ahead_lines(self.to_run, len(self.later)), self.budget), *self.tables]
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,9 @@ class ChainRun:
         for search in chain.searches:
             tables += SearchAhead.of(search, chain.store).blocks()
         tables += [table for table in [trainings_table(trainings_ahead(chain))] if table]
-        return ChainPlan(goal_states(chain.goals, chain.store), ahead(chain), chain.later, tables)
+        goals = [goal.stage for goal in chain.goals]
+        outlook = budget_outlook(chain.resources, goals, chain.store)
+        return ChainPlan(goal_states(chain.goals, chain.store), ahead(chain), chain.later, tables, outlook)
 
     def run(self) -> Report:
         """Runs all unfinished stages, independent ones in parallel if resources suffice, and writes the report.
@@ -134,7 +139,9 @@ class ChainRun:
         while True:
             chain = self.build()
             check_searches(chain)
-            run_stages([goal.stage for goal in chain.goals], chain.store, chain.resources)
+            whole = build_chain(expand_chain(self.file)) if chain.resources.budget and self.only else chain
+            with within_budget(chain.resources, [goal.stage for goal in whole.goals], chain.store) as store:
+                run_stages([goal.stage for goal in chain.goals], store, chain.resources)
             if not chain.later:
                 return chain
 

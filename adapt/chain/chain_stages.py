@@ -150,13 +150,16 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
 
     Raises:
       ConfigError, DataError, ModelError, StorageError: for the reasons given at `adapt.stage.context.Context.of`.
-      ConfigError: nodes have different storage roots or cluster addresses.
+      ConfigError: nodes have different storage roots, cluster addresses or budgets.
     """
     first = nodes[0].config
     for node in nodes:
         if node.config.storage != first.storage or node.config.resources.address != first.resources.address:
             what = f"{node.label} and {nodes[0].label} differ in storage.root or resources.address"
             raise ConfigError(what, "set both for all stages, in `common`")
+        if node.config.resources.budget != first.resources.budget:
+            what = f"{node.label} and {nodes[0].label} differ in resources.budget"
+            raise ConfigError(what, "set the budget of the whole chain in `common`")
     chain, offered = Chain([], Store(root_of(first)), first.resources, first.notify), Offered()
     for node in nodes:
         if {*node.needed} & {*offered.unknown}:

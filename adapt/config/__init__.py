@@ -20,6 +20,7 @@ from adapt.config.fields import (
 from adapt.config.job_config import Config, flat
 from adapt.config.job_sections import (
     AdviceConfig,
+    BudgetConfig,
     ComparisonConfig,
     EvaluationConfig,
     ExportConfig,
@@ -51,6 +52,7 @@ from adapt.config.training import (
 
 __all__ = [
     "AdviceConfig",
+    "BudgetConfig",
     "ComparisonConfig",
     "Config",
     "CorpusConfig",

@@ -294,6 +294,16 @@ def most_of(workers: Workers) -> int:
 
 
 @dataclass(frozen=True)
+class BudgetConfig:
+    """Largest device time and cost of a job or chain, over all its stages and runs."""
+
+    device_hours: PositiveFloat | None = None
+    """Largest device time [device-hours]; null sets no limit."""
+    cost: PositiveFloat | None = None
+    """Largest cost, in the currency of resources.price_per_device_hour; null sets no limit."""
+
+
+@dataclass(frozen=True)
 class ResourcesConfig:
     """Where the work runs, and on how many devices."""
 
@@ -322,6 +332,11 @@ class ResourcesConfig:
     """Memory of one device [GiB], to check that the training fits; null takes the memory of the cluster's devices."""
     price_per_device_hour: NonNegativeFloat | None = None
     """Price of one device per hour, in any currency, shown in plans and records."""
+    budget: BudgetConfig | None = None
+    """Largest device time [device-hours] or cost of the whole job or chain, such as `{device_hours: 2}` or
+    `{cost: 30}`; null sets no limit. It counts all stages, also those that ran before. At the limit, trainings save a
+    checkpoint and the job ends with exit code 9. With a larger budget, the same command goes on from there. Trials of
+    a search count when the search ends; tune.budget_device_hours limits them."""
     max_failures: NonNegativeInt = 3
     """Number of times that a training restarts from its last checkpoint after a worker crashed, before it fails. Node
     preemptions do not count."""
@@ -364,7 +379,7 @@ class TrackingConfig:
     """Weights & Biases project; null for none. Needs the extra `dontstop[wandb]` and WANDB_API_KEY set."""
 
 
-Event: TypeAlias = Literal["finish", "failure"]
+Event: TypeAlias = Literal["finish", "failure", "stall", "budget"]
 """Reason for a message to a webhook."""
 
 
@@ -382,6 +397,7 @@ class NotifyConfig:
     form: Literal["json", "slack"] = "json"
     """Form of a message: `json` an object with event, about, text, host, time, seconds and path; `slack` the object
     with one `text` that Slack and compatible services take."""
-    events: list[Event] = field(default_factory=lambda: ["finish", "failure"])
+    events: list[Event] = field(default_factory=lambda: ["finish", "failure", "stall", "budget"])
     """What messages are sent about: `finish` that something ran and succeeded, `failure` that it failed or was
-    stopped."""
+    stopped, `stall` that a training made no progress and its workers start again, `budget` that resources.budget is
+    spent."""

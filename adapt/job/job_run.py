@@ -18,6 +18,7 @@ from adapt.show.blocks import Block, Table, first_sentence, shown_by, summary
 from adapt.show.pages import SelfShown
 from adapt.show.progress.goals import TrainingAhead, trainings_table
 from adapt.show.terminal import show_blocks
+from adapt.stage.budget import budget_outlook, within_budget
 from adapt.stage.context import Context
 from adapt.stage.export_model import planned_phases
 from adapt.stage.select_documents import Select
@@ -145,14 +146,15 @@ def run_stages_of(job: Job, context: Context, arguments: Sequence[str] = ()) -> 
         stage = job.final(context)
         context.digests.save()
         waiting = unfinished([stage], store)[0] if job.is_wide or settings.webhook else []
-        if not job.is_wide:
-            run = JobRun(job, context, ensure(stage, store), arguments)
-        else:
-            check_ahead(waiting, store)
-            if job.first:
-                run_stages(job.first(stage), store, resources)
-            (record,) = run_stages([stage], store, resources)
-            run = JobRun(job, context, Finished.of(stage, record), arguments)
+        with within_budget(resources, [stage], store) as admitting:
+            if not job.is_wide:
+                run = JobRun(job, context, ensure(stage, admitting), arguments)
+            else:
+                check_ahead(waiting, store)
+                if job.first:
+                    run_stages(job.first(stage), admitting, resources)
+                (record,) = run_stages([stage], admitting, resources)
+                run = JobRun(job, context, Finished.of(stage, record), arguments)
         if waiting and settings.webhook:
             finished(first_sentence(run.blocks()), run.finished.path)
     return run
@@ -194,6 +196,8 @@ class Plan(SelfShown):
     None if the training's text is not prepared yet."""
     phases: Table | None = None
     """A row per phase that will run, if `training.phases` is set."""
+    budget: str = ""
+    """Comparison of the expected device time with `resources.budget`, in sentences. Empty without a budget."""
 
     @property
     def to_run(self) -> list[Planned]:
@@ -205,7 +209,7 @@ class Plan(SelfShown):
         number, to_run = len(self.stages), len(self.to_run)
         finished = f"{number - to_run} of {number} stages are finished"
         said = f"{finished}; {to_run} will run." if to_run else f"{finished}, so nothing will run."
-        blocks: list[Block] = [*summary(said), plan_table(self.stages)]
+        blocks: list[Block] = [*summary(said, self.budget), plan_table(self.stages)]
         if len(self.trainings) > 1:
             rows = [
                 TrainingAhead(name, of.tokens, of.device_hours, of.cost) if of else TrainingAhead(name)
@@ -256,7 +260,8 @@ def plan_of(job: Job, context: Context) -> Plan:
     waiting = [line.stage for line in stages if isinstance(line.stage, Train) and not line.record]
     forecasts = {stage: stage.forecast(records) for stage in waiting}
     named = {stage.name: forecast for stage, forecast in forecasts.items()}
-    return Plan(job.name, stages, named, planned_phases(forecasts, Done(records)))
+    outlook = budget_outlook(context.config.resources, [final], context.store)
+    return Plan(job.name, stages, named, planned_phases(forecasts, Done(records)), outlook)
 
 
 ON_A_CLUSTER = 16

@@ -132,6 +132,7 @@ class MeasureFisher(Stage[Summed]):
     """Measures the Fisher information: how much the loss on a text depends on each weight (1612.00796, equation 3)."""
 
     kind = "fisher"
+    device_time = "own"
 
     name: str
     config: Config

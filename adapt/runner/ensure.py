@@ -97,7 +97,7 @@ def run(stage: Stage[Any], done: Done, store: Store) -> Record:
 
     Raises:
         StageError: a file of an input has changed since it was written.
-        AdaptError: the stage failed.
+        AdaptError: the stage failed, or the store does not admit it.
     """
     folder = store.folder_of(stage)
     with locked(folder):
@@ -105,6 +105,7 @@ def run(stage: Stage[Any], done: Done, store: Store) -> Record:
         if record := store.find(stage.kind, stage.name, stage.key):
             return record
         with logged(folder):
+            store.admit(stage)
             for made in done.records.values():
                 check_content(made)
             return _run(stage, done, folder)

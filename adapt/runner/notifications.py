@@ -10,12 +10,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.client import HTTPException
+from http.client import HTTPException, responses
 from pathlib import Path
 from typing import Any
 
 from adapt.config.job_sections import Event, NotifyConfig
-from adapt.support.errors import AdaptError, ConfigError
+from adapt.support.errors import AdaptError, BudgetError, ConfigError
 from adapt.support.redact import redact, redacted
 from adapt.terminal.console import duration, log
 
@@ -26,8 +26,15 @@ ANSWER_S = 10.0
 """Time that the receiver has to answer an attempt [s]."""
 AT_THE_END_S = 20.0
 """Longest time that the end of a process waits for messages that are not sent yet [s]."""
-WORDS: Mapping[Event, str] = {"finish": "finished", "failure": "failed"}
+WORDS: Mapping[Event, str] = {
+    "finish": "finished",
+    "failure": "failed",
+    "stall": "made no progress",
+    "budget": "stopped at its budget",
+}
 _sending: list[threading.Thread] = []
+_working: list[tuple[NotifyConfig, str]] = []
+"""Settings and name of each job or chain that runs in this process, the latest last."""
 
 
 def check_webhook(settings: NotifyConfig) -> None:
@@ -84,6 +91,20 @@ def notify(settings: NotifyConfig, event: Event, about: str, text: str, **facts:
     thread.start()
 
 
+def announce(event: Event, text: str, **facts: Any) -> None:
+    """Sends a message about the job or chain that runs in this process, such as a stall of a training. Returns at once.
+
+    Nothing is sent if nothing runs, or if its `notify` does not ask for messages of this kind.
+
+    Args:
+        event: what happened.
+        text: what happened, in a sentence.
+        **facts: further values for programs, left out of messages in Slack's form.
+    """
+    for settings, about in _working[-1:]:
+        notify(settings, event, about, text, **facts)
+
+
 def body(settings: NotifyConfig, event: Event, about: str, text: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the content of a message, without passwords and tokens."""
     if settings.form == "slack":
@@ -119,7 +140,8 @@ def _send(address: str, content: Mapping[str, Any]) -> None:
             with urllib.request.urlopen(request, timeout=ANSWER_S):
                 return
         except urllib.error.HTTPError as error:
-            fault = f"the webhook answered {error.code} {error.reason}"
+            # not the reason in the answer, which may repeat the address
+            fault = f"the webhook answered {error.code} {responses.get(error.code, '')}".rstrip()
             if error.code < 500 and error.code != 429:  # the receiver would refuse the message again
                 break
         except (OSError, ValueError, HTTPException) as error:
@@ -143,16 +165,20 @@ def notifying(settings: NotifyConfig, about: str) -> Iterator[Callable[[str, Pat
         ConfigError: see `check_webhook_address`.
     """
     check_webhook_address(settings)
-    began, results = time.monotonic(), list[tuple[str, Path]]()
+    began, results, own = time.monotonic(), list[tuple[str, Path]](), (settings, about)
+    _working.append(own)
     try:
         yield lambda text, path: results.append((text, path))
     except (AdaptError, KeyboardInterrupt) as error:
         text = str(error) if isinstance(error, AdaptError) else "It was stopped from outside."
-        notify(settings, "failure", about, text, error=type(error).__name__, seconds=time.monotonic() - began)
+        event: Event = "budget" if isinstance(error, BudgetError) else "failure"
+        notify(settings, event, about, text, error=type(error).__name__, seconds=time.monotonic() - began)
         raise
     except Exception as error:
         notify(settings, "failure", about, f"{type(error).__name__}: {error}", error=type(error).__name__)
         raise
+    finally:
+        _working.remove(own)
     for text, path in results:
         seconds = time.monotonic() - began
         said = f"{text} It took {duration(seconds)}. Result: {path}".lstrip()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from adapt.config import Config
 from adapt.runner.key import stage_key
@@ -61,6 +61,8 @@ class Stage(ABC, Generic[R]):
     """Path of the model in the stage's folder, if the stage writes a model."""
     takes: ClassVar[Mapping[str, float] | None] = None
     """Cluster resources that the stage uses, such as ONE_CPU. None for all resources. See `adapt.runner.parallel`."""
+    device_time: ClassVar[Literal["none", "own", "inputs"]] = "none"
+    """Device-hours in the stage's record: none, those of the stage itself, or the sum of those of its inputs."""
     name: str
     """Readable name of the stage. The name of the stage's folder contains it, but the key does not depend on it."""
 

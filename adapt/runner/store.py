@@ -5,7 +5,7 @@ A log is a JSON lines file with the messages that a stage logged while it ran. I
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,10 +31,16 @@ Among a million stages, the chance that two of them have the same digits is 1 in
 
 
 class Store:
-    """Finds the folders and records of stages below one root."""
+    """Finds the folders and records of stages below one root.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    Args:
+        root: folder of all stages.
+        admit: function that is called before a stage runs. It raises an error if the stage may not start, for example
+            because the budget is spent.
+    """
+
+    def __init__(self, root: Path, admit: "Callable[[Stage[Any]], None]" = lambda stage: None) -> None:
+        self.root, self.admit = root, admit
 
     def folder(self, stage: str, name: str, key: str) -> Path:
         """Returns the existing folder of a stage, or else the folder that the stage will get.

@@ -2,6 +2,7 @@
 
 - `context`: configuration, initial model and files of a job, from which its stages are built.
 - `preflight`: checks before anything runs.
+- `budget`: keeps a job or a chain within its budget of device time or cost.
 - `text_sources`: lists of files with their digests, texts of tasks, duplicates.
 - `prepare_text`: text as token shards.
 - `document_vectors`: vectors of documents.

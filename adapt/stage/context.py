@@ -32,7 +32,7 @@ from adapt.runner.files import share_with_group, write_atomically
 from adapt.runner.key import deciding
 from adapt.runner.notifications import check_webhook
 from adapt.stage.add_head import AddHead, RedrawTop, TurnDecoder
-from adapt.stage.preflight import check_compile, check_shared, check_training, check_writable
+from adapt.stage.preflight import check_compile, check_priced, check_shared, check_training, check_writable
 from adapt.support.errors import ConfigError
 from adapt.train.metric_trackers import check_trackers
 from adapt.train.phases import check_phases, check_ramps, objectives_of, phases_of
@@ -52,6 +52,7 @@ CHECKS: tuple[Callable[[Config], object], ...] = (
     lambda config: micro_batch(config.training, config.resources.workers),
     lambda config: check_trackers(config.tracking),
     lambda config: check_webhook(config.notify),
+    lambda config: check_priced(config.resources),
     lambda config: check_writable(root_of(config)),
 )
 """Checks of a configuration that need no cluster. Each raises ConfigError or StorageError."""

@@ -159,6 +159,7 @@ class Sequence(Stage[SequenceResult]):
     """Collects the models of a sequence and their measurements."""
 
     kind = "sequence"
+    device_time = "inputs"
     takes = NOTHING
 
     name: str

@@ -339,6 +339,7 @@ class Export(Stage[Adapted]):
     """Writes the trained model as a Hugging Face folder with a model card."""
 
     kind = "export"
+    device_time = "inputs"
     version = 2  # since version 2, records have the losses of each text with intervals
     takes = NOTHING
 

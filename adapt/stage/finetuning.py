@@ -179,6 +179,7 @@ class Finetune(Stage[Finetuned]):
     """
 
     kind = "finetune"
+    device_time = "own"
 
     name: str
     config: Config
@@ -320,6 +321,7 @@ class Scores(Stage[Scored]):
     """Computes mean, deviation and interval of the scores of several seeds."""
 
     kind = "scores"
+    device_time = "inputs"
     takes = NOTHING
 
     name: str

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.config import Config
+from adapt.config import Config, ResourcesConfig
 from adapt.merge.compatibility import vocabulary_of
 from adapt.model.architecture import HEADS, check_architecture, check_detector, try_unknown, unequal_tables
 from adapt.model.locate import CONFIG, Pretrained, has_tokenizer, no_head, read_json, weight_files
@@ -43,6 +43,20 @@ def check_writable(root: Path) -> None:
     with storage_errors(root):
         root.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=root).close()
+
+
+def check_priced(resources: ResourcesConfig) -> None:
+    """Checks that a budget of money can be compared with a price.
+
+    Raises:
+        ConfigError: there is no price.
+    """
+    budget, price = resources.budget, resources.price_per_device_hour
+    if budget and budget.cost is not None and not price:
+        raise ConfigError(
+            "resources.budget has a cost, but the price of a device is not known",
+            "set resources.price_per_device_hour, or give resources.budget as {device_hours: …}",
+        )
 
 
 def check_space(folder: Path, model: Path, keep_checkpoints: int) -> None:

@@ -58,6 +58,7 @@ class Train(Stage[Trained]):
     """Trains a model on the text of one or several sources, for a whole run or for one phase of a run."""
 
     kind = "train"
+    device_time = "own"
     model_place = MODEL_FOLDER
 
     name: str

@@ -97,6 +97,12 @@ class StageError(AdaptError):
     exit_code = 8
 
 
+class BudgetError(AdaptError):
+    """The job or chain has spent its budget (`resources.budget`). It goes on with a larger one."""
+
+    exit_code = 9
+
+
 class Interrupted(AdaptError):
     """The user or the scheduler asked the job to stop."""
 

@@ -138,6 +138,8 @@ class Loop:
             if is_due or progress.step == self.branch_step or self.wishes.heard:
                 save(progress)
                 saved = progress.step
+            if not self.has_ended:
+                self.wishes.end_if_asked(progress.step, self.steps)
         if progress.step < self.steps and (figures := self._measured(progress, is_last=True)):  # the text ended early
             report({"step": progress.step, "steps": self.steps, **figures})
         if saved != progress.step:

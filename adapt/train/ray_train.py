@@ -44,6 +44,7 @@ from adapt.train.restarts import RestartLog
 from adapt.train.schedule import worlds
 from adapt.train.training_run import (
     CHECKPOINTS,
+    END_FILE,
     METRICS_FILE,
     NOTICE_FILE,
     PROGRESS_FILE,
@@ -268,6 +269,7 @@ def launch(job: TrainingRun) -> dict[str, Any]:
     """
     folder, config = Path(job.folder), job.config
     kept = max(config.training.keep_checkpoints, 1)
+    (folder / END_FILE).unlink(missing_ok=True)
     told, sizes = {"job": job}, worlds(config.training, config.resources.workers)
     with memory_kills(config, folder), holding(folder, sizes[0], waits=not is_own_ray()):
         on_all_ranks(RankedRun(train_loop_per_worker, told, folder, job.run_name, config.resources, sizes, kept))

@@ -52,7 +52,6 @@ from adapt.train.model_options import apply_options, freeze
 from adapt.train.points import Place, Points
 from adapt.train.precision import agreed_precision
 from adapt.train.restarts import RestartLog
-from adapt.train.schedule import worlds
 from adapt.train.spikes import SpikeText
 from adapt.train.training_run import CARRIED, CHECKPOINTS, PROGRESS_FILE, Progress, TrainingRun, tell
 from adapt.train.worker_process import StarvationNotice, die_with_parent, only_run, use_threads
@@ -189,8 +188,7 @@ class RankParts:
         parameters = sum(parameter.numel() for parameter in model.parameters())  # before ZeRO divides the parameters
         zero_stage, offload = config.resources.zero_stage, config.resources.offload
         engine = Engine(model, training, zero_stage, precision, size, accumulation, offload, job.head_warmup > 0)
-        may_grow = len(worlds(training, config.resources.workers)) > 1
-        wishes = CheckpointRequests(context.get_world_rank() == 0, folder if may_grow else None, not is_own_ray())
+        wishes = CheckpointRequests(context.get_world_rank() == 0, folder, not is_own_ray())
         points = None
         if job.measures:
             here = Place(config, tokenizer, device, size, context.get_world_rank(), world)

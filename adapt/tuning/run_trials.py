@@ -28,7 +28,7 @@ from adapt.tuning.job_trial import (
 )
 from adapt.tuning.proposals import Proposals
 from adapt.tuning.ray_tune import Answer, Asked, Board, dispatch, scheduler_of
-from adapt.tuning.search_stage import SUMS, Search, TrialRow, best_first
+from adapt.tuning.search_stage import Search, TrialRow, best_first
 from adapt.tuning.search_trackers import SearchTrackers
 from adapt.tuning.trial_scheduler import lengths_of, steps_after
 
@@ -160,7 +160,7 @@ class Trials:
         """
         given = {stage.key for stage in everything(self.search.inputs.values())}
         stages = everything(trial for asked, trial in list(self.begun.items()) if asked[0] in numbers)
-        own = [stage for stage in stages if stage.kind not in SUMS and stage.key not in given]
+        own = [stage for stage in stages if stage.device_time != "inputs" and stage.key not in given]
         records = [self.store.known(stage.kind, stage.name, stage.key) for stage in own]
         return sum(record.cost.get("device_hours") or 0.0 for record in records if record)
 

@@ -6,19 +6,17 @@ from math import floor
 from statistics import fmean
 from typing import Any
 
-from adapt.runner import Stage, Store
+from adapt.runner import Store
 from adapt.runner.stage import everything
 from adapt.show.blocks import Block, Table, TextBlock
-from adapt.stage.train import Train
+from adapt.stage.budget import hours_of
 from adapt.support.errors import AdaptError, ConfigError
 from adapt.tuning.job_trial import values_shown
 from adapt.tuning.proposals import Proposals, Values
-from adapt.tuning.search_stage import SUMS, Search
+from adapt.tuning.search_stage import Search
 
 SHOWN = 40
 """Largest number of trials in the table of a forecast."""
-DEVICE_KINDS = ("finetune", "importance")
-"""Kinds of stages other than trainings whose records have device-hours."""
 
 
 @dataclass(frozen=True)
@@ -168,25 +166,7 @@ def _ahead(search: Search, number: int, values: Mapping[str, Any], store: Store,
     own = [stage for stage in stages if stage.key not in seen]
     seen |= {stage.key for stage in own}
     records = {stage.key: store.known(stage.kind, stage.name, stage.key) for stage in own}
-    hours = [_hours(stage, store) for stage in own if stage.kind not in SUMS]
+    hours = [hours_of(stage, store) for stage in own if stage.device_time != "inputs"]
     to_run = sum(record is None for record in records.values())
     known = [each for each in hours if each is not None]
     return TrialAhead(number, values, to_run, len(stages) - to_run, sum(known) if len(known) == len(hours) else None)
-
-
-def _hours(stage: Stage[Any], store: Store) -> float | None:
-    """Returns the device-hours of a stage; None if they are not known.
-
-    The device-hours of a finished stage are read from its record, and those of a training are forecast. Other stages
-    that use devices are assumed to take the mean of the finished stages of their kind. All remaining stages take 0.
-    """
-    if record := store.known(stage.kind, stage.name, stage.key):
-        return float(record.cost.get("device_hours") or 0.0)
-    if isinstance(stage, Train):
-        inputs = {needed.key: store.known(needed.kind, needed.name, needed.key) for needed in stage.inputs.values()}
-        forecast = stage.forecast({key: record for key, record in inputs.items() if record})
-        return forecast.device_hours if forecast else None
-    if stage.kind not in DEVICE_KINDS:
-        return 0.0
-    took = [float(record.cost.get("device_hours") or 0.0) for record in store.records(stage.kind)]
-    return fmean(took) if took else None

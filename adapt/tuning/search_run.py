@@ -56,6 +56,8 @@ def run_search(search: Search) -> SearchRun:
         AdaptError: the search cannot work, or all trials failed.
     """
     store = Store(root_of(search.config))
+    if search.config.resources.budget:
+        raise ConfigError("a search takes no resources.budget", "set tune.budget_device_hours, which limits its trials")
     check_search(search, store)
     with notifying(search.config.notify, f"tune {search.name}") as finished:
         will_run = store.record_of(search) is None

@@ -34,8 +34,6 @@ from adapt.tuning.trial_scheduler import STEPS, steps_after
 
 BEST_FILE = "best.yaml"
 """Name of the file with the configuration of the best trial. The option `--config` of jobs reads such files."""
-SUMS = ("export", "scores", "sequence", "trial")
-"""Kinds of stages whose cost is the sum of the costs of their inputs."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +158,7 @@ class Search(Stage[Searched]):
     """The stage that runs the trials of a space with Ray Tune."""
 
     kind = "search"
+    device_time = "own"
     version = 2  # since version 2, the type of the result declares which direction is better
 
     name: str

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from adapt.config import Config, EvaluationSet, PhaseConfig, flat
+from adapt.config import BudgetConfig, Config, EvaluationSet, PhaseConfig, flat
 from adapt.config.job_config import DAPT
 from adapt.job.training_jobs import dapt_stages
 from adapt.method.das.method import DasOptions
@@ -113,6 +113,7 @@ HOW: dict[str, Any] = {
     "resources.offload": "optimizer",
     "resources.device_memory_gib": 24.0,
     "resources.price_per_device_hour": 2.5,
+    "resources.budget": BudgetConfig(device_hours=2.0),
     "resources.max_failures": 7,
     "resources.stages_at_once": 2,
     "resources.wait_s": 1.0,

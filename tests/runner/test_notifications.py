@@ -11,8 +11,8 @@ import pytest
 
 from adapt.config import NotifyConfig
 from adapt.runner import notifications
-from adapt.runner.notifications import check_webhook, notifying, wait_until_sent
-from adapt.support.errors import ConfigError, DataError
+from adapt.runner.notifications import announce, check_webhook, notifying, wait_until_sent
+from adapt.support.errors import BudgetError, ConfigError, DataError
 
 VARIABLE = "TEST_WEBHOOK"
 JSON, SLACK = NotifyConfig(VARIABLE), NotifyConfig(VARIABLE, "slack")
@@ -25,6 +25,8 @@ class Receiver(HTTPServer):
         self.answers: list[int] = []
         """Status codes of the next answers. When the list is empty, the answer is 200."""
         self.received: list[dict] = []
+        self.location = ""
+        """Address to which the answers redirect, if any."""
         self.may_answer = threading.Event()
         self.may_answer.set()
         super().__init__(("127.0.0.1", 0), Handler)
@@ -37,6 +39,8 @@ class Handler(BaseHTTPRequestHandler):
         self.server.received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.server.may_answer.wait(20)
         self.send_response(self.server.answers.pop(0) if self.server.answers else 200)
+        if self.server.location:
+            self.send_header("Location", self.server.location)
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
@@ -85,6 +89,7 @@ def test_the_form_of_slack_has_one_text(webhook: Receiver) -> None:
         (KeyboardInterrupt(), "stopped from outside"),
         (ValueError("no"), "ValueError: no"),
     ],
+    ids=["error of the user", "stopped", "error of the program"],
 )
 def test_a_failure_is_sent_and_still_raised(webhook: Receiver, error: BaseException, text: str) -> None:
     with pytest.raises(type(error)):
@@ -93,6 +98,25 @@ def test_a_failure_is_sent_and_still_raised(webhook: Receiver, error: BaseExcept
     (message,) = webhook.received
     assert message["event"] == "failure"
     assert text in message["text"]
+
+
+def test_a_spent_budget_is_its_own_event(webhook: Receiver) -> None:
+    with pytest.raises(BudgetError):
+        run(SLACK, BudgetError("the budget is spent (2 device-hours of 2)", "raise it"))
+    wait_until_sent()
+    (message,) = webhook.received
+    assert message["text"].startswith("*dontstop dapt papers* stopped at its budget. the budget is spent (2 device-")
+
+
+def test_a_stall_is_announced_by_the_job_that_runs(webhook: Receiver) -> None:
+    announce("stall", "nothing runs")
+    with notifying(JSON, "chain study"):
+        announce("stall", "Rank 1 on node-7 made no progress for 90 s.", rank=1)
+    announce("stall", "nothing runs any more")
+    wait_until_sent()
+    (message,) = webhook.received
+    assert (message["event"], message["about"], message["rank"]) == ("stall", "chain study", 1)
+    assert message["text"] == "Rank 1 on node-7 made no progress for 90 s."
 
 
 def test_messages_have_no_credentials(webhook: Receiver) -> None:
@@ -127,6 +151,15 @@ def test_a_message_that_cannot_be_sent_is_logged_without_the_address(
     said = capsys.readouterr().err
     assert len(webhook.received) == attempts
     assert f"the webhook answered {answers[0]}" in said
+    assert "secret-part" not in said
+
+
+def test_a_redirection_does_not_bring_the_address_into_the_log(webhook: Receiver, capsys) -> None:
+    """urllib puts the new address into the reason of its error."""
+    webhook.answers, webhook.location = [302], "file:///secret-part"
+    run(JSON)
+    said = capsys.readouterr().err
+    assert "the webhook answered 302 Found" in said
     assert "secret-part" not in said
 
 

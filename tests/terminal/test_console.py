@@ -27,6 +27,7 @@ EXIT_CODES = {
     "TrainingError": 7,
     "DeviceMemoryError": 7,
     "StageError": 8,
+    "BudgetError": 9,
     "Interrupted": 130,
 }
 ERRORS: dict[str, type[AdaptError]] = {

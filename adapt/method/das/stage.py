@@ -62,6 +62,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
     """Measures how important each attention head and neuron is for a model's knowledge (arXiv 2302.03241, sect. 4)."""
 
     kind = "importance"
+    device_time = "own"
 
     name: str
     config: Config

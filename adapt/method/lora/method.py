@@ -181,6 +181,7 @@ class MeasureMoments(Stage[Summed]):
     """Measures second moments of the inputs of linear layers (arXiv 2406.05223), and averages over domains so far."""
 
     kind = "moments"
+    device_time = "own"
 
     name: str
     config: Config

@@ -164,13 +164,15 @@ def _unmade(stage: Stage[Any], store: Store) -> Iterator[Stage[Any]]:
 def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
     """Sums the cost of all finished stages among `stages` and the stages that these depend on.
 
+    Stages whose records repeat the device time of their inputs, such as exports, only count their seconds.
+
     Returns:
         `seconds` of work, `device_hours`, and `cost` in the currency of `resources.price_per_device_hour`.
     """
     total = {"seconds": 0.0, "device_hours": 0.0, "cost": 0.0}
     for stage in everything(stages):
         if record := store.record_of(stage):
-            for name in total:
+            for name in total if stage.device_time != "inputs" else ("seconds",):
                 total[name] += record.cost.get(name) or 0.0
     return {name: round(value, 6) for name, value in total.items()}
 

@@ -10,13 +10,15 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from adapt.train.training_run import WISH_FILE
+from adapt.support.errors import BudgetError
+from adapt.train.training_run import END_FILE, WISH_FILE
 
 _LOOK_S = 1.0
 _ASK_S = 5.0
 """Time between two calls of Ray Train's function for nodes that are about to leave [s]."""
-_WISH, _ASK = 1, 2
-"""Flags that rank 0 sends in a step. _WISH: a checkpoint is requested. _ASK: all ranks should now ask Ray Train."""
+_WISH, _ASK, _END = 1, 2, 4
+"""Flags that rank 0 sends in a step. _WISH: a checkpoint is requested. _ASK: all ranks should now ask Ray Train. _END:
+the run should end after a checkpoint."""
 _LAST_S = 30.0
 """Time before a node leaves at which a second checkpoint is saved, with the steps since the notice [s]."""
 _UNTOLD_S = 120.0
@@ -52,8 +54,8 @@ class CheckpointRequests:
     """Receives requests for checkpoints on a rank.
 
     Args:
-        looks: whether this rank looks for the file. Only one rank does.
-        folder: folder of the stage if the group of workers may grow, else None.
+        looks: whether this rank looks for the files. Only one rank does.
+        folder: folder of the stage. None if no file requests checkpoints.
         nodes_may_go: whether nodes may leave, which is true on a cluster.
     """
 
@@ -62,6 +64,8 @@ class CheckpointRequests:
     nodes_may_go: bool = False
     heard: bool = False
     """Whether a checkpoint was requested in the last step. All ranks have the same value."""
+    ended: bool = False
+    """Whether the run should end after the checkpoint of this step, because the budget is spent."""
     _next: float = 0.0
     _next_ask: float = 0.0
     _seen: int = 0
@@ -81,13 +85,24 @@ class CheckpointRequests:
         if self.nodes_may_go and now >= self._next_ask:
             self._next_ask = now + _ASK_S
             said += _ASK
+        if self.folder is not None and (self.folder / END_FILE).exists():
+            said += _END
         return said
 
     def hear(self, said: int) -> None:
         """Reads the flags that rank 0 sent. All ranks call this method in the same step."""
-        self.heard = bool(said & _WISH)
+        self.heard, self.ended = bool(said & (_WISH | _END)), bool(said & _END)
         if said & _ASK:
             self._take_notice()
+
+    def end_if_asked(self, step: int, steps: int) -> None:
+        """Ends a run that has steps left, if that was requested. Call it after the checkpoint of the step.
+
+        Raises:
+            BudgetError: the budget is spent. All ranks raise the error after the same step.
+        """
+        if self.ended and step < steps:
+            raise BudgetError(f"training stopped after step {step} of {steps}, with a checkpoint")
 
     def _is_wished(self) -> bool:
         if self.folder is None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from adapt.support.errors import BudgetError
 from adapt.train.elastic import requested_checkpoints
 from adapt.train.elastic.requested_checkpoints import CheckpointRequests, RequestFile
-from adapt.train.training_run import Progress
+from adapt.train.training_run import END_FILE, Progress
 from tests.train.toy import Case, build, feed
 
 
@@ -103,6 +104,23 @@ def saved_at(wished_in: set[int]) -> list[int]:
     loop, saved = replace(build(case), wishes=Made()), list[int]()
     loop.run(feed(0, 6), Progress(), lambda metrics: None, lambda progress: saved.append(progress.step))
     return saved
+
+
+def ended_at(folder: Path, last: int) -> tuple[list[int], str]:
+    """Returns the saved steps of the calling rank, and its error, if the run is told to end at once."""
+    wishes = CheckpointRequests(looks=dist.get_rank() == 0, folder=folder)
+    loop, saved, error = replace(build(Case(steps=last)), wishes=wishes), list[int](), ""
+    try:
+        loop.run(feed(0, last), Progress(), lambda metrics: None, lambda progress: saved.append(progress.step))
+    except BudgetError as ended:
+        error = ended.what
+    return saved, error
+
+
+def test_all_ranks_end_with_a_checkpoint_after_the_same_step(ranks, tmp_path: Path) -> None:
+    (tmp_path / END_FILE).touch()
+    assert ranks(2).run(ended_at, tmp_path, 3) == [([1], "training stopped after step 1 of 3, with a checkpoint")] * 2
+    assert ranks(2).run(ended_at, tmp_path, 1) == [([1], "")] * 2  # the last step is done, so the run is finished
 
 
 def test_all_ranks_save_after_the_same_step(ranks) -> None:

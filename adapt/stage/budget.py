@@ -1,0 +1,239 @@
+"""Keeps a job or a chain within its budget of device time or money (`resources.budget`).
+
+The budget counts the device time of all stages of the job or chain, whenever and wherever they ran: that of finished
+stages from their records, and that of unfinished trainings from the time for which they held their devices
+(`adapt.train.held_time`). Therefore nothing is lost when a job that reached its budget goes on with a larger one.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from adapt.config import BudgetConfig, ResourcesConfig
+from adapt.runner import Record, Stage, Store
+from adapt.runner.stage import everything
+from adapt.stage.train import Train
+from adapt.support.errors import AdaptError, BudgetError
+from adapt.terminal.console import log
+from adapt.train.held_time import HELD_FILE, HeldTime
+from adapt.train.training_run import END_FILE
+
+_LOOK_S = 1.0
+"""Time between two looks at the running trainings [s]."""
+_REFRESH_S = 300.0
+"""Time between two looks at all stages, which other processes may run too [s]."""
+
+
+@dataclass(frozen=True)
+class Spending:
+    """Device time and its cost."""
+
+    device_hours: float = 0.0
+    cost: float = 0.0
+    """Cost in the currency of `resources.price_per_device_hour`. Time without a price costs nothing."""
+
+    def __add__(self, other: "Spending") -> "Spending":
+        return Spending(self.device_hours + other.device_hours, self.cost + other.cost)
+
+
+def _limited(budget: BudgetConfig | None, spending: Spending) -> list[tuple[float, float, str]]:
+    """Returns a value, its limit and its form in words for each limit of a budget."""
+    limits = (budget.device_hours, budget.cost) if budget else (None, None)
+    values = zip(
+        (spending.device_hours, spending.cost), limits, ("{:.3g} device-hours", "a cost of {:,.2f}"), strict=True
+    )
+    return [(value, limit, form) for value, limit, form in values if limit is not None]
+
+
+def spending_of(stage: Stage[Any], store: Store, price: float | None) -> tuple[Spending, bool]:
+    """Returns the device time that a stage has taken so far, and whether the stage is finished.
+
+    Stages whose records repeat the time of their inputs, such as exports, count nothing. Of the unfinished stages,
+    only trainings know their time.
+
+    Args:
+        stage: the stage.
+        store: store of the stage.
+        price: price of a device per hour, for an unfinished stage.
+    """
+    if record := store.record_of(stage):
+        return (Spending() if stage.device_time == "inputs" else _recorded(record)), True
+    held = HeldTime.load(store.folder_of(stage)) if stage.device_time == "own" else None
+    hours = held.held / 3600 if held else 0.0
+    return Spending(hours, hours * (price or 0.0)), False
+
+
+def _recorded(record: Record) -> Spending:
+    return Spending(float(record.cost.get("device_hours") or 0.0), float(record.cost.get("cost") or 0.0))
+
+
+def hours_of(stage: Stage[Any], store: Store) -> float | None:
+    """Returns the device-hours of a stage; None if they are not known.
+
+    The device-hours of a finished stage are read from its record, and those of a training are forecast. Other stages
+    that use devices are assumed to take the mean of the finished stages of their kind. All remaining stages take 0.
+    """
+    if record := store.record_of(stage):
+        return _recorded(record).device_hours
+    if isinstance(stage, Train):
+        inputs = {needed.key: store.record_of(needed) for needed in stage.inputs.values()}
+        forecast = stage.forecast({key: record for key, record in inputs.items() if record})
+        return forecast.device_hours if forecast else None
+    if stage.device_time != "own":
+        return 0.0
+    took = [_recorded(record).device_hours for record in store.records(stage.kind)]
+    return fmean(took) if took else None
+
+
+def budget_outlook(resources: ResourcesConfig, stages: Iterable[Stage[Any]], store: Store) -> str:
+    """Compares the expected device time of a job or chain with its budget, in sentences.
+
+    The text is empty if there is no budget.
+
+    Args:
+        resources: the section `resources`.
+        stages: the stages that the job or chain is run for.
+        store: store of the stages.
+    """
+    budget, price = resources.budget, resources.price_per_device_hour
+    if budget is None:
+        return ""
+    spent, hours, unknown = Spending(), 0.0, 0
+    for stage in everything(stages):
+        took, is_finished = spending_of(stage, store, price)
+        spent += took
+        ahead = 0.0 if is_finished or stage.device_time == "inputs" else hours_of(stage, store)
+        unknown += ahead is None
+        held = None if is_finished else HeldTime.load(store.folder_of(stage))
+        hours += took.device_hours + max((ahead or 0.0) - (held.productive / 3600 if held else 0.0), 0.0)
+    needed = Spending(hours, spent.cost + (hours - spent.device_hours) * (price or 0.0))
+    how = "at least" if unknown else "about"
+    parts = [f"{how} {form.format(need)}; the budget is {limit:g}" for need, limit, form in _limited(budget, needed)]
+    is_short = any(need > limit for need, limit, _ in _limited(budget, needed))
+    said = f"This needs {', and '.join(parts)} (resources.budget)."
+    if spent.device_hours:
+        said += f" {spent.device_hours:.3g} device-hours of it are spent."
+    if unknown:
+        said += f" The time of {unknown} {'stages is' if unknown > 1 else 'stage is'} not known yet."
+    if is_short:
+        said += " It will stop at the budget with a checkpoint, and goes on if you raise the budget."
+    return said
+
+
+@dataclass
+class Ledger:
+    """What the stages of a job or chain have spent, while they run.
+
+    Args:
+        resources: the section `resources`, with a budget.
+        stages: all stages of the job or chain.
+        store: store of the stages.
+    """
+
+    resources: ResourcesConfig
+    stages: Sequence[Stage[Any]]
+    store: Store
+    running: dict[str, Stage[Any]] = field(default_factory=dict)
+    """Stages that this process has started, by key."""
+    reached: bool = False
+    """Whether a stage was ended or refused because the budget is spent."""
+    _all: dict[str, Spending] = field(default_factory=dict)
+    _looked: float = -_REFRESH_S
+    _changing: threading.Lock = field(default_factory=threading.Lock)
+
+    def spent(self) -> Spending:
+        """Returns what all stages have spent so far."""
+        price = self.resources.price_per_device_hour
+        with self._changing:
+            stages: Iterable[Stage[Any]] = list(self.running.values())
+            if time.monotonic() - self._looked >= _REFRESH_S:
+                stages, self._looked = self.stages, time.monotonic()
+            for stage in stages:
+                self._all[stage.key], is_finished = spending_of(stage, self.store, price)
+                if is_finished:
+                    self.running.pop(stage.key, None)
+            return sum(self._all.values(), Spending())
+
+    def is_spent(self) -> bool:
+        """Returns whether the budget is reached."""
+        return any(value >= limit for value, limit, _ in _limited(self.resources.budget, self.spent()))
+
+    def admit(self, stage: Stage[Any]) -> None:
+        """Checks before a stage starts that the budget is not spent. Stages that take no device time may always start.
+
+        Raises:
+            BudgetError: the budget is spent.
+        """
+        if stage.device_time != "own":
+            return
+        if self.is_spent():
+            self.reached = True
+            raise BudgetError(f"{stage.kind} {stage.name} did not start, because the budget is spent")
+        with self._changing:
+            self.running[stage.key] = stage
+
+    def watch(self, ended: threading.Event) -> None:
+        """Ends running trainings when the budget is reached, until `ended` is set."""
+        while not ended.wait(_LOOK_S):
+            with suppress(AdaptError, OSError):  # a file that is being written; the next look reads it again
+                if self.running and self.is_spent():
+                    self._end_trainings()
+
+    def _end_trainings(self) -> None:
+        """Requests that running trainings save a checkpoint and end. They look for the file that is created here."""
+        for stage in list(self.running.values()):
+            folder = self.store.folder_of(stage)
+            if (folder / HELD_FILE).exists():
+                self.reached = True
+                (folder / END_FILE).touch()
+
+    def error(self, cause: AdaptError) -> BudgetError:
+        """Describes that the budget ended the work, in place of the errors of the stages that it ended."""
+        compared = _limited(self.resources.budget, self.spent())
+        said = " and ".join(f"{form.format(value)} of {limit:g}" for value, limit, form in compared)
+        where = f": {cause.what}" if isinstance(cause, BudgetError) else ""
+        return BudgetError(
+            f"the budget is spent ({said}){where}",
+            "raise resources.budget and run the same command: it goes on where it stopped",
+        )
+
+
+@contextmanager
+def within_budget(resources: ResourcesConfig, goals: Sequence[Stage[Any]], store: Store) -> Iterator[Store]:
+    """Keeps the stages that run in the block within `resources.budget`.
+
+    At the limit, running trainings save a checkpoint and end, and no further stage that takes device time starts.
+
+    Args:
+        resources: the section `resources` of the job or chain.
+        goals: the stages that the job or chain is run for.
+        store: store of the stages.
+
+    Yields:
+        The store to run the stages with.
+
+    Raises:
+        BudgetError: the budget ended the work.
+    """
+    outlook = budget_outlook(resources, goals, store)
+    if not outlook:
+        yield store
+        return
+    log(outlook)
+    ledger = Ledger(resources, everything(goals), store)
+    ended = threading.Event()
+    watcher = threading.Thread(target=ledger.watch, args=(ended,), daemon=True)
+    watcher.start()
+    try:
+        yield Store(store.root, ledger.admit)
+    except AdaptError as error:
+        if ledger.reached:
+            raise ledger.error(error) from error
+        raise
+    finally:
+        ended.set()
+        watcher.join()

@@ -1,0 +1,153 @@
+"""Tests that a job keeps to its budget of device time, ends with a checkpoint, and goes on with a larger budget."""
+
+from pathlib import Path
+
+import pytest
+
+from adapt.config import BudgetConfig, ResourcesConfig
+from adapt.runner import Done, Outcome, Store, ensure, ensure_all
+from adapt.stage import budget
+from adapt.stage.budget import budget_outlook, within_budget
+from adapt.stage.preflight import check_priced
+from adapt.support.errors import BudgetError, ConfigError, TrainingError
+from adapt.train.held_time import HeldLog, add_seconds, holding
+from adapt.train.training_run import END_FILE
+from tests.runner.toys import Toy, ToyResult, idle
+
+HOUR = 3600.0
+
+
+class Paid(Toy):
+    """A toy stage that takes device time, such as a training."""
+
+    device_time = "own"
+
+
+class Repeated(Toy):
+    """A toy stage whose record repeats the device time of its inputs, such as an export."""
+
+    device_time = "inputs"
+
+
+def hours_of_work(folder: Path, done: Done) -> Outcome[ToyResult]:
+    """Imitates a training that takes 2 device-hours per run, and finishes unless it is told to end."""
+    (folder / END_FILE).unlink(missing_ok=True)
+    with holding(folder, 1, waits=False):
+        log = HeldLog(folder)
+        log.begin(0)
+        add_seconds("steps", 2 * HOUR)
+        log.record(1)
+        for _ in range(100):
+            if (folder / END_FILE).exists():
+                raise BudgetError("training stopped after step 1 of 2, with a checkpoint")
+            budget.threading.Event().wait(0.003)
+    return Outcome(ToyResult(), {"device_hours": 4.0, "cost": 8.0})
+
+
+def fails(folder: Path, done: Done) -> Outcome[ToyResult]:
+    raise TrainingError("the loss is not finite")
+
+
+def resources(**limits: float) -> ResourcesConfig:
+    return ResourcesConfig(price_per_device_hour=2.0, budget=BudgetConfig(**limits))
+
+
+TRAINING = Paid("papers", "train", hours_of_work)
+EXPORT = Repeated("papers", "export", lambda folder, done: Outcome(ToyResult(), {"device_hours": 4.0}), source=TRAINING)
+OTHER = Paid("other", "finetune", idle)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(budget, "_LOOK_S", 0.002)
+    return Store(tmp_path)
+
+
+@pytest.mark.parametrize("limits", [{"device_hours": 1.5}, {"cost": 3.0}])
+def test_a_training_ends_at_the_limit_and_goes_on_with_a_larger_budget(store: Store, limits: dict[str, float]) -> None:
+    with (
+        pytest.raises(BudgetError, match="training stopped after step 1 of 2") as caught,
+        within_budget(resources(**limits), [EXPORT], store) as admitting,
+    ):
+        ensure(EXPORT, admitting)
+    assert "the budget is spent" in caught.value.what
+    assert "raise resources.budget and run the same command" in caught.value.fix
+    with (
+        pytest.raises(BudgetError, match="train papers did not start"),  # what was spent before counts
+        within_budget(resources(**limits), [EXPORT], store) as admitting,
+    ):
+        ensure(EXPORT, admitting)
+    larger = {name: 10 * limit for name, limit in limits.items()}
+    with within_budget(resources(**larger), [EXPORT], store) as admitting:
+        assert ensure(EXPORT, admitting).result == ToyResult()
+
+
+def test_finished_stages_count_once_and_free_stages_run_after_the_limit(store: Store) -> None:
+    """The record of the export repeats the 4 hours of the training, which are exactly the budget."""
+    ensure(TRAINING, store)
+    for limit in (4.0, 4.1):
+        with within_budget(resources(device_hours=limit), [EXPORT, OTHER], store) as admitting:
+            ensure(EXPORT, admitting)
+            if limit > 4:
+                ensure(OTHER, admitting)
+            else:
+                with pytest.raises(BudgetError, match="finetune other did not start"):
+                    ensure(OTHER, admitting)
+
+
+def test_the_budget_is_named_if_several_stages_fail_by_it(store: Store) -> None:
+    ensure(TRAINING, store)
+    others = [Paid(name, "finetune", idle, {"name": name}) for name in "ab"]
+    with (
+        pytest.raises(BudgetError, match=r"the budget is spent \(4 device-hours of 3\)"),
+        within_budget(resources(device_hours=3.0), [TRAINING, *others], store) as admitting,
+    ):
+        ensure_all(others, admitting, None, 2)
+
+
+def test_other_errors_stay_as_they_are(store: Store) -> None:
+    with (
+        pytest.raises(TrainingError, match="not finite"),
+        within_budget(resources(device_hours=3.0), [OTHER], store) as admitting,
+    ):
+        ensure(Paid("b", "train", fails), admitting)
+    with within_budget(ResourcesConfig(), [OTHER], store) as admitting:
+        assert admitting is store
+
+
+def test_the_plan_compares_the_expected_time_with_the_budget(store: Store) -> None:
+    ensure(TRAINING, store)
+    again = Paid("again", "train", idle, {"again": 1})  # expected to take as long as the other stage of its kind
+    goals = [EXPORT, again]
+    assert budget_outlook(resources(device_hours=9), goals, store) == (
+        "This needs about 8 device-hours; the budget is 9 (resources.budget). 4 device-hours of it are spent."
+    )
+    said = budget_outlook(resources(device_hours=5, cost=20), goals, store)
+    assert "about 8 device-hours; the budget is 5, and about a cost of 16.00; the budget is 20 (resour" in said
+    assert said.endswith("It will stop at the budget with a checkpoint, and goes on if you raise the budget.")
+    said = budget_outlook(resources(device_hours=9), [*goals, OTHER], store)
+    assert "This needs at least 8 device-hours" in said
+    assert "The time of 1 stage is not known yet." in said
+    assert budget_outlook(ResourcesConfig(), goals, store) == ""
+
+
+def test_the_plan_counts_what_an_unfinished_training_did_and_lost(store: Store) -> None:
+    """Of 4 hours, a started training has done 1; it has also lost half an hour."""
+    ensure(TRAINING, store)
+    again = Paid("again", "train", idle, {"again": 1})
+    folder = store.folder_of(again)
+    with holding(folder, 1, waits=False):
+        log = HeldLog(folder)
+        log.begin(0)
+        add_seconds("steps", HOUR)
+        add_seconds("restart", HOUR / 2)
+        log.record(1)
+    said = budget_outlook(resources(device_hours=5), [again], store)
+    assert said.startswith("This needs about 4.5 device-hours; the budget is 5 (resources.budget). 1.5 device-hours of")
+
+
+def test_a_budget_of_money_needs_a_price() -> None:
+    check_priced(resources(cost=3.0))
+    check_priced(ResourcesConfig(budget=BudgetConfig(device_hours=1.0)))
+    with pytest.raises(ConfigError, match=r"resources\.budget has a cost, but the price"):
+        check_priced(ResourcesConfig(budget=BudgetConfig(cost=1.0)))
