@@ -1,4 +1,7 @@
-"""Imports the modules of drivers, ranks and Ray's workers, for forks of `tests.forks.server`."""
+"""Imports the modules of drivers, ranks and Ray's workers, for forks of `tests.forks.server`.
+
+Most processes of a job import the last modules of the list when they first need them, which takes each 1 to 2 s.
+"""
 
 import gc
 import importlib
@@ -17,7 +20,18 @@ MODULES = [
     "ray.train.torch",
     "ray.train.v2._internal.execution.controller",
     "adapt.job.job_run",
+    "adapt.train.ray_train",
     "adapt.train.worker",
+    "adapt.finetune.ray_task",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.zero.muon.muon_optimizer",  # compiles a function, and so loads torch's compiler
+    "pyarrow.json",
+    "pydantic.v1",
+    "ray.data.extensions",
+    "ray.tune",
+    "scipy.stats",
+    "sklearn.linear_model",
+    "torch.utils.tensorboard",
     "tests.forks.process",
     "tests.train.toy",
 ]
