@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,26 +29,18 @@ class Job:
         folder: folder for the job's output, and for its results in the subfolder `runs`.
         arguments: arguments of the command line.
         script: name of the job's script in `jobs/`.
-        fresh: whether the job and its workers import everything themselves, as a user's jobs do. Otherwise, the job
-                is forked from a process that has already imported everything.
     """
 
-    def __init__(self, folder: Path, arguments: list[str], script: str = "dapt.py", fresh: bool = False) -> None:
+    def __init__(self, folder: Path, arguments: list[str], script: str = "dapt.py") -> None:
         folder.mkdir(exist_ok=True)
         self.root = folder / "runs"
         number = len(list(folder.glob("out-*")))
         self._files = folder / f"out-{number}", folder / f"err-{number}"
         program, given = str(ROOT / "jobs" / script), [*arguments, f"--storage.root={self.root}"]
-        self.process: subprocess.Popen[bytes] | Forked
         for file in self._files:
             file.touch()
-        if fresh:
-            with self._files[0].open("w") as out, self._files[1].open("w") as err:
-                command = [sys.executable, program, *given]
-                self.process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
-        else:
-            files = [str(file) for file in self._files]
-            self.process = Forked(become_job, program, given, os.getcwd(), dict(os.environ), files)
+        files = [str(file) for file in self._files]
+        self.process = Forked(become_job, program, given, os.getcwd(), dict(os.environ), files)
 
     @property
     def out(self) -> str:
@@ -142,8 +133,8 @@ class Jobs:
 
     started: list[Job] = field(default_factory=list)
 
-    def start(self, folder: Path, arguments: list[str], script: str = "dapt.py", fresh: bool = False) -> Job:
-        self.started.append(Job(folder, arguments, script, fresh))
+    def start(self, folder: Path, arguments: list[str], script: str = "dapt.py") -> Job:
+        self.started.append(Job(folder, arguments, script))
         return self.started[-1]
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from adapt.ray.guard import processes_of
 from adapt.ray.own import OWN_RAY, private_folder, start_ray
 from adapt.ray.runtime import connect
 from adapt.support.errors import ClusterError
+from tests.drive import gone
 
 PATIENCE_S = 300
 
@@ -52,6 +53,7 @@ def test_other_users_cannot_enter_its_folder_or_read_its_token() -> None:
 
 
 def two_ranks(config: dict[str, Any]) -> None:
+    """Runs on each rank until the rank is killed. Rank 0 writes what the test checks to a file."""
     import torch
     import torch.distributed as dist
 
@@ -59,9 +61,14 @@ def two_ranks(config: dict[str, Any]) -> None:
     dist.all_reduce(summed)
     dist.new_group([0, 1])
     if dist.get_rank() == 0:
-        found = [str(dist.get_world_size()), str(summed.item()), *listening_addresses(config["driver"])]
-        Path(config["file"]).write_text("\n".join(found))
-    dist.barrier()
+        addresses = listening_addresses(config["driver"])
+        found = [os.environ[OWN_RAY], str(dist.get_world_size()), str(summed.item()), *addresses]
+        file = Path(config["file"])
+        file.with_suffix(".new").write_text("\n".join(found))
+        file.with_suffix(".new").rename(file)
+    while True:
+        dist.barrier()
+        time.sleep(0.1)
 
 
 def listening_addresses(driver: int) -> list[str]:
@@ -72,24 +79,39 @@ def listening_addresses(driver: int) -> list[str]:
 
 
 def train_two_ranks(folder: str) -> None:
+    from adapt.terminal.console import run_job
     from adapt.train.ray_train import RankedRun, on_all_ranks
 
-    told = {"driver": os.getpid(), "file": f"{folder}/found"}
-    connect(ResourcesConfig())
-    on_all_ranks(RankedRun(two_ranks, told, Path(folder), "look", ResourcesConfig(workers=2), [2], keep_checkpoints=1))
+    def job() -> None:
+        told = {"driver": os.getpid(), "file": f"{folder}/found"}
+        connect(ResourcesConfig())
+        on_all_ranks(RankedRun(two_ranks, told, Path(folder), "look", ResourcesConfig(workers=2), [2], 1))
+
+    run_job(job)
 
 
 @pytest.mark.heavy
-def test_while_two_ranks_train_all_ports_are_on_loopback(tmp_path: Path) -> None:
+def test_a_training_listens_on_loopback_and_leaves_no_process_if_it_is_killed(tmp_path: Path) -> None:
+    """All processes are new ones, as in a user's job, so they must end by themselves after SIGKILL."""
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     command = f"from tests.ray.test_own import train_two_ranks; train_two_ranks({str(tmp_path)!r})"
-    root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", command], cwd=root, env=environment, capture_output=True, timeout=300)
-    assert done.returncode == 0, done.stderr.decode()
-    world, summed, *addresses = (tmp_path / "found").read_text().splitlines()
+    root, file, errors = Path(__file__).parents[2], tmp_path / "found", tmp_path / "errors"
+    with errors.open("w") as stderr:
+        driver = subprocess.Popen([sys.executable, "-c", command], cwd=root, env=environment, stderr=stderr)
+    while not file.exists():
+        assert driver.poll() is None, errors.read_text()
+        time.sleep(0.1)
+    folder, world, summed, *addresses = file.read_text().splitlines()
     assert (world, summed) == ("2", "2.0")
     assert len(addresses) > 8  # the addresses include those of gloo
     assert set(addresses) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+    started = belonging_to(Path(folder))
+    assert sum("RayTrainWorker" in name for name in started.values()) == 2
+    driver.kill()
+    assert driver.wait(PATIENCE_S) == -signal.SIGKILL
+    assert left_of(started, Path(folder)) == []
+    adapt.ray.own.remove(Path(folder))  # after SIGKILL, the folder with Ray's logs stays for a day
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -108,7 +130,7 @@ def test_ray_train_does_not_contact_the_dashboard_of_another_ray(monkeypatch: py
 # --- processes and folders after the end of the driver
 
 WORK = """
-import os, sys, time, ray
+import os, time, ray
 from pathlib import Path
 from adapt.config import ResourcesConfig
 from adapt.terminal.console import run_job
@@ -118,48 +140,48 @@ def job():
     connect(ResourcesConfig())
     ray.get([ray.remote(num_cpus=0)(lambda: os.getpid()).remote() for _ in range(2)])
     print(os.environ["DONTSTOP_OWN_RAY"], flush=True)
-    time.sleep(0 if sys.argv[1] == "0" else 600)
+    time.sleep(600)
 
 run_job(job)
 """
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("number", [0, signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_no_process_and_no_folder_remain(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver ends normally, by SIGTERM, by SIGINT or by SIGKILL."""
+    """The driver is interrupted. Other tests in this file let it end normally and kill it."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    driver = subprocess.Popen([sys.executable, "-c", WORK, str(int(number))], stdout=subprocess.PIPE, text=True)
+    driver = subprocess.Popen([sys.executable, "-c", WORK], stdout=subprocess.PIPE, text=True)
     assert driver.stdout
     folder = Path(driver.stdout.readline().strip())
-    if number:
-        started = belonging_to(folder)
-        assert len(started) > 4
-        driver.send_signal(number)
-        code = driver.wait(PATIENCE_S)
-        assert code == (-number if number == signal.SIGKILL else 130)
-    else:
-        assert driver.wait(PATIENCE_S) == 0
-    deadline = time.monotonic() + PATIENCE_S
-    while (left := belonging_to(folder)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert left == []
-    if number == signal.SIGKILL:  # after SIGKILL, the folder with Ray's logs stays for a day
-        adapt.ray.own.remove(folder)
+    started = belonging_to(folder)
+    assert len(started) > 4
+    driver.send_signal(number)
+    assert driver.wait(PATIENCE_S) == 130
+    assert left_of(started, folder) == []
     assert not folder.exists()
 
 
-def belonging_to(folder: Path) -> list[str]:
-    """Returns the command lines of our Ray's processes and its driver.
+def belonging_to(folder: Path) -> dict[psutil.Process, str]:
+    """Returns our Ray's processes and its driver with their command lines.
 
     These processes have the folder in their environment.
     """
-    found: list[str] = []
+    found: dict[psutil.Process, str] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(OWN_RAY) == str(folder):
-                found.append(" ".join(process.cmdline()))
+                found[process] = " ".join(process.cmdline())
     return found
+
+
+def left_of(started: dict[psutil.Process, str], folder: Path) -> list[str]:
+    """Waits for the end of all processes of our Ray, and returns the command lines of those that do not end."""
+    deadline = time.monotonic() + PATIENCE_S
+    gone([*started], PATIENCE_S)
+    while (left := belonging_to(folder)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return [*left.values()]
 
 
 # --- the folder of our Ray
@@ -168,9 +190,14 @@ USE = """
 import os, ray
 from adapt.config import ResourcesConfig
 from adapt.ray.runtime import connect
-connect(ResourcesConfig())
-assert ray.get(ray.remote(lambda: 6 * 7).remote()) == 42
-print(os.environ["DONTSTOP_OWN_RAY"])
+from adapt.terminal.console import run_job
+
+def job():
+    connect(ResourcesConfig())
+    assert ray.get(ray.remote(lambda: 6 * 7).remote()) == 42
+    print(os.environ["DONTSTOP_OWN_RAY"])
+
+run_job(job)
 """
 
 
@@ -183,6 +210,7 @@ def test_it_needs_no_home_and_no_short_tmpdir_and_leaves_nothing(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     ours = Path(done.stdout.strip())
     assert ours.name.startswith("dontstop-")
+    assert left_of({}, ours) == []
     assert not ours.exists()
     assert list(folder.iterdir()) == []
 
