@@ -1,13 +1,12 @@
 """docs/start/quickstart.ipynb runs, shows what its text says, and stores outputs without details of the machine."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.drive import run_forked
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "docs" / "start" / "quickstart.ipynb"
@@ -48,8 +47,7 @@ def test_stored_outputs_are_real_and_small_and_name_no_machine() -> None:
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path, tiny_bert: Path) -> None:
     parameters = json.dumps({"model_name": str(tiny_bert), "steps": 20})
-    command = [sys.executable, str(ROOT / "scripts" / "notebook.py"), str(NOTEBOOK), "out.ipynb", parameters]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    command = [str(ROOT / "scripts" / "notebook.py"), str(NOTEBOOK), "out.ipynb", parameters]
+    done = run_forked(command, tmp_path, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stdout + done.stderr
     check_shown(json.loads((tmp_path / "out.ipynb").read_text("utf-8")))
