@@ -6,8 +6,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
+
+from tests.drive import run_forked
 
 pytestmark = pytest.mark.heavy
 
@@ -33,7 +36,9 @@ def test_a_process_of_ray_that_dies_ends_the_job_with_one_message(name: str, mon
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:  # a crashed Ray leaves its logs behind
         monkeypatch.setenv("RAY_TMPDIR", folder)
-        done = subprocess.run([sys.executable, "-c", KILL, name], capture_output=True, text=True, timeout=300)
+        script = Path(folder, "kill.py")
+        script.write_text(KILL)
+        done = run_forked([str(script), name], Path(folder))
     assert done.returncode == 7
     assert done.stdout == ""
     started, *said = done.stderr.splitlines()
