@@ -16,8 +16,9 @@ from adapt.corpus.corpora import FEWEST_DOCUMENTS, dropped_documents
 from adapt.corpus.files.sources import sources_of
 from adapt.corpus.legibility import Legibility, read_legibility
 from adapt.evaluate.intervals import change, mean_loss
-from adapt.evaluate.measure_model import read_losses
+from adapt.evaluate.measure_model import read_losses, read_text_losses
 from adapt.evaluate.measurements import (
+    BITS_PER_NAT,
     DETECTION_NOTE,
     FOUND,
     NOT_MEASURED,
@@ -80,7 +81,13 @@ Evaluation = tuple[Path, Mapping[str, TextLoss]]
 """The folder of an evaluation, and the evaluation's result on each text."""
 
 
-def loss_changes(before: Evaluation, after: Evaluation, samples: int, of: str = "") -> list[LossChange]:
+def loss_changes(
+    before: Evaluation,
+    after: Evaluation,
+    samples: int,
+    of: str = "",
+    chose: Mapping[str, tuple[int, float | None]] | None = None,
+) -> list[LossChange]:
     """Returns the change of the held-out loss with its 95% interval, for each text with enough documents.
 
     Args:
@@ -89,13 +96,19 @@ def loss_changes(before: Evaluation, after: Evaluation, samples: int, of: str = 
         samples: number of bootstrap resamples.
         of: what the model does instead of predicting tokens, such as replaced-token detection; empty if it predicts
             tokens.
+        chose: number of documents by which the model was chosen, and its loss on them, keyed by text. These are the
+            first documents of the sample, and are left out.
     """
     changes = []
     for text in get_args(Text):
         new = after[1].get(text)
-        if new is None or new.documents < FEWEST_DOCUMENTS:
+        first, chosen_loss = (chose or {}).get(text, (0, None))
+        if new is None or new.documents - first < FEWEST_DOCUMENTS:
             continue
-        (old_losses, counts), (losses, _) = (read_losses(folder, text) for folder, _ in (before, after))
+        (old_losses, counts), (losses, _) = (
+            [column[first:] for column in read_losses(folder, text)] for folder, _ in (before, after)
+        )
+        bits = [_bits_per_byte(folder, text, first, texts[text]) for folder, texts in (before, after)]
         changes.append(
             LossChange(
                 text=text,
@@ -103,15 +116,25 @@ def loss_changes(before: Evaluation, after: Evaluation, samples: int, of: str = 
                 before=mean_loss(old_losses, counts, samples),
                 after=mean_loss(losses, counts, samples),
                 change=change(old_losses, losses, counts, samples),
-                bits_per_byte_before=before[1][text].bits_per_byte,
-                bits_per_byte_after=new.bits_per_byte,
+                bits_per_byte_before=bits[0],
+                bits_per_byte_after=bits[1],
                 overlap=new.overlap,
                 of=of,
                 figures_before=before[1][text].figures,
                 figures_after=new.figures,
+                chose=chosen_loss,
             )
         )
     return changes
+
+
+def _bits_per_byte(folder: Path, text: str, first: int, whole: TextLoss) -> float | None:
+    """Returns the loss of the documents from `first` on [bits per byte]; None if the texts' lengths are not known."""
+    if not first or whole.bits_per_byte is None or (losses := read_text_losses(folder, text)) is None:
+        return whole.bits_per_byte
+    rest = losses[first:]
+    per_token = rest.losses.sum() / rest.counts.sum()
+    return float(BITS_PER_NAT * per_token * rest.predictable.sum() / rest.sizes.sum())
 
 
 def _link(source: Path, folder: Path) -> None:

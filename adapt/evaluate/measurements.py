@@ -91,6 +91,9 @@ class LossChange:
     """Further figures of the objective after the training."""
     fix: str = ""
     """What to change, if the training made the model worse on the text that it was trained on."""
+    chose: float | None = None
+    """Loss of the exported model on the documents by which `training.stop` chose it [nats per predicted token], which
+    is lower by chance. All other losses are of other documents. None if no measurement chose the model."""
 
     def sentence(self, name: str = "your domain", with_fix: bool = True) -> str:
         """Returns a sentence that says whether the loss fell or rose, or that its interval includes 0.

@@ -3,7 +3,7 @@
 import io
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,6 +127,37 @@ def _drawn(steps: list[int], losses: list[float], name: str) -> str:
         axes.set_xlabel("step")
         axes.set_ylabel("training loss [nats per token]")
         return svg(figure, f"training-{name}")
+
+
+def heldout_curves(
+    curves: Mapping[str, Sequence[tuple[int, float]]], name: str, caption: str, exported: int | None = None
+) -> Drawing:
+    """Draws losses on held-out text by step. The colour of a curve is its number, from 1.
+
+    Args:
+        curves: points of each curve as pairs of step and loss [nats per token], keyed by text.
+        name: name that no other drawing of the page has.
+        caption: text below the drawing.
+        exported: step of the exported model, if it is not the last one. A vertical line marks it.
+    """
+    return Drawing(lambda: _drawn_heldout(curves, name, exported), caption)
+
+
+def _drawn_heldout(curves: Mapping[str, Sequence[tuple[int, float]]], name: str, exported: int | None) -> str:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    with style():
+        figure, axes = canvas(WIDTH, 2.4)
+        for number, points in enumerate(curves.values(), start=1):
+            steps, losses = zip(*points, strict=True)
+            axes.plot(steps, losses, color=color(number), linewidth=1.6, marker="o", markersize=3)
+        if exported is not None:
+            axes.axvline(exported, color=INK, linewidth=1, linestyle="--")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.set_xlabel("step")
+        axes.set_ylabel("held-out loss [nats per token]")
+        return svg(figure, f"held-out-{name}")
 
 
 def json_lines(file: Path) -> list[Any]:

@@ -43,12 +43,13 @@ from adapt.stage.model_evaluation import Evaluate, MeasureRetrieval
 from adapt.stage.prepare_text import Prepare, Prepared
 from adapt.stage.train import Train
 from adapt.stage.training_plan import SourceShare
-from adapt.stage.training_result import Trained, held_figures, held_time_of
+from adapt.stage.training_result import Trained, chosen_by, held_figures, held_time_of, measured_blocks
 from adapt.terminal.console import duration, log
 from adapt.train.capacity.forecast import in_bytes
 from adapt.train.held_time import HeldTime
 from adapt.train.phases import PHASE_COLUMNS, PhaseFigures
 from adapt.train.restarts import Restarts
+from adapt.train.stopping import described
 
 if TYPE_CHECKING:
     from adapt.train.capacity.forecast import Forecast
@@ -111,13 +112,14 @@ class Adapted(Trained, OneModel):
         missing = "" if "domain" in self.losses else f"The loss on {name} was not measured: {NOT_MEASURED}."
         return [
             self.verdict(name).block(),
-            *summary(missing, *said),
+            *summary(*described(self.early_end, self.points), missing, *said),
             *(Table(of.HEADER, of.rows(), f"{record.name}: retrieval", of.note()) for of in retrieval),
             *self._losses(record.name, name),
             *([phases_table(self.phases, name)] if self.phases else []),
             *([Findings(faults)] if faults else []),
             *_guesses(record),
             *_curve(record),
+            *measured_blocks(self, record.key[:12]),
             *([TextBlock(f"Training text: {dropped}.")] if dropped else []),
             TextBlock(self._cost(record)),
             TextBlock(f"Model: {record.path}"),
@@ -146,7 +148,18 @@ class Adapted(Trained, OneModel):
         header = ["text", "loss before", "loss after", "change", "bits per byte before", "bits per byte after"]
         if kind:
             header[4:], note = FOUND, DETECTION_NOTE
-        return [Table(header, rows, title, note)]
+        chose = {text: of.chose for text, of in self.losses.items() if of.chose is not None}
+        if chose:
+            note += " Documents that chose the model are left out: the best of several measurements is lower by chance."
+        tables: list[Block] = [Table(header, rows, title, note)]
+        if chose:
+            after = {text: self.losses[text].after for text in chose}
+            both: list[list[Cell | str]] = [
+                [_named(text, domain), f"{loss:.3f}", after[text].cell(".3f")] for text, loss in chose.items()
+            ]
+            columns = ["text", "on documents that chose it", "on other documents"]
+            tables.append(Table(columns, both, "Loss of the exported model [nats per token]"))
+        return tables
 
     def _cost(self, record: Record) -> str:
         cost, restarts = record.cost.get("cost"), self.restarts or Restarts()
@@ -254,6 +267,7 @@ def whole_run(phases: Sequence[Trained]) -> Trained:
     return replace(
         last,
         **held_figures(all_held),
+        points=list({point.step: point for phase in phases for point in phase.points}.values()),
         tokens_per_s=last.tokens / max(took, 1e-9),
         data_wait_share=_weighted([phase.data_wait_share for phase in phases], seconds) or 0.0,
         device_seconds=sum(seconds),
@@ -380,11 +394,12 @@ class Export(Stage[Adapted]):
 
         training, before, after = done[self.training], done[self.before], done[self.after]
         old, new = (before.path, before.result.texts), (after.path, after.result.texts)
-        changes = loss_changes(old, new, self.config.evaluation.bootstrap_samples, measured_name(self.config))
+        chose = chosen_by(training.result) if self.config.training.rules else {}
+        samples = self.config.evaluation.bootstrap_samples
+        changes = loss_changes(old, new, samples, measured_name(self.config), chose)
         worse = [of for of in changes if of.text == "domain" and effect(of.change.low, of.change.high) == "worse"]
         changes = [replace(of, fix=self._fix(done)) if of in worse else of for of in changes]
         measured = {label: done[stage] for label, stage in self.retrieved.items()}
-        samples = self.config.evaluation.bootstrap_samples
         retrieval = retrieval_change(measured["before"], measured["after"], samples) if measured else None
         vectors = self._kept(training.path / MODEL_FOLDER)
         trainings = [*(done[phase].result for phase in self.phases), training.result]

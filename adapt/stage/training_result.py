@@ -4,14 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from adapt.evaluate.while_training import Sampling
+from adapt.evaluate.while_training import BEFORE, Sampling
 from adapt.runner import Outcome
 from adapt.runner.record import cost_of
+from adapt.show.blocks import Block, Figures, TextBlock
+from adapt.show.drawing import heldout_curves
 from adapt.stage.training_plan import SourceShare
 from adapt.support.better import Less, More
 from adapt.train.held_time import LOSSES, HeldTime
 from adapt.train.restarts import Restarts
-from adapt.train.stopping import EarlyEnd, Point, as_points
+from adapt.train.stopping import PAST, EarlyEnd, Point, as_points, is_loss, metric_words
 
 RAN_ON = (
     *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation", "micro_batch_asked"),
@@ -127,3 +129,44 @@ def outcome_of(
     spent = reported["device_seconds"] if held is None else held.held
     cost = {**cost_of(spent, price_per_hour), "tokens": reported["own_tokens"]}
     return Outcome(trained, cost, {name: reported.get(name) for name in RAN_ON})
+
+
+def chosen_by(trained: Trained) -> dict[str, tuple[int, float | None]]:
+    """Returns the number of documents that chose the exported model, and its loss on them, keyed by text."""
+    if not trained.sampling or not trained.points:
+        return {}
+    step = trained.early_end.exported_step if trained.early_end else trained.points[-1].step
+    (point,) = (point for point in trained.points if point.step == step)
+    return {
+        text: (count, point.figures.get(f"{text}_loss"))
+        for text, count in trained.sampling.documents.items()
+        if not text.startswith(BEFORE)
+    }
+
+
+def measured_blocks(trained: Trained, name: str) -> list[Block]:
+    """Draws the held-out losses while the model trained, and says what measuring them cost.
+
+    Args:
+        trained: result of the training.
+        name: name that no other drawing of the page has.
+    """
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for point in trained.points:
+        for metric, value in point.figures.items():
+            if is_loss(metric):
+                curves.setdefault(metric, []).append((point.step, value))
+    if len([metric for metric in curves if metric.startswith(f"{PAST}.")]) == 1:
+        curves.pop(PAST)  # the mean is that of the only domain before
+    if not curves or max(map(len, curves.values())) < 2:
+        return []
+    end = trained.early_end
+    exported = end.exported_step if end and end.exported_step < end.step else None
+    mark = f"; dashed: the exported model, of step {exported:,}" if exported is not None else ""
+    legend = [(metric_words(metric).removeprefix("the loss on "), number) for number, metric in enumerate(curves, 1)]
+    drawing = heldout_curves(curves, name, f"Held-out loss while the model trained{mark}", exported)
+    said = ""
+    if trained.sampling and trained.evaluation_share is not None:
+        said = f"Measured: {trained.sampling.sentence(trained.sampling.interval)}; it took"
+        said += f" {trained.evaluation_share:.1%} of the time."
+    return [Figures([drawing], legend), *([TextBlock(said)] if said else [])]

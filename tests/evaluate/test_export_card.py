@@ -222,6 +222,18 @@ def test_the_change_of_a_model_against_itself(handed: Make, tmp_path: Path) -> N
     assert found.predictions == sum(losses(0, 2.0, 50)["counts"])
 
 
+def test_documents_that_chose_the_model_are_left_out_of_the_change(handed: Make, tmp_path: Path) -> None:
+    handed(domain=50)
+    both = [(tmp_path / label, {"domain": TextLoss(None, 50, 0, None)}) for label in ("before", "after")]
+    (found,) = loss_changes(*both, 100, chose={"domain": (20, 1.5)})
+    (before, counts), (after, _) = (read_losses(folder, "domain") for folder, _ in both)
+    assert found.chose == 1.5
+    assert found.before.value == pytest.approx(before[20:].sum() / counts[20:].sum())
+    assert found.after.value == pytest.approx(after[20:].sum() / counts[20:].sum())
+    assert found.predictions == counts[20:].sum()
+    assert loss_changes(*both, 100, chose={"domain": (49, 1.5)}) == []
+
+
 def result(text: Text, before: float, after: float, half: float = 0.05) -> LossChange:
     estimates = [Estimate(value, value - half, value + half) for value in (before, after, after - before)]
     return LossChange(text, 123456, *estimates)

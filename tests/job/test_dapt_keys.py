@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from adapt.config import BudgetConfig, Config, EvaluationSet, PhaseConfig, flat
+from adapt.config import BudgetConfig, Config, EvaluationSet, PhaseConfig, StopConfig, flat
 from adapt.config.job_config import DAPT
 from adapt.job.training_jobs import dapt_stages
 from adapt.method.das.method import DasOptions
 from adapt.parse import parse_values
 from adapt.stage.context import Context
 from adapt.stage.prepare_text import Prepare
+from adapt.support.errors import ConfigError
 from tests.job.worlds import changed, dapt_world, differing
 
 # The name of a stage lists the inputs that lead from the last stage to this stage.
@@ -104,6 +105,8 @@ HOW: dict[str, Any] = {
     "training.keep_checkpoints": 7,
     "training.log_interval_steps": 7,
     "evaluation.micro_batch": 1,
+    "evaluation.interval_steps": 5,
+    "evaluation.share": 0.1,
     "resources.address": "10.0.0.1:6379",
     "resources.workers": 4,
     "resources.cpus_per_worker": 2.0,
@@ -140,6 +143,7 @@ WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
     "corpus.decontaminate_overlap": (AGAINST, 0.9, DOMAIN),
     "model.head_warmup_steps": ({"model.head": "new"}, 3, TRAINED),
     "training.decay": ({"training.schedule": "wsd"}, "cosine", TRAINED),
+    "training.stop": ({"evaluation.interval_steps": 5}, StopConfig(patience=2), TRAINED),
     "export.normalize": (VECTORS, True, {"export"}),
     "export.max_length": (VECTORS, 64, {"export"}),
     "retrieval.query_field": (PAIRS, "text", RETRIEVED),
@@ -242,13 +246,62 @@ def test_a_field_that_determines_results_changes_these_keys(config: Config, name
 def test_a_field_that_only_matters_with_others_changes_these_keys(config: Config, tmp_path: Path, name: str) -> None:
     (tmp_path / "data" / "questions.jsonl").write_text('{"text": "Is this a question?"}\n')
     others, value, expected = WITH[name]
-    if name not in ("corpus.decontaminate", "training.decay", "model.head_warmup_steps") and others.keys().isdisjoint(
-        DAS
-    ):
+    alone = ("corpus.decontaminate", "training.decay", "training.stop", "model.head_warmup_steps")
+    if name not in alone and others.keys().isdisjoint(DAS):
         assert differing(keys(config), keys(given(config, name, value))) == set()
     for other, setting in others.items():
         config = given(config, other, setting)
     assert differing(keys(config), keys(given(config, name, value))) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("evaluation.interval_steps", 7),
+        ("evaluation.share", 0.1),
+        ("evaluation.max_documents", 7),
+        ("evaluation.mask_fraction", 0.3),
+    ],
+)
+def test_settings_of_measurements_that_may_end_a_training_change_its_key(config: Config, name: str, value: Any) -> None:
+    shown = changed(config, "evaluation.interval_steps", 5)
+    assert "training" not in differing(keys(shown), keys(changed(shown, name, value)))
+    stopping = changed(shown, "training.stop", StopConfig(metric="general_loss", rise=0.1))
+    assert "training" in differing(keys(stopping), keys(changed(stopping, name, value)))
+
+
+def test_one_rule_and_a_list_of_it_have_the_same_keys(config: Config) -> None:
+    shown, rule = changed(config, "evaluation.interval_steps", 5), StopConfig(patience=2)
+    assert keys(changed(shown, "training.stop", rule)) == keys(changed(shown, "training.stop", [rule]))
+
+
+def test_texts_that_are_only_shown_are_prepared_before_the_training_without_entering_its_key(config: Config) -> None:
+    export = dapt_stages(Context.of(changed(config, "evaluation.interval_steps", 5)))
+    training, general = export.inputs["training"], export.inputs["general"]
+    assert general in training.needed
+    assert general not in training.inputs.values()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"training.stop": StopConfig(patience=1)}, "set evaluation.interval_steps"),
+        ({"evaluation.interval_steps": 5, "training.max_steps": 4}, "evaluation.interval_steps is 5, but the training"),
+        (
+            {"evaluation.interval_steps": 5, "training.stop": StopConfig(patience=1), "method.kind": "average"},
+            "method.kind average exports another model",
+        ),
+        ({"evaluation.interval_steps": 5, "objective.kind": "rtd"}, "objective.kind rtd"),
+    ],
+)
+def test_measurements_that_cannot_work_are_refused_in_the_plan(
+    config: Config, changes: dict[str, Any], said: str
+) -> None:
+    for name, value in changes.items():
+        config = changed(config, name, value)
+    with pytest.raises(ConfigError) as raised:
+        keys(config)
+    assert said in f"{raised.value.what}; {raised.value.fix}"
 
 
 def test_options_of_other_methods_change_nothing(config: Config) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adapt.runner import Done, Outcome, Stage, Store, ensure
+from adapt.runner import Done, Outcome, Shown, Stage, Store, ensure
 from adapt.runner.key import stage_key
 from adapt.runner.stage import Finished, everything
 from adapt.support.errors import StageError
@@ -105,6 +105,18 @@ def test_inputs_follow_the_order_of_fields_and_exclude_indirect_ones() -> None:
     stage = Reads("outer", {"x": B}, inner)
     assert list(stage.inputs) == ["one.x", "two"]
     assert inner.inputs == {"one": A}
+
+
+def test_stages_that_are_only_shown_are_needed_but_are_no_inputs(tmp_path: Path) -> None:
+    plain, stage = Reads("x", A), Reads("x", A, Shown({"general": B}))
+    assert stage.key == plain.key
+    assert list(stage.inputs) == ["one"]
+    assert stage.needed == [A, B]
+    assert B in everything([stage])
+    store = Store(tmp_path)
+    finished = ensure(stage, store)
+    assert list(finished.record.inputs) == ["one"]
+    assert store.record_of(B)
 
 
 def test_two_inputs_with_the_same_name_are_refused() -> None:

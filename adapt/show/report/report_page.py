@@ -46,6 +46,7 @@ from adapt.show.report.trainings import (
 )
 from adapt.stage.export_model import skipped_steps
 from adapt.stage.judge_selection import SelectionJudged
+from adapt.stage.training_result import measured_blocks
 
 COMPARED = ("export", "finetune", "sequence", "selection", "search", "confirm")
 """Kinds of stages that sections with comparisons show."""
@@ -160,6 +161,9 @@ def _curves(study: Study, results: Results) -> list[Block]:
     exports = exports_of(study)
     if trained := [curve for export in exports if (curve := training_curve(export, export.label))]:
         blocks.append(Folded("Pre-training: loss by step", [Figures(trained)]))
+    for export in exports:
+        if measured := measured_blocks(export.result, export.record.key[:KEY]):
+            blocks.append(Folded(f"{export.label}: held-out loss while it trained", measured))
     return blocks
 
 
