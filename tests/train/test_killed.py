@@ -22,6 +22,7 @@ import torch
 
 from adapt.config import Config, TrainingConfig
 from adapt.corpus.sample_order import Mixture
+from adapt.corpus.shard_batches import Feed
 from adapt.corpus.token_shards import write_shard
 from adapt.method.base import Method, TrainingEngine
 from adapt.model.locate import Pretrained
@@ -84,16 +85,20 @@ def plain_batches(loop: Loop, first: int) -> Iterator[Any]:
 
 
 @contextmanager
+def read_here(feed: Feed) -> Iterator[Any]:
+    yield feed.read()
+
+
+@contextmanager
 def ramped_batches(loop: Loop, corpus: Path, first: int) -> Iterator[Any]:
     """Opens the batches of a worker, which Ray Data reads in a job, and this process reads here."""
     config = Config(training=loop.training)
     part = part_of(config, lambda length: Mixture.of([-(-TOKENS // length)], 3))
     job = TrainingRun(config, "", "", (str(corpus),), part.stretches, Pretrained(corpus, corpus), loop.steps)
     context = SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1)
-    read = contextmanager(lambda feed: iter([feed.read()]))
     with (
         patch.object(ray.train, "get_context", lambda: context),
-        patch.object(worker, "streamed", read),
+        patch.object(worker, "streamed", read_here),
         worker._feeding(job, first, loop.objective) as batches,
     ):
         yield batches
