@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks import rounds as rounds_module
 from benchmarks.common import Options, Result, processor, report
+from benchmarks.goodput import Schedule
 from benchmarks.rounds import Load, Ratio, Rounds, Watch, alternate
 from scripts import benchmark_table
 
@@ -204,3 +205,12 @@ def test_the_output_of_a_benchmark_is_added_to_the_history() -> None:
     run = benchmark_table.entry(written, "E", "python -m benchmarks.tokenize --quick")
     history = {"runs": [*HISTORY["runs"], run]}
     assert benchmark_table.last_figures(history, "tokenize", "bpe")["E"] == (4.5, "°†")
+
+
+def test_failures_come_at_random_times_that_the_seed_determines() -> None:
+    """The mean of the distances is near the given mean, and a quarter of the failures kill the driver."""
+    failures = [*Schedule(120.0, 120.0 * 4000, 3).failures()]
+    assert failures == [*Schedule(120.0, 120.0 * 4000, 3).failures()] != [*Schedule(120.0, 120.0 * 4000, 4).failures()]
+    assert 0.95 < len(failures) / 4000 < 1.05
+    assert 0.22 < sum(is_driver for _, is_driver, _ in failures) / len(failures) < 0.28
+    assert {rank for *_, rank in failures} == {0, 1}

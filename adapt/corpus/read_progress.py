@@ -19,6 +19,7 @@ from adapt.config import CorpusConfig
 from adapt.corpus.files.formats import TABLES, format_of
 from adapt.corpus.files.manifest import Manifest
 from adapt.ray.runtime import find_ours
+from adapt.runner.notifications import announce
 from adapt.support.errors import StallError
 from adapt.support.stall_watch import STALLS, read_stalls
 from adapt.terminal.console import duration, log
@@ -170,6 +171,7 @@ def telling_stalls(stage: str, folder: Path) -> Iterator[None]:
             known.add(file)
             told.extend(stall.what() for stall in read_stalls(file.parent))
             log(f"{stage}: {told[-1]}; Ray runs it again")
+            announce("stall", f"{stage}: {told[-1]}")
 
     def look() -> None:
         while not done.wait(_LOOK_S):

@@ -27,6 +27,7 @@ from adapt.ray.runtime import (
     hush,
     is_own_ray,
 )
+from adapt.runner.notifications import announce
 from adapt.runner.secret import secret_of
 from adapt.support.errors import CheckpointError, StallError
 from adapt.support.stall_watch import STALLS, blamed, read_stalls
@@ -134,6 +135,7 @@ def on_all_ranks(run: RankedRun) -> None:
         except StallError as error:
             stalls += 1
             RestartLog(run.folder).note("stalls", error.what)
+            announce("stall", error.what)
             if stalls > run.resources.max_stalls:
                 raise
             newest = newest_whole(run.run_folder)

@@ -81,9 +81,12 @@ def test_a_stalled_run_restarts_a_limited_number_of_times(
 ) -> None:
     run = replace(run, resources=ResourcesConfig(max_stalls=2, max_failures=0))
     called = fits(monkeypatch, *[lambda: StallError("rank 1 made no progress", "mend it")] * 3)
+    announced: list[tuple[str, str]] = []
+    monkeypatch.setattr(ray_train, "announce", lambda event, text: announced.append((event, text)))
     with pytest.raises(StallError):
         on_all_ranks(run)
     assert len(called) == 3
+    assert announced == [("stall", "rank 1 made no progress")] * 3
     assert capsys.readouterr().err.count("rank 1 made no progress; training goes on from step 15") == 2
     assert [line["cause"] for line in RestartLog(run.folder).lines()] == ["stalls"] * 3
 
