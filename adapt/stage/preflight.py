@@ -59,18 +59,19 @@ def check_priced(resources: ResourcesConfig) -> None:
         )
 
 
-def check_space(folder: Path, model: Path, keep_checkpoints: int) -> None:
+def check_space(folder: Path, model: Path, keep_checkpoints: int, copies: int = 3) -> None:
     """Checks before training that the disk has enough space for the model and its checkpoints.
 
     Args:
       folder: folder of the training, which may contain checkpoints of an earlier start.
       model: folder of the initial model.
       keep_checkpoints: number of checkpoints that are kept.
+      copies: as in `space_needed`.
 
     Raises:
       StorageError: the disk has too little space.
     """
-    needed, free = sum(space_needed(folder, model, keep_checkpoints)), shutil.disk_usage(folder).free
+    needed, free = sum(space_needed(folder, model, keep_checkpoints, copies)), shutil.disk_usage(folder).free
     if free < needed:
         raise StorageError(
             f"{folder} has {free / 1e9:.2f} GB free, and checkpoints and model take {needed / 1e9:.2f} GB",
@@ -78,7 +79,7 @@ def check_space(folder: Path, model: Path, keep_checkpoints: int) -> None:
         )
 
 
-def space_needed(folder: Path, model: Path, keep_checkpoints: int) -> tuple[int, int]:
+def space_needed(folder: Path, model: Path, keep_checkpoints: int, copies: int = 3) -> tuple[int, int]:
     """Returns the disk space that a training will use [bytes].
 
     The first number is for files that remain, and the second for files that are deleted again. A checkpoint holds the
@@ -89,6 +90,8 @@ def space_needed(folder: Path, model: Path, keep_checkpoints: int) -> tuple[int,
       folder: folder of the training, which may contain checkpoints of an earlier start.
       model: folder of the initial model.
       keep_checkpoints: number of checkpoints that are kept.
+      copies: number of values per weight in a checkpoint: weights, two moments, and the weights of an earlier step if
+        these may be exported.
     """
     weights = 4 * sum(
         math.prod(tensor["shape"])
@@ -97,7 +100,8 @@ def space_needed(folder: Path, model: Path, keep_checkpoints: int) -> tuple[int,
         for tensor in read_header(file).values()
     )
     held = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return max(weights * (1 + 3 * keep_checkpoints) - held, 0), (4 if keep_checkpoints else 7) * weights
+    passing = 1 + copies * (1 if keep_checkpoints else 2)
+    return max(weights * (1 + copies * keep_checkpoints) - held, 0), passing * weights
 
 
 def check_precision(config: Config) -> None:

@@ -45,7 +45,7 @@ from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch,
 from adapt.train.metric_trackers import anchored
 from adapt.train.phases import Phase, PhaseFigures, check_batches, phases_of
 from adapt.train.schedule import branch_step, check_warmup, length_of, shapes_of
-from adapt.train.stopping import described
+from adapt.train.stopping import described, keeps_earlier
 from adapt.train.training_run import CHECKPOINTS, TrainingRun
 
 if TYPE_CHECKING:
@@ -280,12 +280,17 @@ class Train(Stage[Trained]):
     def disk(self, folder: Path) -> tuple[int, int]:
         """Returns the disk space for checkpoints and the trained model, which is as large as the initial model."""
         branches = self.config.training.schedule == "wsd" and not self.length_matters and not self.phase
-        return space_needed(folder, self.start.pretrained.model, self._kept + branches)
+        return space_needed(folder, self.start.pretrained.model, self._kept + branches, self._copies)
 
     @property
     def _kept(self) -> int:
         """Number of checkpoints that are kept. A phase keeps at least one, because the next phase begins with it."""
         return max(self.config.training.keep_checkpoints, 1 if self.phase else 0)
+
+    @property
+    def _copies(self) -> int:
+        """Number of values per weight in a checkpoint; see `adapt.stage.preflight.space_needed`."""
+        return 4 if keeps_earlier(self.config.training) else 3
 
     def run(self, folder: Path, done: Done) -> Outcome[Trained]:
         """Trains on the cluster, resuming an interrupted run of this stage."""
@@ -298,7 +303,7 @@ class Train(Stage[Trained]):
         config, steps = part.config, part.last - part.first
         check_warmup(config.training, steps)
         branch = None if self.length_matters or self.phase else branch_step(config.training, steps)
-        check_space(folder, start.model, self._kept + (branch is not None))
+        check_space(folder, start.model, self._kept + (branch is not None), self._copies)
         if frozen := frozen_summary(config.training, start.model):
             log(frozen)
 
