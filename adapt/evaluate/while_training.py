@@ -69,6 +69,7 @@ def sampling_of(
     size: ModelSize | None = None,
     document_length: float | None = None,
     chooses: bool = False,
+    is_phase: bool = False,
 ) -> Sampling:
     """Returns how many documents are measured, so that all measurements cost at most `evaluation.share`.
 
@@ -84,17 +85,19 @@ def sampling_of(
         document_length: mean length of the training's documents [tokens]; None if it is not known.
         chooses: whether the figures choose the exported model. At most half of the documents are measured then, so that
             the reported losses are of other documents.
+        is_phase: whether the training is a phase of a run, which may be shorter than the interval.
 
     Raises:
         ConfigError: the interval is longer than the training, or even two measurements would exceed the share.
     """
     evaluation, steps = config.evaluation, last - first
     asked = evaluation.interval_steps or steps
-    if asked > steps:
+    if asked > steps and not is_phase:
         raise ConfigError(
             f"evaluation.interval_steps is {asked}, but the training has {steps} steps",
             f"set it to at most {steps}, or leave it out",
         )
+    asked = min(asked, steps)
     lengths, most = {}, {}
     for text, held in texts.items():
         if held.documents:

@@ -76,7 +76,12 @@ def rules_so_far(config: Config, before: Sequence[str], order: Sequence[str]) ->
 
 
 def measures_of(
-    name: str, part: RunPart, texts: Mapping[str, Stage[Prepared]], done: Done, size: ModelSize | None
+    name: str,
+    part: RunPart,
+    texts: Mapping[str, Stage[Prepared]],
+    done: Done,
+    size: ModelSize | None,
+    is_phase: bool = False,
 ) -> Watched:
     """Returns what is measured while a training runs, and tells the user its cost.
 
@@ -86,6 +91,7 @@ def measures_of(
         texts: texts to measure; empty if nothing is measured.
         done: finished stages.
         size: dimensions of the model; None if they are not known.
+        is_phase: whether the training is a phase of a run.
 
     Raises:
         ConfigError: the training is too short for the settings, or a text that a rule needs has no held-out document.
@@ -98,7 +104,7 @@ def measures_of(
     held = {text: done[stage].result for text, stage in texts.items()}
     measured = {text: HeldoutText(of.heldout_documents, of.heldout_tokens) for text, of in held.items()}
     length = mean_length(summed_sizes([vars(held["domain"])])) if "domain" in held else None
-    sampling = sampling_of(config, part.first, part.last, measured, size, length, chooses=stops)
+    sampling = sampling_of(config, part.first, part.last, measured, size, length, stops, is_phase)
     for text in texts.keys() - sampling.documents.keys():
         problem = f"{name}: no document of {text} is held out, so its loss is not measured"
         if stops:

@@ -312,7 +312,8 @@ class Train(Stage[Trained]):
         sizes = summed_sizes(done[text].record.metrics for text in sources)
         first = self.start.with_tokenizer(done)
         check_memory(config, first.model, sizes, self.number, first.generator)
-        watched = measures_of(self.name, part, {**self.judged, **self.shown.stages}, done, self._size(done))
+        watching = {**self.judged, **self.shown.stages}
+        watched = measures_of(self.name, part, watching, done, self._size(done), is_phase=self.phase is not None)
         job = TrainingRun(
             config=replace(config, tracking=anchored(config.tracking)),
             key=self.key,

@@ -101,3 +101,9 @@ def test_ranks_measure_each_document_once_in_equally_many_rows(documents: int, w
     parts = [sample(*range(1, documents + 1)).share(rank, world) for rank in range(world)]
     assert len({len(part.tokens) for part, _ in parts}) == 1
     assert sorted(number for part, own in parts for number in part.documents[:own]) == list(range(documents))
+
+
+def test_a_phase_shorter_than_the_interval_is_measured_at_its_ends() -> None:
+    sampling = sampling_of(evaluating(share=0.5), 100, 140, TEXTS, is_phase=True)
+    assert sampling.interval == 40
+    assert min(sampling.documents.values()) >= LEAST_DOCUMENTS

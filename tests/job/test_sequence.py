@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adapt.config import Config, EvaluationSet, MethodConfig, ResourcesConfig, SequenceConfig, SourceConfig
+from adapt.config import Config, EvaluationSet, MethodConfig, ResourcesConfig, SequenceConfig, SourceConfig, StopConfig
 from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages
 from adapt.method.adapters import AdaptersOptions
@@ -18,6 +18,7 @@ from adapt.stage.context import Context
 from adapt.stage.domain_sequence import Sequence
 from adapt.stage.prepare_text import Prepare
 from adapt.stage.train import Train
+from adapt.support.errors import ConfigError
 from adapt.train.schedule import RunLength
 from tests.job.worlds import DOMAINS, sequence_world, source
 from tests.stage.done import record_of
@@ -255,3 +256,38 @@ def test_stages_reserve_only_the_resources_that_they_use(config: Config) -> None
     ranks, device = {"CPU": 6.0, "GPU": 4.0}, {"CPU": 1.0, "GPU": 1.0}
     assert needs.items() >= {"train": ranks, "importance": ranks, "evaluate": device, "export": {}}.items()
     assert needs["prepare"] is None
+
+
+def watching(config: Config, *rules: StopConfig) -> Config:
+    """Returns the configuration with measurements while the models train, which may end the trainings."""
+    return replace(
+        config,
+        evaluation=replace(config.evaluation, interval_steps=5),
+        training=replace(config.training, stop=list(rules) or None),
+    )
+
+
+def test_each_training_measures_its_domain_general_text_and_the_domains_before(config: Config) -> None:
+    plain_keys = keys(trainings(built(config)))
+    first, second, third = trainings(built(watching(config)))
+    one, two, _ = built(config).order
+    assert list(first.shown.stages) == ["domain", "general"]
+    assert list(second.shown.stages) == ["domain", "general", f"before.{one}"]
+    assert list(third.shown.stages) == ["domain", "general", f"before.{one}", f"before.{two}"]
+    assert keys([first, second, third]) == plain_keys
+    assert all(training.judged == {} for training in (first, second, third))
+
+
+def test_rules_about_domains_before_apply_once_there_are_any(config: Config) -> None:
+    one, *_ = built(config).order
+    rules = StopConfig(metric="past_loss", rise=0.2), StopConfig(metric=f"past_loss.{one}", rise=0.3)
+    first, second, _ = trainings(built(watching(config, *rules)))
+    assert (first.config.training.stop, first.judged) == (None, {})
+    assert second.config.training.rules == list(rules)
+    assert list(second.judged) == ["domain", "general", f"before.{one}"]
+    assert first.key == trainings(built(config))[0].key
+
+
+def test_a_rule_about_an_unknown_domain_is_refused(config: Config) -> None:
+    with pytest.raises(ConfigError, match=r"past_loss\.nowhere is not measured"):
+        built(watching(config, StopConfig(metric="past_loss.nowhere", rise=0.2)))

@@ -124,6 +124,17 @@ def test_a_workers_notice_is_shown_once(file: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.splitlines() == ["train: waiting for something"]
 
 
+def test_held_out_losses_stay_in_the_line_until_the_next_measurement(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with following(file, file.with_name("notices")):
+        measured = {"step": 20, "steps": 30, "eval_domain_loss": 3.25, "eval_general_loss": 2.5}
+        file.write_text("".join(json.dumps(line) + "\n" for line in (measured, report(25))))
+    first, second = (line for line in capsys.readouterr().err.splitlines() if "step" in line)
+    assert first == "step 20/30  held-out 3.250  general 2.500"
+    assert "held-out 3.250  general 2.500" in second
+
+
 def test_utilization_is_shown_where_it_is_known() -> None:
     assert "MFU" not in describe(report(10))
     assert describe(report(10, mfu=0.314))["MFU"] == "MFU 31%"
