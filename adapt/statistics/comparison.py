@@ -86,20 +86,23 @@ class Comparison:
         """
         return detectable(self.chances) if self.chances and self.error is not None else None
 
-    def seeds_to_decide(self, margin: float) -> int | None:
+    def seeds_to_decide(self, margin: float, tests: int = 1) -> int | None:
         """Returns the number of seeds per side with which this comparison would probably be decided.
 
-        The probability is 0.8, without correction for several tests. See `adapt.statistics.power`.
+        The probability is 0.8. See `adapt.statistics.power`.
 
         Args:
             margin: largest difference that does not matter.
+            tests: number of comparisons that p is corrected for.
 
         Returns:
             The number. None if it is unknown, or above `MOST_SEEDS`.
         """
         if self.pairs > 1 and self.error:
-            return pairs_needed(self.difference, self.error * self.pairs**0.5, self.pairs, margin)
-        return seeds_needed(self.chances, self.difference, margin) if self.chances and self.error is not None else None
+            return pairs_needed(self.difference, self.error * self.pairs**0.5, self.pairs, margin, tests)
+        if not self.chances or self.error is None:
+            return None
+        return seeds_needed(self.chances, self.difference, margin, tests)
 
 
 def compare(recipe: Tested, baseline: Tested, samples: int = SAMPLES, seed: int = 0) -> Comparison:
@@ -407,11 +410,11 @@ def verdict(
 
 def to_decide(comparison: Comparison, margin: float, recipes: int = 1) -> str:
     """Returns text on the number of seeds that would probably decide an undecided comparison."""
-    needed = comparison.seeds_to_decide(margin)
+    needed = comparison.seeds_to_decide(margin, recipes)
     if needed is not None:
-        corrected = ", before correction" if recipes > 1 else ""
         each = "" if comparison.pairs else " per side"
-        return f"about {needed} seeds{each} would decide it (probability 80%{corrected})"
+        shown = "that it does not matter" if abs(comparison.difference) < margin else "a difference"
+        return f"about {needed} seeds{each} would probably show {shown} (80% of simulated studies)"
     has_seeds = comparison.chances and all(chance.has_seeds for chance in comparison.chances)
     if comparison.error is None or not (comparison.pairs or has_seeds):
         return "how many seeds would decide it is not known, because no scores of several seeds vary"

@@ -66,7 +66,7 @@ class Uncertainty:
         return min(self.recipe.seeds, self.baseline.seeds) > 1 and (self.recipe.varies or self.baseline.varies)
 
 
-def quantile(error: np.ndarray, doubt: np.ndarray) -> np.ndarray:
+def quantile(error: np.ndarray, doubt: np.ndarray, level: float = LEVEL) -> np.ndarray:
     """Returns the two-sided quantile of Student's t with the degrees of freedom of Welch and Satterthwaite, at least 1.
 
     The variance over examples is treated as known.
@@ -74,9 +74,10 @@ def quantile(error: np.ndarray, doubt: np.ndarray) -> np.ndarray:
     Args:
         error: standard error.
         doubt: uncertainty of the variance over seeds, from `doubt_of`.
+        level: probability outside of both quantiles.
     """
     freedom = np.divide(error**4, doubt, out=np.full(np.shape(error), np.inf), where=doubt > 0)
-    return np.asarray(t.ppf(1 - LEVEL / 2, np.maximum(1.0, freedom)))
+    return np.asarray(t.ppf(1 - level / 2, np.maximum(1.0, freedom)))
 
 
 def doubt_of(variance: np.ndarray | float, seeds: int) -> np.ndarray | float:
@@ -107,7 +108,7 @@ def detectable(tasks: Sequence[Uncertainty]) -> float | None:
     return high
 
 
-def seeds_needed(tasks: Sequence[Uncertainty], difference: float, margin: float) -> int | None:
+def seeds_needed(tasks: Sequence[Uncertainty], difference: float, margin: float, tests: int = 1) -> int | None:
     """Returns the smallest number of seeds per side with which a comparison is decided with probability `POWER`.
 
     A comparison is decided if the difference is significant, or if its 95% interval lies within the margin. The
@@ -117,6 +118,7 @@ def seeds_needed(tasks: Sequence[Uncertainty], difference: float, margin: float)
         tasks: the sources of uncertainty on each task.
         difference: mean of the true differences of the tasks.
         margin: largest difference that does not matter.
+        tests: number of comparisons that p is corrected for. A p below `LEVEL` divided by it is always significant.
 
     Returns:
         The number. None if a side has one seed on a task, because its variance over seeds is then unknown, or if more
@@ -126,13 +128,13 @@ def seeds_needed(tasks: Sequence[Uncertainty], difference: float, margin: float)
         return None
 
     def is_enough(seeds: int) -> bool:
-        studies = _studies([_of_size(chance, seeds) for chance in tasks], np.random.default_rng(0))
+        studies = _studies([_of_size(chance, seeds) for chance in tasks], np.random.default_rng(0), LEVEL / tests)
         return studies.decided(difference, margin) >= POWER
 
     return _smallest(is_enough, min(side.seeds for chance in tasks for side in (chance.recipe, chance.baseline)))
 
 
-def pairs_needed(difference: float, deviation: float, pairs: int, margin: float) -> int | None:
+def pairs_needed(difference: float, deviation: float, pairs: int, margin: float, tests: int = 1) -> int | None:
     """Returns the smallest number of pairs of seeds with which a paired comparison is decided with probability `POWER`.
 
     Differences are drawn from a normal distribution, and tested by Student's t. Fewer than six pairs are never
@@ -143,6 +145,7 @@ def pairs_needed(difference: float, deviation: float, pairs: int, margin: float)
         deviation: true standard deviation of the differences.
         pairs: number of pairs so far.
         margin: largest difference that does not matter.
+        tests: number of comparisons that p is corrected for. A p below `LEVEL` divided by it is always significant.
 
     Returns:
         The number, from `pairs` on. None if more than `MOST_SEEDS` are needed.
@@ -153,7 +156,8 @@ def pairs_needed(difference: float, deviation: float, pairs: int, margin: float)
         mean = difference + deviation / number**0.5 * rng.standard_normal(STUDIES)
         error = deviation * np.sqrt(rng.chisquare(number - 1, STUDIES) / (number - 1) / number)
         half = t.ppf(1 - LEVEL / 2, number - 1) * error
-        found = (np.abs(mean) > half) & (2.0 ** (1 - number) < LEVEL)
+        found = np.abs(mean) > t.ppf(1 - LEVEL / tests / 2, number - 1) * error
+        found &= 2.0 ** (1 - number) < LEVEL / tests
         return float((found | (np.abs(mean) + half < margin)).mean()) >= POWER
 
     return _smallest(is_enough, pairs)
@@ -198,6 +202,8 @@ class _Studies:
     """Share of a true difference that remains under each permutation of seeds [arrangements]."""
     exact: bool
     """Whether `exchanged` has all possible arrangements."""
+    level: float
+    """The p below which a difference is detected."""
 
     def found(self, true: float) -> np.ndarray:
         """Returns whether each study detects a true difference [studies]."""
@@ -206,7 +212,7 @@ class _Studies:
         if self.exchanged is not None:
             as_large = (np.abs(self.exchanged + true * self.kept) >= seen[:, None] - ROUNDING).sum(1)
             more = 0 if self.exact else 1
-            passed &= (as_large + more) / (len(self.kept) + more) < LEVEL
+            passed &= (as_large + more) / (len(self.kept) + more) < self.level
         return np.asarray(passed)
 
     def decided(self, true: float, margin: float) -> float:
@@ -214,7 +220,7 @@ class _Studies:
         return float((self.found(true) | (np.abs(self.difference + true) + self.half < margin)).mean())
 
 
-def _studies(tasks: Sequence[Uncertainty], rng: np.random.Generator) -> _Studies:
+def _studies(tasks: Sequence[Uncertainty], rng: np.random.Generator, level: float = LEVEL) -> _Studies:
     has_seeds = all(chance.has_seeds for chance in tasks)
     difference, own, doubt = np.zeros((3, STUDIES))
     exchanged, kept, exact = [], [], len(tasks) == 1
@@ -239,10 +245,11 @@ def _studies(tasks: Sequence[Uncertainty], rng: np.random.Generator) -> _Studies
     number = len(tasks)
     error = np.sqrt(sum(chance.examples or 0.0 for chance in tasks) + own * has_seeds)
     half = quantile(error, doubt * has_seeds) * error / number
-    least = half if all(chance.examples is not None for chance in tasks) else np.zeros(STUDIES)
+    has_examples = all(chance.examples is not None for chance in tasks)
+    least = quantile(error, doubt * has_seeds, level) * error / number if has_examples else np.zeros(STUDIES)
     averaged = np.mean(exchanged, axis=0) if has_seeds else None
     kept_shares = np.mean(kept, axis=0) if has_seeds else np.empty(0)
-    return _Studies(difference / number, least, half, averaged, kept_shares, exact)
+    return _Studies(difference / number, least, half, averaged, kept_shares, exact, level)
 
 
 def _scores(side: Side, rng: np.random.Generator) -> np.ndarray:

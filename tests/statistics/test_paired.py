@@ -135,7 +135,7 @@ def test_an_undecided_difference_is_given_with_the_seeds_that_would_decide():
     text = verdict(one, margin=0.005)
     assert text.startswith("undecided: +1.0 points, 95% CI \N{MINUS SIGN}2.0 to +4.0, p = .41;")
     # Two samples with a true difference of half their deviation need 64 values each (Cohen 1988, table 2.4.1).
-    assert text.endswith("about 64 seeds per side would decide it (probability 80%)")
+    assert text.endswith("about 64 seeds per side would probably show a difference (80% of simulated studies)")
     smaller = replace(one, difference=0.001)
     assert verdict(smaller, margin=0.001).endswith("100 seeds would probably not decide it")
 
@@ -200,7 +200,9 @@ def test_the_verdict_says_that_there_are_too_many_recipes_for_the_seeds():
     text = verdict(found(p=0.008, least=0.008), 0.056, recipes=7)
     assert "with so few seeds and 7 recipes p cannot fall below .056," in text
     chances = (Uncertainty(Side(5, 0.02**2), Side(5, 0.02**2)),)
-    assert "before correction" in verdict(replace(found(p=0.2), chances=chances), 0.4, recipes=2)
+    alone, many = (verdict(replace(found(0.02, p=0.2), chances=chances), 0.4, recipes=number) for number in (1, 7))
+    assert "about 17 seeds per side would probably show a difference" in alone  # Cohen 1988, table 2.4.1: effect 1
+    assert "about 27 seeds per side" in many  # the same at a level of .05 / 7
 
 
 def test_the_verdict_mentions_that_there_is_one_seed():

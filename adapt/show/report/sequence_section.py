@@ -33,6 +33,15 @@ FORGETS = {"forgetting": ("Forgets", " points"), "loss_forgetting": ("Forgets, i
 AVERAGE = {"average": ("Average score", ""), "loss_average": ("Average held-out loss", " nats per token")}
 """Figures in the verdict, with the subject and unit of their sentences: FORGETS has forgetting (of scores, else of
 losses), and AVERAGE has both averages."""
+GENERAL = {"general_change": ("Change on general text", " nats per token")}
+"""Further figure in the verdict, with the subject and unit of its sentence."""
+CONCLUDED = {
+    "better": "better in {}",
+    "worse": "worse in {}",
+    "equal": "no difference that matters in {}",
+    "open": "undecided in {}",
+}
+"""Words for the conclusions of comparisons, about the names of figures."""
 _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
@@ -59,8 +68,10 @@ def sequence_verdicts(sequences: Sequences) -> list[FindingBlock]:
 
 def _finding(method: str, sequences: Sequences, compared: Compared) -> FindingBlock:
     forgets, averages = ([name for name in each if sequences.values(method, name)] for each in (FORGETS, AVERAGE))
-    names = [*forgets[:1], *averages]
-    text = " ".join(_sentence(method, _BY_NAME[name], sequences, compared) for name in names)
+    general = [name for name in GENERAL if sequences.values(method, name)]
+    names = [*forgets[:1], *averages, *general]
+    figures = " ".join(_sentence(method, _BY_NAME[name], sequences, compared) for name in names)
+    text = f"{_concluded(method, names, compared)}{figures}"
     tones: set[str] = {compared[name][method].ended for name in names if method in compared[name]}
     decided = tones - {"open", "equal"} or tones - {"open"}
     # The tone is open if one figure is better and another is worse.
@@ -69,8 +80,24 @@ def _finding(method: str, sequences: Sequences, compared: Compared) -> FindingBl
     return FindingBlock(head, text or "Nothing has been measured.", tone)
 
 
+def _concluded(method: str, names: Sequence[str], compared: Compared) -> str:
+    """Returns a sentence that says in which figures a method is better, worse, equal or undecided, before the figures.
+
+    The sentence is empty if the method is not compared.
+    """
+    titles: dict[str, list[str]] = {}
+    for name in names:
+        if method in compared[name]:
+            titles.setdefault(compared[name][method].ended, []).append(_BY_NAME[name].title)
+    named = {
+        ended: " and ".join([", ".join(each[:-1]), each[-1]] if each[1:] else each) for ended, each in titles.items()
+    }
+    text = "; ".join(words.format(named[ended]) for ended, words in CONCLUDED.items() if ended in named)
+    return f"{text[0].upper()}{text[1:]}. " if text else ""
+
+
 def _sentence(method: str, measure: Measure, sequences: Sequences, compared: Compared) -> str:
-    subject, unit = (FORGETS | AVERAGE)[measure.name]
+    subject, unit = (FORGETS | AVERAGE | GENERAL)[measure.name]
     text = f"{subject} {_level(method, measure, sequences, unit)}"
     if method in compared[measure.name]:
         baseline = sequences.baseline or ""
@@ -297,9 +324,11 @@ def front_verdict(sequences: Sequences) -> list[FindingBlock]:
     rivals = sum(each.is_one_model for each in methods)
     if rivals < FEWEST:
         return []
+    if len(front) == 1:
+        text = f"Of {rivals} methods, {front[0].method} has the lowest mean loss on the domains and on general text."
+        return [FindingBlock("Domains against general text", text)]
     names = "; ".join(each.method for each in front)
-    are = "is" if len(front) == 1 else "are"
-    text = f"{len(front)} of {rivals} methods {are} Pareto-optimal (no other method is better on both losses): {names}"
+    text = f"{len(front)} of {rivals} methods are Pareto-optimal (no other method is better on both losses): {names}"
     if bend is None:
         return [FindingBlock("Domains against general text", f"{text}. There is no single best compromise.", "open")]
     loss, change = bend.point

@@ -66,7 +66,7 @@ def test_the_verdict_names_the_front_and_its_knee(sequences: Sequences) -> None:
 def test_the_verdict_on_a_front_of_one_method_is_a_sentence(tmp_path: Path) -> None:
     one_best = sequences_of(study(tmp_path, {"NCL": (2.0, 0.5), "DAS": (1.9, 0.4), "replay": (1.8, 0.3)}))
     (finding,) = front_verdict(one_best)
-    assert finding.text.startswith("1 of 3 methods is Pareto-optimal (no other method is better on both losses): rep")
+    assert finding.text.startswith("Of 3 methods, replay has the lowest mean loss on the domains and on general text.")
 
 
 def test_two_methods_have_no_front_and_no_drawing(tmp_path: Path) -> None:
