@@ -301,18 +301,21 @@ class TrainingLosses:
     def __init__(self, place: Place, folders: Mapping[str, str], documents: Mapping[str, int]) -> None:
         config, evaluation = place.config, place.config.evaluation
         length = evaluation.sequence_length
-        rows = place.micro_batch * config.training.sequence_length // length  # a forward pass of so many rows fits
-        self._evaluation = replace(evaluation, micro_batch=max(1, min(evaluation.micro_batch, rows)))
+        fitting = place.micro_batch * config.training.sequence_length  # tokens of a pass that surely fit
         self._objective = make(measured_objective(config), place.tokenizer, SAMPLE_SEED)
         self._device, self._add_up = place.device, place.add_up
         self._parts: dict[str, tuple[Heldout, int]] = {}
+        self._evaluations: dict[str, EvaluationConfig] = {}
         self._per_byte: dict[str, float] = {}
         for text, folder in folders.items():
             wanted = replace(evaluation, max_documents=documents[text], max_tokens=2**62)
             sample = Heldout.sample(Path(folder), wanted, self._objective.columns()).beginnings(documents[text], length)
             self._parts[text] = sample.share(place.rank, place.world)
+            # few full passes, because a short pass of a small model takes almost as long as a full one
+            rows = int(fitting / max(float(np.mean([len(tokens) for tokens in sample.tokens])), 1.0))
+            self._evaluations[text] = replace(evaluation, micro_batch=max(1, min(evaluation.micro_batch, rows)))
             if sample.sizes and self._objective.predicts_words:
-                predictable = predictable_tokens(self._objective, sample, self._evaluation).sum()
+                predictable = predictable_tokens(self._objective, sample, self._evaluations[text]).sum()
                 self._per_byte[text] = BITS_PER_NAT * float(predictable) / max(sum(sample.sizes), 1)
 
     def __call__(self, engine: Any) -> dict[str, float]:
@@ -320,7 +323,9 @@ class TrainingLosses:
         sums = torch.zeros(len(self._parts), 2, dtype=torch.float64)
         for number, (text, (sample, own)) in enumerate(self._parts.items()):
             with _parts_of_domain(getattr(engine, "module", engine), text.removeprefix(BEFORE)):
-                losses, counts = document_losses_of(engine, self._objective, sample, self._evaluation, self._device)
+                losses, counts = document_losses_of(
+                    engine, self._objective, sample, self._evaluations[text], self._device
+                )
             sums[number] = torch.tensor([losses[:own].sum(), counts[:own].sum()])
         self._add_up(sums)
         found = {text: total / count for text, (total, count) in zip(self._parts, sums.tolist(), strict=True) if count}
