@@ -349,6 +349,9 @@ class ResourcesConfig:
     max_stalls: NonNegativeInt = 3
     """Number of times that a training restarts because workers stalled, before it fails. They do not count as
     failures."""
+    max_idle_restarts: PositiveInt = 5
+    """Number of restarts in a row, for any reason, between which no new checkpoint was saved; one more ends the
+    training. The wait before such a restart doubles from 2 to at most 60 seconds."""
     stages_at_once: PositiveInt | None = None
     """Largest number of independent stages of a chain that run at the same time; null is as many as fit on this
     machine. On a cluster, null is 16, and the cluster delays their tasks until resources are free."""

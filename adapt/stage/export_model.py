@@ -49,7 +49,7 @@ from adapt.terminal.console import duration, log
 from adapt.train.capacity.forecast import in_bytes
 from adapt.train.held_time import HeldTime
 from adapt.train.phases import PHASE_COLUMNS, PhaseFigures
-from adapt.train.restarts import Restarts
+from adapt.train.restarts import Restarts, summed_restarts
 from adapt.train.stopping import described
 
 if TYPE_CHECKING:
@@ -277,6 +277,7 @@ def whole_run(phases: Sequence[Trained]) -> Trained:
         mfu=_weighted([phase.mfu for phase in phases], seconds),
         peak_memory_bytes=max(peaks, default=None),
         sources=_summed_shares(shares) if shares else None,
+        restarts=summed_restarts([phase.restarts for phase in phases]),
     )
 
 

@@ -10,8 +10,8 @@ from ray import cloudpickle
 
 from adapt.ray.runtime import causes, find_ours
 from adapt.runner.files import storage_error
-from adapt.support.errors import AdaptError, DeviceMemoryError, StorageError, TrainingError
-from adapt.support.versions import untried
+from adapt.support.errors import AdaptError, DeviceMemoryError, StorageError
+from adapt.train.restarts import workers_failed
 
 
 @contextmanager
@@ -74,12 +74,37 @@ def as_ours(error: BaseException, folder: Path) -> AdaptError:
     """Converts the error that ended a training to one of our own error classes."""
     if ours := find_ours(error) or known(error, folder):
         return ours
-    ranks: Mapping[int, BaseException] = getattr(error, "worker_failures", {})
-    versions = "".join(f"; dontstop was {line}" for line in untried())
-    return TrainingError(
-        f"the workers failed: {first_of(ranks) or _short(str(error))}{versions}",
-        "mend the cause (see --debug for the whole story), then run the same command: it resumes",
-    )
+    return workers_failed(failure_text(error))
+
+
+def ranks_of(error: BaseException) -> Mapping[int, BaseException]:
+    """Returns the errors of the ranks that an error of Ray Train contains, by rank."""
+    return getattr(error, "worker_failures", {})
+
+
+def failure_text(error: BaseException) -> str:
+    """Describes an error of Ray Train by the failure that caused it."""
+    return first_of(ranks_of(error)) or _short(str(error))
+
+
+def culprits(ranks: Mapping[int, BaseException]) -> list[int]:
+    """Returns the ranks that caused a failure: those that died, or else the only one with an error.
+
+    Returns no rank if several ranks have errors, because all ranks lose their connections when one of them fails.
+    """
+    dead = [rank for rank, error in ranks.items() if getattr(error, "health_check_failure", None)]
+    return dead or (list(ranks) if len(ranks) == 1 else [])
+
+
+class NodeLeaves(Exception):
+    """Ends all ranks after the last checkpoint before an announced loss of a node, so that they start elsewhere."""
+
+
+def is_announced(ranks: Mapping[int, BaseException]) -> bool:
+    """Returns whether ranks ended because a node leaves: by themselves, or with the node."""
+    dead = [getattr(error, "health_check_failure", None) for error in ranks.values()]
+    left = any(isinstance(cause, NodeLeaves) for error in ranks.values() for cause in causes(error))
+    return left or any(getattr(error, "preempted", False) for error in dead)
 
 
 def first_of(ranks: Mapping[int, BaseException]) -> str:

@@ -98,6 +98,7 @@ class Loop:
 
         Raises:
             TrainingError: the loss or a gradient is not finite. All ranks raise the error, before the weights change.
+            NodeLeaves: a node is about to leave, and the last checkpoint before that is saved.
         """
         meter, watch = Meter(progress, self.steps), self.spike_watch(progress)
         saved = progress.step
@@ -138,7 +139,8 @@ class Loop:
             if is_due or progress.step == self.branch_step or self.wishes.heard:
                 save(progress)
                 saved = progress.step
-            if not self.has_ended:
+            if not self.has_ended and progress.step < self.steps:
+                self.wishes.leave_if_due()
                 self.wishes.end_if_asked(progress.step, self.steps)
         if progress.step < self.steps and (figures := self._measured(progress, is_last=True)):  # the text ended early
             report({"step": progress.step, "steps": self.steps, **figures})

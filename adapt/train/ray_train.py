@@ -7,12 +7,14 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+import ray
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, UserCallback
 from ray.train.torch import TorchTrainer
 
@@ -29,7 +31,7 @@ from adapt.ray.runtime import (
 )
 from adapt.runner.notifications import announce
 from adapt.runner.secret import secret_of
-from adapt.support.errors import CheckpointError, StallError
+from adapt.support.errors import CheckpointError, StallError, TrainingError
 from adapt.support.stall_watch import STALLS, blamed, read_stalls
 from adapt.terminal import library
 from adapt.terminal.console import log
@@ -37,11 +39,11 @@ from adapt.train.capacity.out_of_memory import memory_kills
 from adapt.train.checkpoints.retain import mend_run, newest_whole, prune, step_of
 from adapt.train.checkpoints.seal import Sealing, sealed_run
 from adapt.train.elastic.sizing import Patience, Sizing
-from adapt.train.failure import as_ours, first_of, known
+from adapt.train.failure import as_ours, culprits, first_of, is_announced, known
 from adapt.train.held_time import HeldTime, holding
 from adapt.train.local_group import LocalTorchConfig, free_reserved
 from adapt.train.progress_display import following
-from adapt.train.restarts import RestartLog
+from adapt.train.restarts import RestartLog, RestartRules, without
 from adapt.train.schedule import worlds
 from adapt.train.training_run import (
     CHECKPOINTS,
@@ -89,6 +91,12 @@ class RankedRun:
         """Folder of the run's checkpoints."""
         return self.folder / CHECKPOINTS / self.name
 
+    @property
+    def rules(self) -> RestartRules:
+        """Rules for restarts of the run."""
+        resources = self.resources
+        return RestartRules(self.folder, self.run_folder, resources.max_failures, resources.max_idle_restarts)
+
     def sealing(self) -> Sealing:
         """Returns the signer of the run's checkpoints. Creates the user's key if there is none.
 
@@ -112,16 +120,17 @@ def on_all_ranks(run: RankedRun) -> None:
     RestartLog(run.folder).job_began()
     await_resources(run.resources)
     hush()
-    sealing, scaling, is_done, stalls = run.sealing(), _scaling(run), False, 0
+    sealing, avoided, is_done, stalls = run.sealing(), frozenset[str](), False, 0
     local = Path(tempfile.mkdtemp(prefix="train-", dir=os.environ[OWN_RAY])) if is_own_ray() else None
     while not is_done:
         mend_run(run.run_folder, sealing)
+        scaling = _scaling(run, avoided)
         trainer: Any = TorchTrainer(
             run.function,
             train_loop_config={**run.told, "sealing": sealing},
             torch_config=LocalTorchConfig(folder=str(local)) if local else None,
             scaling_config=scaling,
-            run_config=_run_config(run, bool(local)),
+            run_config=_run_config(run, bool(local), avoided),
         )
         if len(run.sizes) > 1:
             trainer = _elastic(trainer, run, scaling, bool(local))
@@ -129,15 +138,19 @@ def on_all_ranks(run: RankedRun) -> None:
             with following(run.folder / METRICS_FILE, run.folder / NOTICE_FILE):
                 _fit(trainer, run.folder, local)
             is_done = True
+        except BadNodeError as error:
+            avoided = frozenset(RestartLog(run.folder).bad_nodes())
+            log(f"{error.what}; training goes on with other nodes")
         except CheckpointError as error:  # the damaged checkpoint was removed, so the loop ends
             newest = newest_whole(run.run_folder)
             log(f"{error.what}; training goes on from step {step_of(newest) if newest else 0}")
         except StallError as error:
             stalls += 1
-            RestartLog(run.folder).note("stalls", error.what)
+            wait = run.rules.after("stalls", error.what)
             announce("stall", error.what)
             if stalls > run.resources.max_stalls:
                 raise
+            time.sleep(wait)
             newest = newest_whole(run.run_folder)
             log(f"{error.what}; training goes on from step {step_of(newest) if newest else 0}")
     prune(run.run_folder, run.keep_checkpoints)
@@ -178,22 +191,24 @@ def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
         raise as_ours(errors[0], folder) from errors[0]
 
 
-def _scaling(run: RankedRun) -> ScalingConfig:
+def _scaling(run: RankedRun, avoided: frozenset[str]) -> ScalingConfig:
     """Returns Ray Train's configuration of the number of ranks and of the resources that each rank reserves."""
     sizes, bundle = run.sizes, bundle_of(run.resources)
     workers: Any = sizes[0] if len(sizes) == 1 else (sizes[0], sizes[-1])
-    return ScalingConfig(num_workers=workers, use_gpu="GPU" in bundle, resources_per_worker=bundle)
+    selector: dict[str, Any] = {"label_selector": without(avoided)} if avoided else {}
+    return ScalingConfig(num_workers=workers, use_gpu="GPU" in bundle, resources_per_worker=bundle, **selector)
 
 
-def _run_config(run: RankedRun, is_local: bool) -> RunConfig:
+def _run_config(run: RankedRun, is_local: bool, avoided: frozenset[str]) -> RunConfig:
     """Returns Ray Train's configuration of storage, retries, and environment variables of the ranks."""
-    callbacks: list[Any] = [EndAtOnce(run.folder)]  # Any, because Ray declares the type of an earlier version
+    fixed = FixedGroup(run.rules, run.sizes[0], bundle_of(run.resources), avoided) if len(run.sizes) == 1 else None
+    callbacks: list[Any] = [EndAtOnce(run.folder, fixed)]  # Any, because Ray declares the type of an earlier version
     # If the job started Ray itself, all of Ray's processes already have these environment variables.
     environment: dict[str, Any] = {} if is_local else {"worker_runtime_env": {"env_vars": PROCESS_ENVIRONMENT}}
     return RunConfig(
         name=run.name,
         storage_path=str(run.folder / CHECKPOINTS),
-        failure_config=FailureConfig(max_failures=run.resources.max_failures if len(run.sizes) == 1 else -1),
+        failure_config=FailureConfig(max_failures=-1),  # RestartRules has the limits
         checkpoint_config=CheckpointConfig(num_to_keep=run.keep_checkpoints),
         callbacks=callbacks,
         **environment,
@@ -205,8 +220,37 @@ def _elastic(trainer: Any, run: RankedRun, scaling: ScalingConfig, is_local: boo
     from adapt.ray.private import with_policy
     from adapt.train.elastic.policy import ElasticPolicy, ElasticRun
 
-    settings = ElasticRun(run.folder, run.run_folder, not is_local, run.resources.max_failures)
+    settings = ElasticRun(run.rules, not is_local)
     return with_policy(trainer, ElasticPolicy(scaling, Sizing(run.sizes, PATIENCE), settings))
+
+
+class BadNodeError(TrainingError):
+    """Ends a run of Ray Train, so that the driver starts it again without the nodes on which it failed twice."""
+
+
+@dataclass(frozen=True)
+class FixedGroup:
+    """A group of ranks whose size does not change."""
+
+    rules: RestartRules
+    size: int
+    bundle: Mapping[str, float]
+    """Resources that each rank reserves."""
+    avoided: frozenset[str]
+    """Ids of the nodes on which no rank runs."""
+
+    def leave_bad_nodes(self) -> None:
+        """Raises BadNodeError if ranks failed twice on a node that is not avoided yet, and other nodes suffice.
+
+        Ray may take a node as long as the run of Ray Train lasts. Therefore the driver starts another one.
+        """
+        bad = RestartLog(self.rules.folder).bad_nodes()
+        if not bad <= self.avoided:
+            others = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in bad]
+            room = sum(min(int(node.get(name, 0) / amount) for name, amount in self.bundle.items()) for node in others)
+            if room >= self.size:
+                raise BadNodeError(f"workers failed twice on {' and '.join(sorted(bad))}", "look at these nodes")
+            tell(self.rules.folder, "workers failed twice on a node, which is used again: the others have no room")
 
 
 class EndAtOnce(UserCallback):
@@ -217,10 +261,11 @@ class EndAtOnce(UserCallback):
 
     Args:
         folder: folder of the stage, for messages.
+        group: the group of ranks, if its size is fixed. Otherwise, the policy for the number of ranks limits restarts.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._past_stalls = folder, _stalls_in(folder)
+    def __init__(self, folder: Path, group: "FixedGroup | None" = None) -> None:
+        self._folder, self._group, self._past_stalls = folder, group, _stalls_in(folder)
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Raises an error of a rank that a retry would repeat. Ray Train ends the run if a callback raises an error."""
@@ -231,9 +276,21 @@ class EndAtOnce(UserCallback):
         for error in worker_exceptions.values():
             if ours := known(error, self._folder):
                 raise ours
-        cause = shorten(first_of(worker_exceptions), _WIDTH)
-        RestartLog(self._folder).note("failures", cause)
-        tell(self._folder, f"{cause}; all ranks resume from the last checkpoint, if resources.max_failures allows")
+        if is_announced(worker_exceptions):
+            self._leave()
+            return
+        why = shorten(first_of(worker_exceptions), _WIDTH)
+        tell(self._folder, f"{why}; all ranks resume from the last checkpoint, if resources.max_failures allows")
+        if self._group:
+            time.sleep(self._group.rules.after("failures", why, culprits(worker_exceptions)))
+            self._group.leave_bad_nodes()
+
+    def _leave(self) -> None:
+        """Reports once that a node leaves. Ray Train repeats the call while it waits for the other ranks."""
+        if all(line["cause"] != "preemptions" for line in RestartLog(self._folder).pending()):
+            tell(self._folder, "a node leaves; all ranks resume from the last checkpoint")
+            if self._group:
+                time.sleep(self._group.rules.after("preemptions", "a node left"))
 
 
 def _stalls_in(folder: Path) -> set[Path]:

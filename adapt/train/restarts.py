@@ -1,4 +1,4 @@
-"""Records why a training started again, how many steps it repeated, and how long it stood still.
+"""Records why a training started again and what this cost, and decides whether it starts again after a failure.
 
 The log is the file `restarts.jsonl` in the stage's folder. It is on the storage that all nodes share, and survives a
 killed job. Three processes write to it: the driver, Ray Train's controller and rank 0.
@@ -7,16 +7,27 @@ killed job. Three processes write to it: the driver, Ray Train's controller and 
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from adapt.support.errors import TrainingError
+from adapt.support.versions import untried
+from adapt.train.checkpoints.retain import newest_whole, step_of
 
 RESTARTS_FILE = "restarts.jsonl"
 """Name of the file with a line per failure and per start of the workers."""
 REACHED_FILE = "reached"
 """Name of the file with the number of finished steps and the time [s since 1970], which rank 0 updates every step."""
+
+_BAD = 2
+"""Number of failures on a node after which the node is avoided."""
+_MOST_WAIT_S = 60.0
+"""Longest wait before a restart [s]."""
 
 Cause = Literal["stalls", "preemptions", "lost_nodes", "failures", "resizes", "interruptions"]
 """Why workers had to start again: a field of `Restarts`. If there are several causes, the first of this list counts."""
@@ -52,6 +63,12 @@ class Restarts:
         return sum(getattr(self, cause) for cause in get_args(Cause))
 
 
+def summed_restarts(parts: Sequence[Restarts | None]) -> Restarts | None:
+    """Adds up the restarts of the phases of a run. Returns None if those of a phase are not known."""
+    known = [asdict(part) for part in parts if part]
+    return Restarts(**{name: sum(part[name] for part in known) for name in known[0]}) if all(parts) else None
+
+
 class RestartLog:
     """Writes and reads the log of a training's failures and starts.
 
@@ -62,20 +79,20 @@ class RestartLog:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def note(self, cause: Cause, why: str = "", nodes: Sequence[str] = ()) -> None:
+    def note(self, cause: Cause, why: str = "", nodes: Sequence[str] = (), saved: int | None = None) -> None:
         """Adds the cause of a coming restart.
 
         Args:
             cause: what happened.
             why: description for people, such as the error of a worker.
             nodes: ids of the nodes on which it happened, if they are known.
+            saved: step of the newest complete checkpoint, if it was read.
         """
-        self._add({"cause": cause, "why": why, "nodes": list(nodes)})
+        self._add({"cause": cause, "why": why, "nodes": list(nodes), "saved": saved})
 
     def job_began(self) -> None:
         """Notes that a job runs this training. It is an interruption if workers of an earlier job had started."""
-        if any("step" in line for line in self.lines()):
-            self.note("interruptions", "the job ran again")
+        self.note("interruptions", "a job began")
 
     def group_began(self, step: int, nodes: Sequence[str]) -> None:
         """Notes that all workers have loaded their state and begin to train. Rank 0 calls it.
@@ -109,8 +126,24 @@ class RestartLog:
     def pending(self) -> list[dict[str, Any]]:
         """Returns the causes that were noted since the last start of the workers."""
         lines = self.lines()
-        last = max((number for number, line in enumerate(lines) if "step" in line), default=None)
-        return [] if last is None else lines[last + 1 :]
+        return lines[max((number for number, line in enumerate(lines, 1) if "step" in line), default=0) :]
+
+    def of_this_job(self) -> list[dict[str, Any]]:
+        """Returns the causes of restarts since the present job began."""
+        lines = [line for line in self.lines() if "cause" in line]
+        begun = (number for number, line in enumerate(lines, 1) if line["cause"] == "interruptions")
+        return lines[max(begun, default=0) :]
+
+    def nodes_of(self, ranks: Sequence[int]) -> list[str]:
+        """Returns the ids of the nodes of some ranks of the group that started last, as far as they are known."""
+        nodes: list[str] = next((line["nodes"] for line in reversed(self.lines()) if "step" in line), [])
+        return sorted({nodes[rank] for rank in ranks if rank < len(nodes)})
+
+    def bad_nodes(self) -> set[str]:
+        """Returns the ids of the nodes on which workers of this job crashed or stalled at least twice."""
+        causes = ("failures", "stalls")
+        failed = Counter(node for line in self.of_this_job() if line["cause"] in causes for node in line["nodes"])
+        return {node for node, count in failed.items() if count >= _BAD}
 
     def restarts(self) -> Restarts:
         """Counts the restarts that the log contains."""
@@ -120,7 +153,8 @@ class RestartLog:
                 causes.add(line["cause"])
                 continue
             if not is_first:
-                cause = next((name for name in get_args(Cause) if name in causes), "failures")
+                # Ray reports no error if it ends the workers of a node that leaves
+                cause = next((name for name in get_args(Cause) if name in causes), "preemptions")
                 total = replace(
                     total,
                     **{cause: getattr(total, cause) + 1},
@@ -141,6 +175,67 @@ class RestartLog:
     def _add(self, line: dict[str, Any]) -> None:
         with suppress(OSError), (self._folder / RESTARTS_FILE).open("a") as file:
             file.write("\n" + json.dumps({**line, "time": time.time()}) + "\n")  # a killed process may have torn a line
+
+
+def workers_failed(why: str) -> TrainingError:
+    """Creates the error of a training whose workers failed too often, or in a way that Ray does not retry."""
+    versions = "".join(f"; dontstop was {line}" for line in untried())
+    return TrainingError(
+        f"the workers failed: {why}{versions}",
+        "mend the cause (see --debug for the whole story), then run the same command: it resumes",
+    )
+
+
+@dataclass(frozen=True)
+class RestartRules:
+    """Decides whether a training starts again after its workers ended, and after which time.
+
+    Ray Train's controller calls it. All counts are read from the log, and begin anew when the job runs again.
+    """
+
+    folder: Path
+    """Folder of the stage."""
+    checkpoints: Path
+    """Folder of the checkpoints of the training."""
+    max_failures: int
+    """Allowed number of crashes of workers (`resources.max_failures`)."""
+    max_idle_restarts: int
+    """Allowed number of restarts in a row without a new checkpoint, of any cause (`resources.max_idle_restarts`)."""
+
+    def after(self, cause: Cause, why: str, ranks: Sequence[int] = ()) -> float:
+        """Notes the cause of a restart, and returns the time to wait before it [s].
+
+        There is no wait if a new checkpoint was saved since the last restart. Otherwise, the wait doubles with each
+        restart, from 2 s to at most 60 s.
+
+        Args:
+            cause: what happened.
+            why: description for people.
+            ranks: ranks that caused it, if they are known.
+
+        Raises:
+            TrainingError: a limit is exceeded, so the training does not start again.
+        """
+        log, newest = RestartLog(self.folder), newest_whole(self.checkpoints)
+        saved = step_of(newest) if newest else 0
+        log.note(cause, why, log.nodes_of(ranks), saved)
+        lines = [line for line in log.of_this_job() if line["saved"] is not None]
+        if cause == "failures" and sum(line["cause"] == cause for line in lines) > self.max_failures:
+            raise workers_failed(why)
+        idle = len(list(takewhile(lambda line: line["saved"] == saved, reversed(lines))))
+        if idle > self.max_idle_restarts:
+            where = f"since the checkpoint of step {saved}" if saved else "and saved no checkpoint"
+            raise TrainingError(
+                f"the training started again {self.max_idle_restarts} times {where} without progress; at last: {why}",
+                "mend the cause, or lower training.checkpoint_interval_steps so that a checkpoint is saved between two"
+                " failures (resources.max_idle_restarts is the limit); then run the same command: it resumes",
+            )
+        return min(2.0 ** (idle - 1), _MOST_WAIT_S) if idle > 1 else 0.0
+
+
+def without(nodes: Collection[str]) -> dict[str, str]:
+    """Returns the label selector of Ray that excludes some nodes, by their ids."""
+    return {"ray.io/node-id": f"!in({','.join(sorted(nodes))})"} if nodes else {}
 
 
 def _parsed(text: str) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,8 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,8 @@ from adapt.model.locate import Pretrained
 from adapt.support.errors import AdaptError, DataError, StorageError, TrainingError
 from adapt.train import ray_train
 from adapt.train.checkpoints.retain import checkpoints, is_whole, step_of
-from adapt.train.failure import as_ours, portable_errors
+from adapt.train.failure import NodeLeaves, as_ours, is_announced, portable_errors
+from adapt.train.restarts import RestartLog, RestartRules, Restarts
 from adapt.train.training_run import NOTICE_FILE, PROGRESS_FILE, TrainingRun
 from tests.train.checkpoints.sealed import SEALING
 from tests.train.ranks import Ranks
@@ -114,6 +116,7 @@ def live(job: TrainingRun, phase: str, at_rank: int) -> list[Any]:
         patch.setattr("ray.train.report", store)
         patch.setattr("ray.train.get_preemption_info", lambda: None)
         patch.setattr(worker, "die_with_parent", lambda: None)
+        patch.setattr(worker, "_nodes", lambda: ["a", "a"])
         patch.setattr(worker, "_columns", _columns, raising=False)
         patch.setattr(worker, "_feeding", feeding)
         if rank == at_rank:
@@ -203,7 +206,7 @@ def test_our_errors_end_the_training_and_others_are_retried(
     assert "again" not in capsys.readouterr().err
     _eventually(lambda: ray.available_resources().get("CPU") == 2)
 
-    assert ray_train.launch(job) == {"step": 4}
+    assert ray_train.launch(job)["step"] == 4
     # after the first training, one start failed with a KeyError and one succeeded
     assert len(list(tmp_path.glob("start-0-*"))) == 3
     said = "train: rank 1: KeyError: 'no such thing'; all ranks resume from the last checkpoint"
@@ -248,6 +251,54 @@ def test_other_errors_are_retried_by_ray_train_and_reported(tmp_path: Path, erro
     said = f"rank 0: {type(error).__name__}: {error}; all ranks resume from the last checkpoint"
     assert json.loads(line)["said"].startswith(said)
     verdict(error, folder=tmp_path / "that cannot be written")
+
+
+class Dead:
+    """Imitates Ray Train's error for a worker that died, with or without its node."""
+
+    def __init__(self, preempted: bool) -> None:
+        self.error = RuntimeError("the worker died")
+        self.error.health_check_failure = RuntimeError("gone")  # type: ignore[attr-defined]
+        self.error.health_check_failure.preempted = preempted  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ray_train.FixedGroup:
+    monkeypatch.setattr(ray_train.time, "sleep", lambda seconds: None)
+    RestartLog(tmp_path).job_began()
+    return ray_train.FixedGroup(RestartRules(tmp_path, tmp_path / "run", 3, 9), 1, {"CPU": 2.0}, frozenset())
+
+
+def ended(group: ray_train.FixedGroup, *errors: Exception) -> None:
+    """Imitates a group on nodes a and b that starts and ends with errors."""
+    RestartLog(group.rules.folder).group_began(0, ["a", "b"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "30")
+        for _ in range(2 if is_announced(dict(enumerate(errors))) else 1):  # Ray repeats it while it waits
+            ray_train.EndAtOnce(group.rules.folder, group).after_exception(None, dict(enumerate(errors)))
+
+
+def test_announced_losses_of_nodes_are_no_failures(group: ray_train.FixedGroup) -> None:
+    for number in range(4):
+        (group.rules.checkpoints / f"step-{number}").mkdir(parents=True)
+        ended(group, NodeLeaves("saved"), NodeLeaves("saved"))
+        ended(group, GLOO, Dead(preempted=True).error)
+    log = RestartLog(group.rules.folder)
+    log.group_began(0, ["c", "d"])
+    assert log.restarts() == replace(Restarts(preemptions=8), seconds=log.restarts().seconds)
+
+
+@pytest.mark.parametrize(("others", "is_left"), [(["c"], True), ([], False)])
+def test_a_node_on_which_a_fixed_group_failed_twice_is_left_if_others_have_room(
+    group: ray_train.FixedGroup, monkeypatch: pytest.MonkeyPatch, others: list[str], is_left: bool
+) -> None:
+    nodes = [{"NodeID": name, "Alive": True, "Resources": {"CPU": 2.0}} for name in ("b", *others)]
+    nodes.append({"NodeID": "a", "Alive": True, "Resources": {"CPU": 1.0}})
+    monkeypatch.setattr(ray_train.ray, "nodes", lambda: nodes)
+    ended(group, GLOO, Dead(preempted=False).error)
+    with pytest.raises(ray_train.BadNodeError, match="failed twice on b") if is_left else nullcontext():
+        ended(group, GLOO, Dead(preempted=False).error)
+    ended(replace(group, avoided=frozenset("b")), GLOO, Dead(preempted=False).error)
 
 
 # --- the error message

@@ -14,8 +14,8 @@ from adapt.support.errors import CheckpointError, StallError, StorageError, Trai
 from adapt.support.stall_watch import STALLS, Stall
 from adapt.train import ray_train
 from adapt.train.checkpoints.retain import checkpoints, folder_name
-from adapt.train.ray_train import EndAtOnce, RankedRun, on_all_ranks
-from adapt.train.restarts import RestartLog
+from adapt.train.ray_train import BadNodeError, EndAtOnce, RankedRun, on_all_ranks
+from adapt.train.restarts import RestartLog, without
 from tests.train.checkpoints.sealed import seal
 
 
@@ -25,7 +25,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RankedRun:
     monkeypatch.delenv("DONTSTOP_KEY", raising=False)
     monkeypatch.setattr(ray_train, "await_resources", lambda _: None)
     monkeypatch.setattr(ray_train, "following", lambda *_: nullcontext())
-    monkeypatch.setattr(ray_train, "_scaling", lambda _: None)
+    monkeypatch.setattr(ray_train, "_scaling", lambda *_: None)
+    monkeypatch.setattr(ray_train, "bundle_of", lambda _: {"CPU": 1.0})
     monkeypatch.setattr(ray_train, "TorchTrainer", lambda *_, **__: None)
     folder = tmp_path / "train" / "demo-12"
     made = RankedRun(lambda _: None, {}, folder, "run", ResourcesConfig(), [1], keep_checkpoints=9)
@@ -69,6 +70,25 @@ def test_a_run_restarts_without_the_damaged_checkpoint(
     assert f"{folder_name(10)} is not as this job wrote it; training goes on from step 5" in said
 
 
+def test_a_run_restarts_without_a_node_on_which_it_failed_twice(
+    run: RankedRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    selectors: list[Any] = []
+    monkeypatch.setattr(ray_train, "_scaling", lambda _, avoided: selectors.append(without(avoided)))
+
+    def failed() -> BadNodeError:  # Ray Train's controller notes the failures
+        log = RestartLog(run.folder)
+        for _ in range(2):
+            log.group_began(10, ["a"])
+            run.rules.after("failures", "", [0])
+        return BadNodeError("workers failed twice on a", "look at it")
+
+    fits(monkeypatch, failed, lambda: None)
+    on_all_ranks(run)
+    assert selectors == [{}, {"ray.io/node-id": "!in(a)"}]
+    assert "workers failed twice on a; training goes on with other nodes" in capsys.readouterr().err
+
+
 def test_other_errors_end_the_run(run: RankedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     called = fits(monkeypatch, lambda: TrainingError("loss nan"))
     with pytest.raises(TrainingError):
@@ -79,6 +99,7 @@ def test_other_errors_end_the_run(run: RankedRun, monkeypatch: pytest.MonkeyPatc
 def test_a_stalled_run_restarts_a_limited_number_of_times(
     run: RankedRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(ray_train.time, "sleep", lambda _: None)  # the wait before a second restart
     run = replace(run, resources=ResourcesConfig(max_stalls=2, max_failures=0))
     called = fits(monkeypatch, *[lambda: StallError("rank 1 made no progress", "mend it")] * 3)
     announced: list[tuple[str, str]] = []
@@ -88,7 +109,7 @@ def test_a_stalled_run_restarts_a_limited_number_of_times(
     assert len(called) == 3
     assert announced == [("stall", "rank 1 made no progress")] * 3
     assert capsys.readouterr().err.count("rank 1 made no progress; training goes on from step 15") == 2
-    assert [line["cause"] for line in RestartLog(run.folder).lines()] == ["stalls"] * 3
+    assert [line["cause"] for line in RestartLog(run.folder).of_this_job()] == ["stalls"] * 3
 
 
 def test_a_new_stall_ends_the_group_with_the_rank_that_the_others_waited_for(run: RankedRun) -> None:

@@ -5,8 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from adapt.support.errors import TrainingError
 from adapt.train import restarts as module
-from adapt.train.restarts import RESTARTS_FILE, RestartLog, Restarts
+from adapt.train.checkpoints.retain import folder_name
+from adapt.train.restarts import RESTARTS_FILE, RestartLog, RestartRules, Restarts, summed_restarts, without
+from tests.train.checkpoints.sealed import seal
 
 
 class Clock:
@@ -72,4 +75,62 @@ def test_a_torn_line_is_left_out(tmp_path: Path, clock: Clock) -> None:
     with (tmp_path / RESTARTS_FILE).open("a") as file:
         file.write('{"cause": "fail')
     trained(tmp_path, clock, 2, 3)
-    assert RestartLog(tmp_path).restarts() == Restarts(failures=1, redone_steps=1)
+    assert RestartLog(tmp_path).restarts() == Restarts(preemptions=1, redone_steps=1)
+
+
+def test_the_restarts_of_phases_are_added_up() -> None:
+    parts = Restarts(failures=1, redone_steps=3, seconds=2.0), Restarts(failures=2, stalls=1, seconds=0.5)
+    assert summed_restarts(parts) == Restarts(failures=3, stalls=1, redone_steps=3, seconds=2.5)
+    assert summed_restarts([*parts, None]) is None
+
+
+def rules(folder: Path) -> RestartRules:
+    return RestartRules(folder, folder / "run", max_failures=3, max_idle_restarts=4)
+
+
+def save(folder: Path, step: int) -> None:
+    checkpoint = folder / "run" / folder_name(step)
+    checkpoint.mkdir(parents=True)
+    seal(checkpoint)
+
+
+def test_restarts_without_a_new_checkpoint_wait_longer_and_end_the_training(tmp_path: Path) -> None:
+    RestartLog(tmp_path).job_began()
+    assert [rules(tmp_path).after("lost_nodes", "") for _ in range(3)] == [0, 2, 4]
+    save(tmp_path, 7)
+    waits = [rules(tmp_path).after(cause, "") for cause in ("lost_nodes", "failures", "preemptions", "lost_nodes")]
+    assert waits == [0, 2, 4, 8]
+    with pytest.raises(
+        TrainingError, match=r"again 4 times since the checkpoint of step 7 .*; at last: no luck"
+    ) as caught:
+        rules(tmp_path).after("lost_nodes", "no luck")
+    assert "resources.max_idle_restarts" in caught.value.fix
+    RestartLog(tmp_path).job_began()
+    assert rules(tmp_path).after("lost_nodes", "") == 0
+
+
+def test_the_wait_is_bounded(tmp_path: Path) -> None:
+    patient = RestartRules(tmp_path, tmp_path / "run", 0, max_idle_restarts=20)
+    assert max(patient.after("resizes", "") for _ in range(20)) == 60
+
+
+def test_crashes_are_limited_although_checkpoints_are_saved(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+        assert rules(tmp_path).after("failures", "") == 0
+    save(tmp_path, 4)
+    with pytest.raises(TrainingError, match="the workers failed: rank 1 died"):
+        rules(tmp_path).after("failures", "rank 1 died")
+
+
+def test_a_node_on_which_workers_failed_twice_is_bad(tmp_path: Path, clock: Clock) -> None:
+    RestartLog(tmp_path).job_began()
+    for ranks in ([0], [1], [], [1]):
+        trained(tmp_path, clock, 0, 1)
+        rules(tmp_path).after("failures" if ranks else "preemptions", "", ranks)
+        save(tmp_path, len(RestartLog(tmp_path).lines()))
+    assert RestartLog(tmp_path).bad_nodes() == {"b"}
+    assert without({"b", "a"}) == {"ray.io/node-id": "!in(a,b)"}
+    assert without(()) == {}
+    RestartLog(tmp_path).job_began()
+    assert RestartLog(tmp_path).bad_nodes() == set()

@@ -16,8 +16,9 @@ import torch.distributed as dist
 from ray.train import Checkpoint, CheckpointUploadMode
 
 from adapt.method.base import Method
+from adapt.method.collectives import among_hosts
 from adapt.support.errors import CheckpointError, StorageError
-from adapt.train.checkpoints.retain import folder_name, is_whole, newest_whole, remove_torn
+from adapt.train.checkpoints.retain import bytes_in, folder_name, is_whole, newest_whole, remove_torn
 from adapt.train.checkpoints.seal import Sealing, content_fault, digests_of, forgery_in, write_seal
 from adapt.train.points import Points
 from adapt.train.training_run import Progress
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
 METHOD_FILE = "method.pt"
 """File in a checkpoint with the method's state."""
-_ARRIVAL_S = 300.0
-"""Time that a failed rank waits for its last checkpoint to be stored [s]. A failed upload ends the run by itself."""
+_ARRIVAL_S, _QUIET_S = 300.0, 15.0
+"""Time that a failed rank waits for its last checkpoint to be stored [s]. It gives up after `_QUIET_S` in which nothing
+arrived, because a rank that is gone stores nothing. A failed upload ends the run by itself."""
 _NO_SPACE = 2**20
 """Free space below which a disk counts as full [bytes]. A file that did not fit leaves some space free."""
 
@@ -61,13 +63,18 @@ class Checkpoints:
     def arriving(self) -> Iterator[None]:
         """Delays an error of the block until the last checkpoint is stored.
 
-        Otherwise, the error would end the ranks before they have uploaded the checkpoint.
+        Otherwise, the error would end the ranks before they have uploaded the checkpoint. If no more of the checkpoint
+        arrives, because a rank is gone, the ranks do not wait: they start again from the last complete checkpoint.
         """
         try:
             yield
         except Exception:
-            end = time.monotonic() + _ARRIVAL_S
+            end, size, quiet = time.monotonic() + _ARRIVAL_S, -1, 0.0
             while self._sent and not is_whole(self._sent[-1]) and time.monotonic() < end:
+                if (arrived := bytes_in(self._sent[-1])) != size:
+                    size, quiet = arrived, time.monotonic() + _QUIET_S
+                elif time.monotonic() >= quiet:
+                    break
                 time.sleep(0.1)
             raise
 
@@ -85,6 +92,8 @@ class Checkpoints:
             if self.points:
                 self.points.save(folder)
             write_seal(folder, dist.get_rank(), dist.get_world_size(), folder_name(progress.step), self.sealing)
+        # If a rank has died, the others fail here. In Ray Train, they would wait for it until its node is due to leave.
+        dist.barrier(group=among_hosts())
         if self.branches and progress.step == self.branch_step:
             _keep(folder, self.branches / folder_name(progress.step))
         ray.train.report(

@@ -8,6 +8,7 @@ every file has the listed size.
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from adapt.runner.secret import VARIABLE
@@ -44,6 +45,15 @@ def is_whole(checkpoint: Path) -> bool:
         )
     except (OSError, ValueError):
         return False
+
+
+def bytes_in(checkpoint: Path) -> int:
+    """Returns the size of the files of a checkpoint that are stored so far [bytes]."""
+    size = 0
+    for file in checkpoint.rglob("*"):
+        with suppress(OSError):
+            size += file.stat().st_size
+    return size
 
 
 def checkpoints(run_folder: Path) -> list[Path]:

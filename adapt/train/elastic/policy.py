@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import ray
@@ -26,12 +27,13 @@ from adapt.ray.private import (
 from adapt.train.checkpoints.retain import newest_whole
 from adapt.train.elastic.requested_checkpoints import RequestFile
 from adapt.train.elastic.sizing import Sizing
-from adapt.train.failure import as_ours
-from adapt.train.restarts import RestartLog
+from adapt.train.failure import culprits, failure_text, is_announced, ranks_of
+from adapt.train.restarts import Cause, RestartLog, RestartRules, without
 from adapt.train.training_run import tell
 
 _AGAIN_S = 0.5
 """Time between two checks while no training runs or while a requested checkpoint is pending [s]."""
+_WIDTH = 300
 _SAID_S = 60.0
 """Time between two messages that the training waits for free resources [s]."""
 
@@ -40,14 +42,20 @@ _SAID_S = 60.0
 class ElasticRun:
     """The settings of a training that the policy needs."""
 
-    folder: Path
-    """Folder of the stage."""
-    checkpoints: Path
-    """Folder of the checkpoints of the training."""
+    rules: RestartRules
+    """Rules for restarts. Lost nodes are no failures, but count as restarts."""
     asks_for_nodes: bool
     """Whether the cluster may have an autoscaler. The policy then requests nodes for the largest number of workers."""
-    max_failures: int
-    """Allowed number of worker failures. Failures caused by lost nodes do not count."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the stage."""
+        return self.rules.folder
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints of the training."""
+        return self.rules.checkpoints
 
 
 class ElasticPolicy(ScalingPolicy):
@@ -63,7 +71,8 @@ class ElasticPolicy(ScalingPolicy):
         super().__init__(scaling_config)
         self._sizing, self._run, self._wish = sizing, run, RequestFile(run.folder)
         self._log = RestartLog(run.folder)
-        self._failures = 0
+        self._not_before = 0.0
+        """Time before which no group is started [s]."""
         self._size = 0
         """Number of workers in the group that was started last."""
         self._held: Counter[str] | None = Counter()
@@ -90,16 +99,29 @@ class ElasticPolicy(ScalingPolicy):
         """
         if isinstance(current_state, ReschedulingState):
             self._held = Counter()  # a group that could not be started holds no resources
-        if isinstance(current_state, RestartingState):
+        # Ray Train repeats the call with the same state while no group can be started.
+        if isinstance(current_state, RestartingState) and current_state is not previous_state:
             error = current_state.training_failed_error
-            if isinstance(error, PreemptionError):
-                self._log.note("preemptions")
-            elif self._has_lost_a_node():
-                self._log.note("lost_nodes")
+            ranks = ranks_of(error)
+            if isinstance(error, PreemptionError) or is_announced(ranks):
+                cause: Cause = "preemptions"
             else:
-                self._failures += 1
-            if self._failures > self._run.max_failures:
-                raise as_ours(error, self._run.folder)
+                cause = "lost_nodes" if self._has_lost_a_node() else "failures"
+            wait = self._run.rules.after(cause, shorten(failure_text(error), _WIDTH), culprits(ranks))
+            self._not_before = time.monotonic() + wait
+
+    def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> dict[str, str] | None:
+        """Returns the label selector that excludes nodes on which workers failed twice. None if there are none."""
+        return without(self._bad_nodes(free_slots(self._bundle))) or None
+
+    def _bad_nodes(self, free: Mapping[str, int]) -> set[str]:
+        """Returns the nodes to avoid. They are not avoided if the other nodes have no room for the fewest workers."""
+        bad = self._log.bad_nodes()
+        room = sum(self._slots_with_held(free, name) for name in free.keys() - bad)
+        return bad if room >= self._sizing.worlds[0] else set()
+
+    def _slots_with_held(self, free: Mapping[str, int], node: str) -> int:
+        return free[node] + (self._held or Counter())[node]
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         """Starts workers when the cluster has room for them.
@@ -109,6 +131,9 @@ class ElasticPolicy(ScalingPolicy):
         self._ask_for_nodes()
         self._wish.withdraw()
         room, now = self._room(), time.monotonic()
+        if now < self._not_before:
+            time.sleep(_AGAIN_S)
+            return NoopDecision()
         if (size := self._sizing.start(room, now)) is None:
             if room < self._sizing.worlds[0] and now >= self._next_word:
                 self._next_word = now + _SAID_S
@@ -151,7 +176,7 @@ class ElasticPolicy(ScalingPolicy):
         free = free_slots(self._bundle)
         if self._held is None:  # the group failed before the first check, and its resources are not free yet
             return max(self._size, sum(free.values()))
-        return sum(free.values()) + sum(count for node, count in self._held.items() if node in free)
+        return sum(self._slots_with_held(free, node) for node in free.keys() - self._bad_nodes(free))
 
     def _resized(self, size: int) -> ResizeDecision:
         self._size, self._held = size, None

@@ -3,7 +3,8 @@
 The policy, in Ray Train's controller, requests a checkpoint by creating a file. Rank 0 looks for the file, and
 adds the request to the numbers that all ranks exchange in every step. Ray Train's public function
 `get_preemption_info` returns the nodes that are about to leave. Ranks wait for each other in this function, so they
-call it only every few seconds, after a step in which rank 0 has sent a flag.
+call it only every few seconds, after a step in which rank 0 has sent a flag. After the last checkpoint before the loss
+of a node, all ranks end, and Ray Train starts them on other nodes. Hence no step after that checkpoint is lost.
 """
 
 import time
@@ -11,16 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from adapt.support.errors import BudgetError
+from adapt.train.failure import NodeLeaves
 from adapt.train.training_run import END_FILE, WISH_FILE
 
 _LOOK_S = 1.0
 _ASK_S = 5.0
 """Time between two calls of Ray Train's function for nodes that are about to leave [s]."""
-_WISH, _ASK, _END = 1, 2, 4
+_WISH, _ASK, _END, _LEAVE = 1, 2, 4, 8
 """Flags that rank 0 sends in a step. _WISH: a checkpoint is requested. _ASK: all ranks should now ask Ray Train. _END:
-the run should end after a checkpoint."""
+the run should end after a checkpoint. _LEAVE: the ranks should start again on other nodes after the checkpoint."""
 _LAST_S = 30.0
-"""Time before a node leaves at which a second checkpoint is saved, with the steps since the notice [s]."""
+"""Time before a node leaves at which the last checkpoint is saved, with the steps since the notice [s]."""
 _UNTOLD_S = 120.0
 """Assumed time until a node leaves if its notice has no deadline [s]."""
 
@@ -66,13 +68,15 @@ class CheckpointRequests:
     """Whether a checkpoint was requested in the last step. All ranks have the same value."""
     ended: bool = False
     """Whether the run should end after the checkpoint of this step, because the budget is spent."""
+    leaves: bool = False
+    """Whether this checkpoint is the last before a node leaves. All ranks have the same value."""
     _next: float = 0.0
     _next_ask: float = 0.0
     _seen: int = 0
     """Time stamp of the last request that was seen [ns]."""
     _noticed: object = None
     _due: list[float] = field(default_factory=list)
-    """Times at which checkpoints are due before a node leaves [s since 1970]."""
+    """Times at which checkpoints are due before a node leaves, in ascending order [s since 1970]."""
 
     def look(self) -> int:
         """Returns the flags that this rank sends to all ranks in this step. Checks the file at most once per second."""
@@ -82,6 +86,8 @@ class CheckpointRequests:
         self._next = now + _LOOK_S
         found = self._is_wished(), self._is_due(now)
         said = _WISH if any(found) else 0
+        if found[1] and not self._due:
+            said += _LEAVE
         if self.nodes_may_go and now >= self._next_ask:
             self._next_ask = now + _ASK_S
             said += _ASK
@@ -91,7 +97,8 @@ class CheckpointRequests:
 
     def hear(self, said: int) -> None:
         """Reads the flags that rank 0 sent. All ranks call this method in the same step."""
-        self.heard, self.ended = bool(said & (_WISH | _END)), bool(said & _END)
+        self.heard = bool(said & (_WISH | _END))
+        self.ended, self.leaves = bool(said & _END), bool(said & _LEAVE)
         if said & _ASK:
             self._take_notice()
 
@@ -103,6 +110,15 @@ class CheckpointRequests:
         """
         if self.ended and step < steps:
             raise BudgetError(f"training stopped after step {step} of {steps}, with a checkpoint")
+
+    def leave_if_due(self) -> None:
+        """Ends all ranks if a node leaves. Call it after the checkpoint of the step.
+
+        Raises:
+            NodeLeaves: it is. Ray Train then starts the ranks again on other nodes.
+        """
+        if self.leaves:
+            raise NodeLeaves("the last checkpoint before a node leaves is saved")
 
     def _is_wished(self) -> bool:
         if self.folder is None:
@@ -120,10 +136,13 @@ class CheckpointRequests:
         return bool(due)
 
     def _take_notice(self) -> None:
-        """If there is a new notice that a node leaves, schedules a checkpoint now, and one just before it leaves."""
+        """If there is a new notice that a node leaves, schedules a checkpoint now, and one just before it leaves.
+
+        If it leaves soon, both are one.
+        """
         from ray.train import get_preemption_info
 
         if (noticed := get_preemption_info()) and noticed != self._noticed:
             now = time.time()
             end = noticed.deadline_ms / 1000 if noticed.deadline_ms else now + _UNTOLD_S
-            self._noticed, self._due = noticed, [now, end - _LAST_S]
+            self._noticed, self._due = noticed, [now, max(end - _LAST_S, now)]

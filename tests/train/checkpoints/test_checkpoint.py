@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from adapt.method.base import Method
 from adapt.runner.secret import Secret
 from adapt.support.errors import CheckpointError, StorageError
+from adapt.train.checkpoints import checkpoint
 from adapt.train.checkpoints.checkpoint import METHOD_FILE, Checkpoints
 from adapt.train.training_run import Progress
 from tests.train.checkpoints.sealed import SEALING
@@ -45,6 +47,8 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
     monkeypatch.setattr(dist, "broadcast_object_list", lambda _: None)
+    monkeypatch.setattr(dist, "barrier", lambda group: None)
+    monkeypatch.setattr(checkpoint, "among_hosts", lambda: None)
     monkeypatch.setattr(dist, "all_gather_object", lambda found, own: found.__setitem__(0, own))
     return folder
 
@@ -135,3 +139,51 @@ def test_a_checkpoint_of_another_user_is_not_read(tmp_path: Path, disk: Path) ->
     engine.load = pytest.fail  # type: ignore[method-assign, assignment]
     with pytest.raises(CheckpointError, match="is not signed by this user's key"):
         Checkpoints(engine, Method(), tmp_path / "run", SEALING).load()
+
+
+class Clock:
+    """Imitates the module `time`. A second passes and something happens each time that the code sleeps."""
+
+    def __init__(self, happen: Callable[[float], None]) -> None:
+        self.now, self.happen = 0.0, happen
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += 1
+        self.happen(self.now)
+
+
+def failing(run: Checkpoints, monkeypatch: pytest.MonkeyPatch, happen: Callable[[float], None]) -> float:
+    """Fails a step after a checkpoint, and returns the seconds until the error ends the rank."""
+    monkeypatch.setattr(checkpoint, "time", clock := Clock(happen))
+    run.save(Progress(5))
+    with pytest.raises(RuntimeError, match="Connection closed by peer"), run.arriving():
+        raise RuntimeError("Connection closed by peer")
+    return clock.now
+
+
+def test_a_failed_rank_does_not_wait_for_the_share_of_a_rank_that_is_gone(
+    tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Checkpoints(Engine(), Method(), tmp_path / "run", SEALING)
+    assert failing(run, monkeypatch, lambda now: None) == pytest.approx(15, abs=2)
+    assert run.load() == Progress()  # the torn checkpoint is not loaded
+
+
+def test_a_failed_rank_waits_while_its_checkpoint_arrives(
+    tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, target = Checkpoints(Engine(), Method(), tmp_path / "run", SEALING), tmp_path / "run" / "step-00000005"
+
+    def arrive(now: float) -> None:
+        target.mkdir(parents=True, exist_ok=True)
+        if now < 100:
+            (target / "state").write_bytes(b"x" * int(now))  # a slow upload
+        elif now == 100:
+            (written,) = disk.iterdir()
+            shutil.copytree(written, target, dirs_exist_ok=True)
+
+    assert failing(run, monkeypatch, arrive) == 100
+    assert run.load() == Progress(5)

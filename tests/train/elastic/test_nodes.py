@@ -33,8 +33,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 def started(cluster: Nodes, tmp_path: Path) -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
 
-    def start(workers: tuple[int, int], interval: int) -> Run:
-        runs.append(Run(cluster, tmp_path, workers, interval))
+    def start(workers: tuple[int, int], interval: int, dies_in_save: bool = False) -> Run:
+        runs.append(Run(cluster, tmp_path, workers, interval, dies_in_save))
         return runs[-1]
 
     yield start
@@ -100,3 +100,24 @@ def test_a_notice_is_answered_with_a_checkpoint_and_training_goes_on(
     rows = run.rows()
     (moved,) = [now["step"] for then, now in pairwise(rows) if now["node"] != then["node"]]
     assert moved == run.saved() + 1
+
+
+def test_a_rank_that_dies_in_the_save_on_a_notice_does_not_strand_the_others(
+    cluster: Nodes, started: Callable[..., Run], tmp_path: Path, ranks
+) -> None:
+    """They continue from the last complete checkpoint, long before the deadline of the notice."""
+    cluster.add()
+    run = started((1, 2), 5, dies_in_save=True)
+    run.wait(lambda rows: rows[-1:] and rows[-1]["world"] == 2 and run.saved() > rows[0]["step"])
+    notice = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "it ends"]
+    node = ["--node-id", (tmp_path / "node-1").read_text(), "--address", cluster.address]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", *notice, *node]
+    subprocess.run([*command, "--deadline-remaining-seconds", "3600"], env=cluster.environment, check=True)
+    noticed = len(run.rows())
+    run.wait(lambda rows: len(rows) > noticed + 2 and rows[-1]["world"] == 1)
+    rows = run.rows()
+    again = max(number for number, row in enumerate(rows) if row["world"] == 2) + 1
+    assert rows[again]["step"] % 5 == 1  # the step after a regular checkpoint
+    assert rows[again]["step"] <= rows[again - 1]["step"] + 1
+    expected = ranks(1).run(alone, max(row["step"] for row in rows))[0]
+    assert [row["loss"] for row in rows] == pytest.approx([expected[row["step"] - 1] for row in rows], rel=1e-5)

@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from adapt.train.elastic import policy as module
 from adapt.train.elastic.policy import ElasticPolicy, ElasticRun, free_slots
 from adapt.train.elastic.requested_checkpoints import RequestFile
 from adapt.train.elastic.sizing import Patience, Sizing
+from adapt.train.restarts import RestartLog, RestartRules
 from adapt.train.training_run import NOTICE_FILE
 from tests.train.checkpoints.sealed import seal
 
@@ -37,7 +39,9 @@ class World:
         monkeypatch.setattr(module, "free_slots", lambda bundle: self.free)
         scaling = ScalingConfig(num_workers=(1, 3), resources_per_worker={"CPU": 1.0})
         sizing = Sizing((1, 2, 3), Patience(settle_s=5, look_s=5, looks=2))
-        self.policy = ElasticPolicy(scaling, sizing, ElasticRun(folder, folder / "run", False, max_failures=2))
+        self.policy = ElasticPolicy(
+            scaling, sizing, ElasticRun(RestartRules(folder, folder / "run", 2, max_idle_restarts=9), False)
+        )
         self.policy.after_controller_start(SimpleNamespace())  # the policy has no cluster to connect to
 
     def _sleep(self, seconds: float) -> None:
@@ -171,9 +175,64 @@ def test_lost_nodes_are_not_limited(world: World) -> None:
     world.free = {"a": 0}
     for _ in range(9):
         failed(world, WorkerGroupError("", {1: ValueError("its node has died")}))
+    world.save(5)
     world.free = {"a": 0, "b": 0}
     for _ in range(9):
         failed(world, PreemptionError(PreemptionInfo(None, {"b": [1]}), drain_timed_out=True))
+
+
+def test_a_failure_counts_once_while_no_group_can_be_started(world: World) -> None:
+    world.running("a", seconds=1)
+    world.free = {"a": 0}
+    state = RestartingState(training_failed_error=WorkerGroupError("", {1: ValueError("no luck")}))  # type: ignore[arg-type]
+    world.policy.after_controller_state_update(RunningState(), state)
+    for _ in range(20):
+        world.policy.after_controller_state_update(state, state)
+    assert len(RestartLog(world.folder).of_this_job()) == 1
+
+
+def test_restarts_without_a_checkpoint_wait_and_are_limited(world: World) -> None:
+    world.running("a", seconds=1)
+    world.free = {"a": 1}
+    lost_node = WorkerGroupError("", {1: ValueError("its node has died")})
+    waits = []
+    for _ in range(9):
+        world.running("a", "b", seconds=1)
+        failed(world, lost_node)
+        before = world.now
+        while world.started() == 0:
+            pass
+        waits.append(world.now - before)
+    settling = 5  # fewer workers than possible start after the room has been the same for 5 s
+    assert waits == pytest.approx([settling + wait for wait in (0, 2, 4, 8, 16, 32, 60, 60, 60)], abs=1)
+    world.running("a", "b", seconds=1)
+    with pytest.raises(TrainingError, match="9 times and saved no checkpoint without progress"):
+        failed(world, lost_node)
+
+
+def test_a_node_on_which_workers_failed_twice_is_avoided_if_others_have_room(world: World) -> None:
+    world.free = {"a": 1, "b": 1, "c": 0}
+    log = RestartLog(world.folder)
+    for step in (1, 2):
+        log.group_began(0, ["a", "c"])
+        world.running("a", "c", seconds=1)
+        failed(world, DeadError({0: SimpleNamespace(health_check_failure="died")}))
+        world.save(step)
+    start = world.policy.on_controller_start_worker_group
+    assert start(scaling_config=None, num_workers=1) == {"ray.io/node-id": "!in(a)"}
+    assert world.started() == 2  # b, and c, whose worker ends with the group
+    world.free = {"a": 2}
+    world.policy._held = Counter()
+    assert start(scaling_config=None, num_workers=1) is None
+    assert world.started() == 2
+
+
+class DeadError(Exception):
+    """Imitates the error of a group whose ranks died."""
+
+    def __init__(self, ranks: dict[int, Any]) -> None:
+        super().__init__("a rank died")
+        self.worker_failures = ranks
 
 
 def test_a_request_left_by_a_killed_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

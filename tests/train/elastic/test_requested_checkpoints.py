@@ -12,6 +12,7 @@ import torch.distributed as dist
 from adapt.support.errors import BudgetError
 from adapt.train.elastic import requested_checkpoints
 from adapt.train.elastic.requested_checkpoints import CheckpointRequests, RequestFile
+from adapt.train.failure import NodeLeaves
 from adapt.train.training_run import END_FILE, Progress
 from tests.train.toy import Case, build, feed
 
@@ -88,6 +89,25 @@ def test_a_notice_leads_to_checkpoints_at_once_and_before_the_end(
     monkeypatch.setattr("ray.train.get_preemption_info", lambda: noticed)
     found = looks(CheckpointRequests(looks=True, nodes_may_go=True), clock, 150)
     assert [number for number, saved in enumerate(found, 1) if saved] == [2, *([second] if second else [])]
+
+
+@pytest.mark.parametrize("deadline", [1100.0, 1010.0])
+def test_all_ranks_end_after_the_last_checkpoint(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, deadline: float
+) -> None:
+    """Steps after that checkpoint would be lost with the node."""
+    noticed: Any = SimpleNamespace(deadline_ms=deadline * 1000)
+    monkeypatch.setattr("ray.train.get_preemption_info", lambda: noticed)
+    requests, ended = CheckpointRequests(looks=True, nodes_may_go=True), list[float]()
+    while clock.now < deadline and not ended:
+        clock.now += 1
+        requests.hear(requests.look())
+        try:
+            requests.leave_if_due()
+        except NodeLeaves:
+            ended.append(clock.now)
+            assert requests.heard
+    assert ended == [max(deadline - 30, 1002)]
 
 
 def saved_at(wished_in: set[int]) -> list[int]:

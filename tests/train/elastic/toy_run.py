@@ -4,10 +4,13 @@ The module is run as a script with the settings as JSON.
 """
 
 import json
+import os
+import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,8 @@ class ToyRun:
     zero_stage: int = 2
     interval: int = 5
     """Number of steps between checkpoints."""
+    dies_in_save: bool = False
+    """Whether rank 1 is killed in the middle of the checkpoint that a notice requests."""
 
 
 def main(told: ToyRun) -> None:
@@ -54,6 +59,7 @@ def on_a_rank(config: dict[str, Any]) -> None:
     import ray.train
     import torch.distributed as dist
 
+    from adapt.train.checkpoints import checkpoint
     from adapt.train.checkpoints.checkpoint import Checkpoints
     from adapt.train.elastic import requested_checkpoints
     from adapt.train.failure import portable_errors
@@ -70,6 +76,9 @@ def on_a_rank(config: dict[str, Any]) -> None:
         loop = replace(
             build(case), wishes=requested_checkpoints.CheckpointRequests(rank == 0, folder, nodes_may_go=True)
         )
+        (folder / f"node-{rank}").write_text(node)
+        if told.dies_in_save and rank == 1:
+            checkpoint.write_seal = partial(_killed, loop, checkpoint.write_seal)  # type: ignore[assignment]
         checkpoints = Checkpoints(loop.engine, Method(), folder / CHECKPOINTS / NAME, config["sealing"])
         progress = checkpoints.load()
 
@@ -85,6 +94,13 @@ def on_a_rank(config: dict[str, Any]) -> None:
                 yield share
 
         loop.run(paced(), progress, report, checkpoints.save)
+
+
+def _killed(loop: Any, write_seal: Callable[..., None], *arguments: Any) -> None:
+    """Kills this process before it seals its share of a checkpoint that a notice requested."""
+    if loop.wishes.heard:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write_seal(*arguments)
 
 
 if __name__ == "__main__":

@@ -24,11 +24,17 @@ class Run:
     """Runs a toy training in a separate process."""
 
     def __init__(
-        self, cluster: Nodes, folder: Path, workers: tuple[int, int], interval: int, **environment: str
+        self,
+        cluster: Nodes,
+        folder: Path,
+        workers: tuple[int, int],
+        interval: int,
+        dies_in_save: bool = False,
+        **environment: str,
     ) -> None:
         self.folder = folder
         self.told = folder / "told"
-        run = ToyRun(str(folder), cluster.address, workers, STEPS, interval=interval)
+        run = ToyRun(str(folder), cluster.address, workers, STEPS, interval=interval, dies_in_save=dies_in_save)
         environment = {**cluster.environment, "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "0.5", **environment}
         files = [f"{folder}/out", str(self.told)]
         self.process = Forked(become_member, toy_run.__file__, [json.dumps(asdict(run))], environment, files)
