@@ -55,6 +55,13 @@ class EvaluationConfig:
     share: OpenFraction = how(0.02)
     """Largest share of the training's floating point operations that measurements while the model trains may take. It
     determines the number of held-out documents, of which the first evaluation.sequence_length tokens are measured."""
+    probe: Literal["knn", "linear"] | None = how(None)
+    """Also measure, at the same points, how well a simple classifier on the frozen features of the model in training
+    solves each task of kind single_label (`task`, `tasks`): by the vote of the nearest train examples
+    (`comparison.neighbours`, as in dontstop evaluate), or by logistic regression (`linear`). A sample of train and dev
+    examples is used, bounded by evaluation.share. Needs evaluation.interval_steps."""
+    probe_pooling: Literal["mean", "cls"] = how("mean")
+    """Features of a text for the probe: the `mean` of the last layer's states, or the state of the first token."""
 
 
 @dataclass(frozen=True)

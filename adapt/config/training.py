@@ -131,7 +131,8 @@ class StopConfig:
 
     metric: str = "domain_loss"
     """Figure that is judged: `domain_loss`, `general_loss` (with evaluation.general_paths), or in a sequence
-    `past_loss`, the mean over the domains before [nats per predicted token]."""
+    `past_loss`, the mean over the domains before [nats per predicted token]. With evaluation.probe also the score of a
+    task's probe on dev, such as `chemprot.dev_macro_f1`: the name of the task, and `dev_` with its metric."""
     patience: PositiveInt | None = None
     """Number of measurements in a row without an improvement after which the training ends. The last model is
     exported. Set either patience or rise."""
@@ -235,6 +236,12 @@ class TrainingConfig:
     """Rule that ends the training early, such as `{metric: domain_loss, patience: 3, minimum: 0.01}` or the forgetting
     budget `{metric: general_loss, rise: 0.1}`; or a list of rules, of which the first one that applies ends it. Needs
     evaluation.interval_steps. null trains all steps."""
+    keep: Literal["last", "best"] = "last"
+    """Model to export: that of the `last` step, or the `best` of all measurements of evaluation.interval_steps by
+    keep_metric. The best of many figures is optimistic, so the reported figures are of other documents and of the other
+    half of the dev examples than those that chose."""
+    keep_metric: str = "domain_loss"
+    """Figure that chooses the model with `keep: best`. The names are those of `stop.metric`."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = how("auto")
     """Number format of the forward and backward pass (weights stay in fp32). `auto` is bf16 if the hardware is faster
     in it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
@@ -259,6 +266,11 @@ class TrainingConfig:
     def rules(self) -> list[StopConfig]:
         """The rules of `stop` as a list, which is empty without rules."""
         return [] if self.stop is None else [self.stop] if isinstance(self.stop, StopConfig) else list(self.stop)
+
+    @property
+    def decides_by_points(self) -> bool:
+        """Whether measurements while the model trains decide when the training ends or which model it exports."""
+        return bool(self.rules) or self.keep == "best"
 
 
 @dataclass(frozen=True)

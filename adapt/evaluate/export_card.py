@@ -28,6 +28,7 @@ from adapt.evaluate.measurements import (
     Text,
     TextLoss,
 )
+from adapt.evaluate.verdict import Choice
 from adapt.model.additions.table import stored_additions
 from adapt.model.model_card import (
     LOADING_DETECTOR,
@@ -67,6 +68,8 @@ class Handover:
     """Retrieval before and after the training. None if it was not measured."""
     phases: Sequence[PhaseFigures] = ()
     """The phases of the training. Empty for a run without phases."""
+    choice: Choice | None = None
+    """The step whose model was chosen (`training.keep: best`). None if none was."""
 
 
 def hand_over(handover: Handover, folder: Path) -> None:
@@ -166,7 +169,8 @@ def _facts(handover: Handover) -> CardFacts:
         "digest": text.inputs["files.listing"]["key"] if "files.listing" in text.inputs else text.key,
     }
     entries = stored_additions(training.path / MODEL_FOLDER)
-    left_out = {"phases", *(REPLACED if handover.phases else ())}
+    is_chosen = config.training.keep == "best"
+    left_out = {"phases", *(REPLACED if handover.phases else ()), *(() if is_chosen else ("keep", "keep_metric"))}
     settings = {
         **{name: value for name, value in what(config.training).items() if value is not None and name not in left_out},
         **({"stop": [asdict(rule) for rule in config.training.rules]} if config.training.rules else {}),
@@ -194,6 +198,7 @@ def _facts(handover: Handover) -> CardFacts:
         domains=[name for entry in entries if entry["kind"] == "domains" for name in entry["names"]],
         vectors=handover.vectors,
         retrieval=handover.retrieval,
+        choice=handover.choice,
     )
 
 
@@ -354,6 +359,8 @@ class CardFacts:
     """How sentence-transformers makes sentence vectors. None if the folder is not for sentence vectors."""
     retrieval: RetrievalChange | None = None
     """Retrieval before and after the training. None if it was not measured."""
+    choice: Choice | None = None
+    """The step whose model was chosen (`training.keep: best`). None if none was."""
 
 
 def model_card(facts: CardFacts) -> str:
@@ -380,7 +387,13 @@ def model_card(facts: CardFacts) -> str:
         name=facts.name,
         base_model=f"`{facts.base_model}`",
         objective=OBJECTIVES.get(facts.objective, facts.objective),
-        verdict=" ".join([*([facts.retrieval.sentence()] if facts.retrieval else []), card_verdict(facts.results)]),
+        verdict=" ".join(
+            [
+                *([facts.retrieval.sentence()] if facts.retrieval else []),
+                card_verdict(facts.results),
+                *([facts.choice.sentence()] if facts.choice else []),
+            ]
+        ),
         corpus="\n\n".join([settings(facts.corpus), *(f"**Note:** {remark}." for remark in facts.remarks)]),
         results="\n\n".join([results_table(facts.results), *_retrieval(facts.retrieval)]),
         training=settings(facts.training),

@@ -1,7 +1,7 @@
 """Says in one sentence on which texts and tasks a new model is better than the model that it was made from.
 
 A difference counts only if its 95% interval excludes 0. `fix_of_worse` names what to change after a training that made
-the model worse on the text that it was trained on.
+the model worse on the text that it was trained on. `Choice` describes a model that was chosen among several steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from adapt.config import TrainingConfig
 from adapt.show.blocks import TextBlock
+from adapt.train.stopping import DEV, OTHER_DEV, Point, exported_point, is_loss, metric_words
 
 Effect = Literal["better", "worse", "equal", "unknown"]
 """Effect on one text or task. `equal`: the interval of the change includes 0. `unknown`: there is no interval."""
@@ -87,6 +88,65 @@ class Verdict:
     def block(self) -> TextBlock:
         """Returns the block that a result begins with. Terminals show it again below the details."""
         return TextBlock(self.sentence(), is_summary=True, is_verdict=True)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The step whose model a training exported, as the best of its measurements (`training.keep: best`).
+
+    The best of m equally good measurements looks better than it is, by about sigma sqrt(2 ln m) for a standard error of
+    sigma. The figures of another sample, which did not choose, have no such bias.
+    """
+
+    step: int
+    """Step of the exported model."""
+    last_step: int
+    """Last step of the training."""
+    points: int
+    """Number of measurements among which the step was chosen."""
+    metric: str
+    """Figure that chose the step."""
+    before: float
+    """The figure before the first step, on the sample that chose."""
+    after: float
+    """The figure at the chosen step, on the sample that chose."""
+    other_before: float | None = None
+    """The figure before the first step, on the other sample. None if it was measured on no other sample."""
+    other_after: float | None = None
+    """The figure at the chosen step, on the other sample."""
+
+    def sentence(self) -> str:
+        """Returns a sentence with the step and both figures."""
+        many, what = (1, "documents") if is_loss(self.metric) else (100, "dev examples")
+        form = ".3f" if many == 1 else ".1f"
+        said = (
+            f"The exported model is that of step {self.step:,} of {self.last_step:,}, the best of {self.points}"
+            f" measurements of {metric_words(self.metric)}, which went from {many * self.before:{form}} to"
+            f" {many * self.after:{form}} on the {what} that chose it"
+        )
+        if self.other_before is None or self.other_after is None:
+            return f"{said}. It was not measured on other {what}, so this figure is optimistic."
+        return f"{said}, and from {many * self.other_before:{form}} to {many * self.other_after:{form}} on others."
+
+
+def choice_of(
+    points: Sequence[Point], training: TrainingConfig, others: Mapping[str, tuple[float, float]]
+) -> Choice | None:
+    """Returns the step that a training chose, or None if it chose none.
+
+    Args:
+        points: the measurements of the training.
+        training: its settings.
+        others: losses before and after the training on documents that did not choose, keyed by figure. Probes measure
+            the other half of dev themselves.
+    """
+    chosen = exported_point(points, training)
+    if chosen is None or training.keep != "best":
+        return None
+    first, best, metric = points[0].figures, points[chosen].figures, training.keep_metric
+    other = metric.replace(f".{DEV}", f".{OTHER_DEV}")
+    pair = (first[other], best[other]) if other != metric else others.get(metric, (None, None))
+    return Choice(points[chosen].step, points[-1].step, len(points), metric, first[metric], best[metric], *pair)
 
 
 def _named(names: Sequence[str]) -> str:

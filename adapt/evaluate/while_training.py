@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 BEFORE = "before."
 """Prefix of the names of the texts of domains that a sequence learnt before, among the measured texts."""
-LEAST_DOCUMENTS = 16
-"""Number of documents of each text below which measurements become less frequent instead of smaller."""
+TASK = "task."
+"""Prefix of the names of tasks among the measured texts."""
+LEAST_DOCUMENTS, LEAST_EXAMPLES = 16, 64
+"""Number of documents of each text, and of examples of each task, below which measurements become less frequent instead
+of smaller."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class Sampling:
     interval: int
     """Number of steps between two measurements."""
     documents: dict[str, int] = field(default_factory=dict)
-    """Number of held-out documents that are measured, keyed by text: `domain`, `general`, and domains before with
-    the prefix `before.`."""
+    """Number of held-out documents that are measured, keyed by text: `domain`, `general`, domains before with the
+    prefix `before.`, and tasks, whose examples count, with the prefix `task.`."""
     share: float = 0.0
     """Share of the training's floating point operations that all measurements together take."""
 
@@ -46,10 +49,11 @@ class Sampling:
             asked: `evaluation.interval_steps`.
         """
         texts = {"domain": "the domain", "general": "general text"}
-        named = {text: texts.get(text, text.removeprefix(BEFORE)) for text in self.documents}
+        named = {text: texts.get(text, text.removeprefix(BEFORE).removeprefix(TASK)) for text in self.documents}
         on = ", ".join(f"{count:,} of {named[text]}" for text, count in self.documents.items())
         rarer = f" (evaluation.interval_steps {asked} would exceed evaluation.share)" if asked < self.interval else ""
-        said = f"held-out loss every {self.interval:,} steps{rarer} on the beginnings of documents"
+        what = "held-out loss and probes" if any(text.startswith(TASK) for text in self.documents) else "held-out loss"
+        said = f"{what} every {self.interval:,} steps{rarer} on the beginnings of documents"
         return f"{said} ({on}), about {self.share:.1%} of the compute"
 
 
@@ -104,13 +108,15 @@ def sampling_of(
             whole = held.tokens / held.documents
             lengths[text] = min(whole, evaluation.sequence_length)
             in_sample = min(held.documents, evaluation.max_documents, ceil(evaluation.max_tokens / max(whole, 1)))
-            most[text] = max(1, in_sample // 2 if chooses else in_sample)
+            halved = chooses and not text.startswith(TASK)  # a probe divides its dev examples itself
+            most[text] = max(1, in_sample // 2 if halved else in_sample)
     if not most:
         return Sampling(asked)
     trained = sum(shape.tokens for shape in shapes_of(config.training, steps))
     cost = _relative_cost(config, size, document_length, lengths)
     affordable = evaluation.share * trained / cost
-    least = {text: min(LEAST_DOCUMENTS, count) for text, count in most.items()}
+    fewest = {text: LEAST_EXAMPLES if text.startswith(TASK) else LEAST_DOCUMENTS for text in most}
+    least = {text: min(fewest[text], count) for text, count in most.items()}
     needed = sum(least[text] * lengths[text] for text in least)
     intervals = [min(every, steps) for every in range(asked, steps + asked, asked)]
     interval = next((every for every in intervals if _points(first, last, every) * needed <= affordable), 0)
@@ -118,7 +124,7 @@ def sampling_of(
         share = needed * _points(first, last, steps) * cost / trained
         raise ConfigError(
             f"evaluation.interval_steps is set, but the training of {steps} steps is so short that measuring"
-            f" {LEAST_DOCUMENTS} documents twice takes {share:.1%} of it, and evaluation.share is"
+            f" {sum(least.values())} documents twice takes {share:.1%} of it, and evaluation.share is"
             f" {evaluation.share:.1%}",
             f"set evaluation.share to {ceil(100 * share) / 100:g} or more, or leave evaluation.interval_steps out",
         )
@@ -173,6 +179,37 @@ class HeldoutLosses:
         from adapt.evaluate.losses import TrainingLosses  # loads torch
 
         return TrainingLosses(place, self.folders, self.documents)
+
+
+@dataclass(frozen=True)
+class TaskProbe:
+    """Measures the score of a probe while a model trains (`adapt.train.points.PointMeasure`)."""
+
+    folder: str
+    """Folder of the prepared task."""
+    kind: str
+    """`knn` or `linear`."""
+    examples: int
+    """Number of train and dev examples together."""
+
+    def ready(self, place: "Place") -> "Figures":
+        """Reads the examples of a rank."""
+        from adapt.evaluate.probe import Probe  # loads torch and scikit-learn
+
+        return Probe(place, self)
+
+
+def probed_examples(train: int, dev: int, examples: int) -> tuple[int, int]:
+    """Divides the examples of a probe between train and dev: half each, unless one of them has fewer.
+
+    Args:
+        train: number of train examples.
+        dev: number of dev examples whose text is not in train.
+        examples: number of examples to divide.
+    """
+    asked = min(dev, examples // 2)
+    known = min(train, examples - asked)
+    return known, min(dev, examples - known)
 
 
 def loss_metrics(texts: Iterable[str]) -> dict[str, str]:

@@ -100,6 +100,25 @@ def text_features(
 ) -> np.ndarray:
     """Computes one vector per text, float32 [texts, H]: the mean of its tokens' states, or its first token's state.
 
+    The arguments are those of `features_of`.
+    """
+    with torch.inference_mode():
+        return features_of(model, tokens, device, length, at_once, pooling, layer, segments)
+
+
+def features_of(
+    model: Any,
+    tokens: Sequence[np.ndarray],
+    device: torch.device,
+    length: int,
+    at_once: int,
+    pooling: str = "mean",
+    layer: int = -1,
+    segments: Sequence[np.ndarray] | None = None,
+) -> np.ndarray:
+    """Computes `text_features`, for models in training too. The caller disables gradients.
+
+    A model in training may not be called in torch's inference mode, because ZeRO stage 3 gathers its weights in there.
     Texts of about the same length are packed together. The batches depend on the texts only, so that results can be
     reproduced. A text without tokens has the vector 0.
 
@@ -114,23 +133,22 @@ def text_features(
         segments: for each token of each text, the text of a pair that it belongs to (0 or 1).
     """
     sums: np.ndarray | None = None
-    with torch.inference_mode():
-        for pieces in _passes(tokens, length, at_once, only_first=pooling == "first"):
-            packed = _packed([tokens[piece.text][piece.start : piece.stop] for piece in pieces]).to(device)
-            second = None
-            if segments is not None:
-                parts = [segments[piece.text][piece.start : piece.stop] for piece in pieces]
-                second = sent(torch.from_numpy(np.concatenate(parts).astype(np.int64))[None], device)
-            if layer == -1:
-                states = last_hidden_state(model, packed, second)
-            else:
-                states = hidden_states(model, packed, second)[layer]
-            lengths = np.array([piece.stop - piece.start for piece in pieces], np.float32)
-            part = document_states(states, packed, pooling).float().cpu().numpy()
-            if sums is None:
-                sums = np.zeros((len(tokens), part.shape[1]), np.float32)
-            weights = lengths if pooling == "mean" else np.ones_like(lengths)
-            np.add.at(sums, [piece.text for piece in pieces], part * weights[:, None])
+    for pieces in _passes(tokens, length, at_once, only_first=pooling == "first"):
+        packed = _packed([tokens[piece.text][piece.start : piece.stop] for piece in pieces]).to(device)
+        second = None
+        if segments is not None:
+            parts = [segments[piece.text][piece.start : piece.stop] for piece in pieces]
+            second = sent(torch.from_numpy(np.concatenate(parts).astype(np.int64))[None], device)
+        if layer == -1:
+            states = last_hidden_state(model, packed, second)
+        else:
+            states = hidden_states(model, packed, second)[layer]
+        lengths = np.array([piece.stop - piece.start for piece in pieces], np.float32)
+        part = document_states(states, packed, pooling).float().cpu().numpy()
+        if sums is None:
+            sums = np.zeros((len(tokens), part.shape[1]), np.float32)
+        weights = lengths if pooling == "mean" else np.ones_like(lengths)
+        np.add.at(sums, [piece.text for piece in pieces], part * weights[:, None])
     if sums is None:
         return np.zeros((len(tokens), model.config.hidden_size), np.float32)
     if pooling == "mean":

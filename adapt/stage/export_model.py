@@ -17,7 +17,7 @@ from adapt.evaluate.measurements import (
     Text,
     bits_of_earlier,
 )
-from adapt.evaluate.verdict import LOWER_RATE, Effect, Verdict, effect, fix_of_worse
+from adapt.evaluate.verdict import LOWER_RATE, Choice, Effect, Verdict, choice_of, effect, fix_of_worse
 from adapt.model.additions.table import stored_additions
 from adapt.model.sentence_vectors import SentenceVectors, vectors_what
 from adapt.model.start import MODEL_FOLDER
@@ -77,6 +77,8 @@ class Adapted(Trained, OneModel):
     """Phases of the training in their order. Empty for a run without phases."""
     trains_vectors: bool = False
     """Whether the objective trained sentence vectors, and not the held-out loss."""
+    choice: Choice | None = None
+    """The step whose model was chosen, with `training.keep: best`. None otherwise."""
     random_parts: str = ""
     """Parts of the model that began with random weights, such as `a random head`. Empty if there are none."""
 
@@ -113,7 +115,12 @@ class Adapted(Trained, OneModel):
         missing = "" if "domain" in self.losses else f"The loss on {name} was not measured: {NOT_MEASURED}."
         return [
             self.verdict(name).block(),
-            *summary(*described(self.early_end, self.points), missing, *said),
+            *summary(
+                *described(self.early_end, self.points),
+                missing,
+                *said,
+                self.choice.sentence() if self.choice else "",
+            ),
             *(Table(of.HEADER, of.rows(), f"{record.name}: retrieval", of.note()) for of in retrieval),
             *self._losses(record.name, name),
             *([phases_table(self.phases, name)] if self.phases else []),
@@ -397,9 +404,11 @@ class Export(Stage[Adapted]):
 
         training, before, after = done[self.training], done[self.before], done[self.after]
         old, new = (before.path, before.result.texts), (after.path, after.result.texts)
-        chose = chosen_by(training.result) if self.config.training.rules else {}
-        samples = self.config.evaluation.bootstrap_samples
+        result, samples = training.result, self.config.evaluation.bootstrap_samples
+        chose = chosen_by(result) if self.config.training.decides_by_points else {}
         changes = loss_changes(old, new, samples, measured_name(self.config), chose)
+        others = {f"{of.text}_loss": (of.before.value, of.after.value) for of in changes}
+        choice = choice_of(result.points, self.config.training, others)
         worse = [of for of in changes if of.text == "domain" and effect(of.change.low, of.change.high) == "worse"]
         changes = [replace(of, fix=self._fix(done)) if of in worse else of for of in changes]
         measured = {label: done[stage] for label, stage in self.retrieved.items()}
@@ -429,6 +438,7 @@ class Export(Stage[Adapted]):
             vectors=vectors,
             retrieval=retrieval,
             phases=figures,
+            choice=choice,
         )
         hand_over(handover, folder)
         text = done[self.text or self.domain].result
@@ -444,6 +454,7 @@ class Export(Stage[Adapted]):
             phases=figures,
             trains_vectors=trained_pooling(self.config) is not None,
             random_parts=self._random_parts(),
+            choice=choice,
         )
         costs = [*(done[phase].record.cost for phase in self.phases), training.record.cost]
         return Outcome(result, summed_costs(costs), training.record.resources)

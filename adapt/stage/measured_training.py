@@ -1,18 +1,19 @@
 """What a training measures while it runs: checks before it starts, and the measures with the texts that they read.
 
-A new kind of measure, such as the score of a probe, is added in `measures_of`, and the names of its figures in
-`metrics_of`.
+A new kind of measure is added in `measures_of`, and the names of its figures in `metrics_of`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from adapt.config import Config
+from adapt.config import Config, TaskConfig
 from adapt.evaluate.while_training import (
+    TASK,
     HeldoutLosses,
     HeldoutText,
     Sampling,
+    TaskProbe,
     loss_metrics,
     sampling_of,
 )
@@ -21,13 +22,16 @@ from adapt.method.table import method_of
 from adapt.model.size import ModelSize
 from adapt.objective.table import check_measured_in_training, measured_what
 from adapt.runner import Done, Stage
-from adapt.stage.prepare_text import Prepared
+from adapt.runner.key import deciding
+from adapt.stage.context import Context
+from adapt.stage.finetuning import TaskPrepared, task_of
 from adapt.stage.training_plan import RunPart
 from adapt.support.errors import ConfigError
+from adapt.task.labelled_examples import metric_of_task, some_labels
 from adapt.terminal.console import log
 from adapt.train.capacity.flops import mean_length, summed_sizes
 from adapt.train.schedule import length_of
-from adapt.train.stopping import PAST, check_rules, keeps_earlier
+from adapt.train.stopping import DEV, PAST, check_rules, keeps_earlier
 
 if TYPE_CHECKING:
     from adapt.train.points import PointMeasure  # loads torch
@@ -48,20 +52,64 @@ class Watched:
         return self.sampling.interval if self.sampling else 0
 
 
-def metrics_of(config: Config, texts: Mapping[str, Stage[Prepared]]) -> dict[str, str]:
+def metrics_of(config: Config, texts: Mapping[str, Stage[Any]]) -> dict[str, str]:
     """Returns the names of all figures that rules may judge. The value is the fix for one that is not measured."""
-    return loss_metrics(texts)
+    missing = "" if config.evaluation.probe else "set evaluation.probe to knn or linear"
+    tasks = {f"{task.name}.{DEV}{metric_of_task(task)}": missing for task in _tasks(config)}
+    return {**loss_metrics(texts), **tasks}
+
+
+def _tasks(config: Config) -> list[TaskConfig]:
+    """Returns the configured tasks."""
+    return [task for task in (config.task, *config.tasks) if task.train]
+
+
+def probed_tasks(context: Context) -> dict[str, Stage[Any]]:
+    """Returns the stages of the tasks that probes are scored on, keyed by name with a prefix. Empty without probes.
+
+    Raises:
+        ConfigError: there is no task, nothing is measured while the model trains, a task is of another kind, or dev has
+            fewer than two classes.
+    """
+    config, evaluation = context.config, context.config.evaluation
+    if not evaluation.probe:
+        return {}
+    if not evaluation.interval_steps:
+        raise ConfigError(
+            "evaluation.probe is set, but nothing is measured while the model trains", "set evaluation.interval_steps"
+        )
+    tasks = _tasks(config)
+    if not tasks:
+        raise ConfigError(
+            "evaluation.probe is set, but no task is configured", "name its files in task.train, task.dev and task.test"
+        )
+    for task in tasks:
+        if task.kind != "single_label":
+            raise ConfigError(
+                f"evaluation.probe: task {task.name} is of kind {task.kind}, and a probe predicts one label per text",
+                "leave the task or evaluation.probe out",
+            )
+        for split in ("train", "dev"):
+            if len(found := some_labels(task, split)) < 2:
+                raise ConfigError(
+                    f"evaluation.probe: task.{split} of {task.name} has only the class {', '.join(found) or 'none'}, so"
+                    " the score of a probe says nothing",
+                    f"add examples of other classes to task.{split}, or leave evaluation.probe out",
+                )
+    return {f"{TASK}{task.name}": task_of(context, task) for task in tasks}
 
 
 def judged_what(config: Config) -> dict[str, Any]:
     """Returns the settings of measurements that decide when a training ends, which then enter its key."""
     evaluation = config.evaluation
-    names = ("interval_steps", "share", "max_documents", "max_tokens", "sequence_length")
-    return {**{name: getattr(evaluation, name) for name in names}, "objective": measured_what(config)}
+    names = ["interval_steps", "share", "max_documents", "max_tokens", "sequence_length"]
+    probe = {"neighbours": config.comparison.neighbours, **deciding("scikit-learn")} if evaluation.probe else {}
+    names += ["probe", "probe_pooling"] if evaluation.probe else []
+    return {**{name: getattr(evaluation, name) for name in names}, **probe, "objective": measured_what(config)}
 
 
 def rules_so_far(config: Config, before: Sequence[str], order: Sequence[str]) -> Config:
-    """Returns the configuration without rules to stop on domains that a sequence has not learnt yet.
+    """Returns the configuration without decisions by the losses on domains that a sequence has not learnt yet.
 
     Args:
         config: configuration of a domain's training.
@@ -69,16 +117,19 @@ def rules_so_far(config: Config, before: Sequence[str], order: Sequence[str]) ->
         order: all domains of the sequence.
     """
     later = {f"{PAST}.{name}" for name in order if name not in before} | (set() if before else {PAST})
-    rules = [rule for rule in config.training.rules if rule.metric not in later]
-    if len(rules) == len(config.training.rules):
-        return config
-    return replace(config, training=replace(config.training, stop=rules or None))
+    training = config.training
+    rules = [rule for rule in training.rules if rule.metric not in later]
+    if training.keep == "best" and training.keep_metric in later:
+        training = replace(training, keep="last")
+    if len(rules) < len(training.rules):
+        training = replace(training, stop=rules or None)
+    return config if training is config.training else replace(config, training=training)
 
 
 def measures_of(
     name: str,
     part: RunPart,
-    texts: Mapping[str, Stage[Prepared]],
+    texts: Mapping[str, Stage[Any]],
     done: Done,
     size: ModelSize | None,
     is_phase: bool = False,
@@ -100,24 +151,39 @@ def measures_of(
     asked = config.evaluation.interval_steps
     if not texts or not asked:
         return Watched()
-    stops = bool(config.training.rules)
-    held = {text: done[stage].result for text, stage in texts.items()}
+    stops = config.training.decides_by_points
+    held = {text: done[stage].result for text, stage in texts.items() if not text.startswith(TASK)}
     measured = {text: HeldoutText(of.heldout_documents, of.heldout_tokens) for text, of in held.items()}
+    tasks = {text: stage for text, stage in texts.items() if text.startswith(TASK)}
+    measured |= {text: _examples(done[stage].result) for text, stage in tasks.items()}
     length = mean_length(summed_sizes([vars(held["domain"])])) if "domain" in held else None
     sampling = sampling_of(config, part.first, part.last, measured, size, length, stops, is_phase)
     for text in texts.keys() - sampling.documents.keys():
         problem = f"{name}: no document of {text} is held out, so its loss is not measured"
         if stops:
-            raise ConfigError(f"{problem}, and training.stop is set", "raise corpus.heldout_fraction")
+            raise ConfigError(f"{problem}, and training.stop or training.keep is set", "raise corpus.heldout_fraction")
         log(f"warning: {problem} while the model trains")
     if not sampling.documents:
         return Watched()
     log(f"{name}: {sampling.sentence(asked)}")
     folders = {text: str(done[texts[text]].path) for text in sampling.documents}
-    return Watched((HeldoutLosses(folders, sampling.documents),), sampling)
+    losses = {text: folder for text, folder in folders.items() if text not in tasks}
+    probes = [
+        TaskProbe(folders[text], config.evaluation.probe or "", sampling.documents[text])
+        for text in folders
+        if text in tasks
+    ]
+    return Watched((*((HeldoutLosses(losses, sampling.documents),) if losses else ()), *probes), sampling)
 
 
-def check_measures(config: Config, texts: Mapping[str, Stage[Prepared]]) -> None:
+def _examples(task: TaskPrepared) -> HeldoutText:
+    """Returns the number of train and dev examples of a task, and of their tokens."""
+    splits = ("train", "dev")
+    tokens = sum(task.examples[split] * task.tokens[split].mean for split in splits)
+    return HeldoutText(sum(task.examples[split] for split in splits), round(tokens))
+
+
+def check_measures(config: Config, texts: Mapping[str, Stage[Any]]) -> None:
     """Refuses settings of the measurements while a model trains that can be seen to be wrong before it starts.
 
     Raises:
@@ -134,18 +200,19 @@ def check_measures(config: Config, texts: Mapping[str, Stage[Prepared]]) -> None
             f"evaluation.interval_steps is {interval}, but the training has at most {steps} steps",
             f"set it to at most {steps}, or leave it out",
         )
-    if not training.rules:
+    if not training.decides_by_points:
         return
+    name = "training.keep best" if training.keep == "best" else "training.stop"
     method = method_of(config)
     if not method.exports_trained:
         raise ConfigError(
-            f"training.stop is set, but method.kind {config.method.kind} exports another model than the one in"
-            " training, whose losses are measured",
-            "leave training.stop out, or choose another method",
+            f"{name} is set, but method.kind {config.method.kind} exports another model than the one in"
+            " training, which is measured",
+            f"leave {name} out, or choose another method",
         )
     if keeps_earlier(training) and type(method).carry is not Method.carry:
         raise ConfigError(
-            f"training.stop exports the model of an earlier step, but method.kind {config.method.kind} hands on what it"
-            " has at the end",
-            "set patience instead of rise, or choose another method",
+            f"{name} exports the model of an earlier step, but method.kind {config.method.kind} hands on what it has at"
+            " the end",
+            "set training.keep last and patience instead of rise, or choose another method",
         )

@@ -18,7 +18,7 @@ from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Shown, Stage, Store
 from adapt.stage.add_head import RedrawTop
 from adapt.stage.context import Context, DomainOrder, root_of
-from adapt.stage.measured_training import check_measures, judged_what, measures_of
+from adapt.stage.measured_training import check_measures, judged_what, measures_of, probed_tasks
 from adapt.stage.preflight import check_memory, check_precision, check_space, check_start, space_needed
 from adapt.stage.prepare_text import Prepared, Streamed
 from adapt.stage.training_plan import (
@@ -45,7 +45,7 @@ from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch,
 from adapt.train.metric_trackers import anchored
 from adapt.train.phases import Phase, PhaseFigures, check_batches, phases_of
 from adapt.train.schedule import branch_step, check_warmup, length_of, shapes_of
-from adapt.train.stopping import described, keeps_earlier
+from adapt.train.stopping import described, keeps_earlier, kept
 from adapt.train.training_run import CHECKPOINTS, TrainingRun
 
 if TYPE_CHECKING:
@@ -90,8 +90,9 @@ class Train(Stage[Trained]):
     """The phase of the run that this stage trains (`training.phases`). None for a run without phases."""
     previous: "Train | None" = None
     """Training of the previous phase. This phase begins with its weights and optimizer state. None in the first one."""
-    judged: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
-    """Texts whose held-out losses may end the training (`training.stop`), keyed by text. Empty without rules."""
+    judged: Mapping[str, Stage[Any]] = field(default_factory=dict)
+    """Texts and tasks whose figures may end the training or choose its model (`training.stop`, `training.keep`), by
+    name. Empty if no figure decides."""
     shown: Shown = field(default_factory=Shown)
     """Texts whose held-out losses are only shown while the model trains."""
 
@@ -136,9 +137,10 @@ class Train(Stage[Trained]):
         phases = phases_of(config)
         if batch_examples:
             check_batches(config, phases)
-        watched = (measured or {}) if config.evaluation.interval_steps else {}
-        stops = config.training.rules
-        check_measures(config, measured or {})
+        texts: dict[str, Stage[Any]] = {**(measured or {}), **probed_tasks(context)}
+        watched = texts if config.evaluation.interval_steps else {}
+        stops = config.training.decides_by_points
+        check_measures(config, texts)
         whole = cls(
             name=config.name,
             config=config,
@@ -348,7 +350,8 @@ class Train(Stage[Trained]):
         knows = self.is_transductive or self.start.knows(done)
         shares = shares_of(self._named(done), part.up_to(reported["step"]))
         outcome = outcome_of(reported, config.resources.price_per_device_hour, knows, shares, watched.sampling)
-        for line in described(outcome.result.early_end, outcome.result.points):
+        points = outcome.result.points
+        for line in [*described(outcome.result.early_end, points), *kept(points, config.training)]:
             log(line)
         return outcome
 

@@ -51,7 +51,7 @@ _LATER = {
     name: getattr(TrainingConfig(), name)
     for name in (
         *("max_flops", "decay", "embedding_rate", "layer_decay", "freeze", "phases", "batch_ramp", "length_ramp"),
-        "stop",
+        *("stop", "keep", "keep_metric"),
     )
 }
 """Fields that keys of older results do not contain, with their defaults."""
@@ -68,6 +68,10 @@ def training_what(training: TrainingConfig) -> dict[str, Any]:
     entering = {name: value for name, value in what(training).items() if name not in _LATER or value != _LATER[name]}
     if training.rules:
         entering["stop"] = [asdict(rule) for rule in training.rules]
+    if training.keep == "best":
+        entering["keep_metric"] = training.keep_metric
+    else:
+        entering.pop("keep_metric", None)
     if training.on_spike:
         return {**entering, "on_spike": "skip"}
     return {name: value for name, value in entering.items() if name not in _ON_SPIKE}
@@ -237,8 +241,8 @@ def length_matters(config: Config, has_general: bool) -> str:
     """
     if method_of(config).depends_on_length:
         return f"method.kind {config.method.kind}"
-    if config.training.stop:
-        return "training.stop"
+    if config.training.decides_by_points:
+        return "training.stop" if config.training.stop else "training.keep best"
     if has_general and share_changes(config.mixture):
         return f"mixture.replay_last {config.mixture.replay_last:g}"
     return ""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from adapt.evaluate.while_training import BEFORE, Sampling
+from adapt.evaluate.while_training import BEFORE, TASK, Sampling
 from adapt.runner import Outcome
 from adapt.runner.record import cost_of
 from adapt.show.blocks import Block, Figures, TextBlock
@@ -69,6 +69,9 @@ class Trained:
     """Share of the training's time that the measurements took. None without measurements."""
     early_end: EarlyEnd | None = None
     """How a rule of training.stop ended the training. None if it trained all steps."""
+    exported_step: int | None = None
+    """Step of the exported model, if measurements chose it (`training.keep: best`, or a forgetting budget). None if the
+    model is that of the last step."""
 
 
 def held_figures(held: HeldTime | None) -> dict[str, Any]:
@@ -126,6 +129,7 @@ def outcome_of(
         sampling=sampling,
         evaluation_share=measuring / (seconds + measuring) if sampling else None,
         early_end=EarlyEnd(**end) if end else None,
+        exported_step=reported.get("exported_step"),
     )
     spent = reported["device_seconds"] if held is None else held.held
     cost = {**cost_of(spent, price_per_hour), "tokens": reported["own_tokens"]}
@@ -136,12 +140,12 @@ def chosen_by(trained: Trained) -> dict[str, tuple[int, float | None]]:
     """Returns the number of documents that chose the exported model, and its loss on them, keyed by text."""
     if not trained.sampling or not trained.points:
         return {}
-    step = trained.early_end.exported_step if trained.early_end else trained.points[-1].step
+    step = trained.points[-1].step if trained.exported_step is None else trained.exported_step
     (point,) = (point for point in trained.points if point.step == step)
     return {
         text: (count, point.figures.get(f"{text}_loss"))
         for text, count in trained.sampling.documents.items()
-        if not text.startswith(BEFORE)
+        if not text.startswith((BEFORE, TASK))
     }
 
 
@@ -161,8 +165,7 @@ def measured_blocks(trained: Trained, name: str) -> list[Block]:
         curves.pop(PAST)  # the mean is that of the only domain before
     if not curves or max(map(len, curves.values())) < 2:
         return []
-    end = trained.early_end
-    exported = end.exported_step if end and end.exported_step < end.step else None
+    exported = trained.exported_step if trained.exported_step != trained.points[-1].step else None
     mark = f"; dashed: the exported model, of step {exported:,}" if exported is not None else ""
     legend = [(metric_words(metric).removeprefix("the loss on "), number) for number, metric in enumerate(curves, 1)]
     drawing = heldout_curves(curves, name, f"Held-out loss while the model trained{mark}", exported)

@@ -200,6 +200,22 @@ def metric_of_task(task: TaskConfig) -> str:
     return task.metric or ("entity_f1" if task.kind == "tokens" else "macro_f1")
 
 
+def some_labels(task: TaskConfig, split: str) -> list[str]:
+    """Returns the first two different labels of a split, or fewer if the split has no more. Reads no further.
+
+    Raises:
+        ConfigError, DataError, StorageError: for the reasons given at `split_files` and `read_file`.
+    """
+    found: list[str] = []
+    for file in split_files(task, split):
+        for _, example in read_file(task, file):
+            if not isinstance(example, Bad):
+                found += [label for label in map(str, example.labels) if label not in found]
+            if len(found) > 1:
+                return found[:2]
+    return found
+
+
 def check_split(task: TaskConfig, split: str) -> Checked:
     """Reads and checks the examples of a split.
 

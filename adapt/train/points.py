@@ -92,6 +92,8 @@ class Points:
     the first."""
     end: EarlyEnd | None = field(default=None, init=False)
     """How the training ends early. None if it goes on."""
+    exported_step: int | None = field(default=None, init=False)
+    """Step of the model that `result` returned, if a measurement chose it."""
 
     def resume(self, progress: Progress, checkpoint: Path | None) -> None:
         """Takes up the points that a checkpoint contains.
@@ -157,14 +159,15 @@ class Points:
         chosen = exported_point(as_points(progress.points), self.training)
         if chosen is None or self.kept is None:
             return self._exported()
+        self.exported_step = progress.points[chosen]["step"]
         return self.kept
 
     def _exported(self) -> State:
         return self.method.merge(self.objective.exported(self.engine.full_state()))
 
     def figures(self) -> dict[str, Any]:
-        """Returns what the record says about the early end."""
-        return {"early_end": asdict(self.end) if self.end else None}
+        """Returns what the record says about the early end, and about an exported model of an earlier step."""
+        return {"early_end": asdict(self.end) if self.end else None, "exported_step": self.exported_step}
 
 
 @contextmanager

@@ -17,6 +17,9 @@ from adapt.support.errors import ConfigError
 
 DOMAIN, GENERAL, PAST = "domain_loss", "general_loss", "past_loss"
 """Names of the losses on the domain, on general text, and of the mean loss on the domains before."""
+DEV, OTHER_DEV = "dev_", "other_dev_"
+"""Beginnings of the names of probes' scores after the name of the task: on the half of the dev examples that decides
+when a training ends and which model it exports, and on the other half, which is reported."""
 
 
 @dataclass(frozen=True)
@@ -48,30 +51,34 @@ class EarlyEnd:
 
 
 def is_loss(metric: str) -> bool:
-    """Returns whether a figure is a loss, so that lower values are better."""
-    return metric.partition(".")[0].endswith("_loss")
+    """Returns whether a figure is a loss, so that lower values are better. Scores of probes are none."""
+    return f".{DEV}" not in metric and metric.partition(".")[0].endswith("_loss")
 
 
 def keeps_earlier(training: TrainingConfig) -> bool:
     """Returns whether a training may export the model of a point before its last step."""
-    return any(rule.rise is not None for rule in training.rules)
+    return training.keep == "best" or any(rule.rise is not None for rule in training.rules)
 
 
 def exported_point(points: Sequence[Point], training: TrainingConfig) -> int | None:
     """Returns the index of the point whose model would be exported if the training ended after the last of the points.
 
     A training with forgetting budgets exports the model of the last point that is within all budgets. The first point
-    is before the first step and always within.
+    is before the first step and always within. With `training.keep: best`, it exports the best of the points within all
+    budgets; of equal points, the first one.
 
     Returns:
         The index. None if the training exports the model of its last step.
     """
     budgets = [rule for rule in training.rules if rule.rise is not None]
-    if not budgets or not points:
+    if not points or not keeps_earlier(training):
         return None
     within = [
         index for index in range(len(points)) if all(_left(points[: index + 1], rule) is None for rule in budgets)
     ]
+    if training.keep == "best" and within:
+        sign = 1 if is_loss(training.keep_metric) else -1
+        return min(within, key=lambda index: (sign * points[index].figures[training.keep_metric], index))
     return within[-1] if within else 0
 
 
@@ -117,20 +124,21 @@ def check_rules(training: TrainingConfig, interval: int | None, metrics: Mapping
         ConfigError: names the rule and the fix.
     """
     rules = training.rules
-    if rules and not interval:
-        raise ConfigError(
-            "training.stop is set, but nothing is measured while the model trains", "set evaluation.interval_steps"
-        )
-    if rules and training.phases:
-        raise ConfigError(
-            "training.stop and training.phases are both set, but a phase continues from the end of the one before",
-            "leave one of them out, or make the phases stages of a chain",
-        )
+    decided = {"training.stop": bool(rules), "training.keep best": training.keep == "best"}
+    for name, is_set in decided.items():
+        if is_set and not interval:
+            raise ConfigError(
+                f"{name} is set, but nothing is measured while the model trains", "set evaluation.interval_steps"
+            )
+        if is_set and training.phases:
+            raise ConfigError(
+                f"{name} and training.phases are both set, but a phase continues from the end of the one before",
+                "leave one of them out, or make the phases stages of a chain",
+            )
+    if training.keep == "best":
+        _check_measured("training.keep_metric", training.keep_metric, metrics)
     for rule in rules:
-        measured = [name for name, missing in metrics.items() if not missing]
-        if rule.metric not in measured:
-            fix = metrics.get(rule.metric) or f"choose one of {', '.join(measured)}" if measured else ""
-            raise ConfigError(f"training.stop: {rule.metric} is not measured", fix or "see evaluation.interval_steps")
+        _check_measured("training.stop", rule.metric, metrics)
         if (rule.patience is None) == (rule.rise is None):
             both = "both" if rule.rise else "neither"
             raise ConfigError(
@@ -141,6 +149,13 @@ def check_rules(training: TrainingConfig, interval: int | None, metrics: Mapping
             raise ConfigError(f"training.stop: rise bounds a loss, but {rule.metric} is none", "set patience")
         if rule.rise is not None and rule.minimum:
             raise ConfigError("training.stop: minimum belongs to patience, but the rule has rise", "leave it out")
+
+
+def _check_measured(name: str, metric: str, metrics: Mapping[str, str]) -> None:
+    measured = [known for known, missing in metrics.items() if not missing]
+    if metric not in measured:
+        fix = metrics.get(metric) or f"choose one of {', '.join(measured)}" if measured else ""
+        raise ConfigError(f"{name}: {metric} is not measured", fix or "see evaluation.interval_steps")
 
 
 def described(end: EarlyEnd | None, points: Sequence[Point]) -> list[str]:
@@ -172,6 +187,23 @@ def described(end: EarlyEnd | None, points: Sequence[Point]) -> list[str]:
             f" step {end.exported_step:,} and {stopped[DOMAIN]:.3f} at step {end.step:,}, where the training ended."
         )
     return said
+
+
+def kept(points: Sequence[Point], training: TrainingConfig) -> list[str]:
+    """Says which model `training.keep: best` exports. Empty for trainings that do not choose.
+
+    Args:
+        points: all points of the training.
+        training: training settings.
+    """
+    chosen = exported_point(points, training)
+    if chosen is None or training.keep != "best":
+        return []
+    value = points[chosen].figures[training.keep_metric]
+    return [
+        f"The model of step {points[chosen].step:,} is exported: of {len(points)} measurements, it has the best value"
+        f" of {metric_words(training.keep_metric)}, {value:.3f}."
+    ]
 
 
 def metric_words(metric: str) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from adapt.config import TrainingConfig
-from adapt.evaluate.verdict import Effect, Verdict, effect, fix_of_worse
+from adapt.evaluate.verdict import Effect, Verdict, choice_of, effect, fix_of_worse
+from adapt.train.stopping import Point
 
 
 @pytest.mark.parametrize(
@@ -82,3 +83,29 @@ def test_the_fix_follows_from_the_training_loss(
 ) -> None:
     reports: list[dict[str, Any]] = [{"step": step, "loss": loss} for step, loss in enumerate(losses)]
     assert advice in fix_of_worse(TrainingConfig(learning_rate=5e-4), [*reports, {"step": 9}], passes, parts)
+
+
+POINTS = [Point(step, {"domain_loss": loss, "a.dev_accuracy": loss / 9, "a.other_dev_accuracy": loss / 10})
+          for step, loss in ((0, 8.0), (5, 4.0), (9, 5.0))]  # fmt: skip
+
+
+def test_a_chosen_step_is_described_with_figures_of_both_samples() -> None:
+    best = TrainingConfig(keep="best")
+    assert choice_of(POINTS, TrainingConfig(), {}) is None
+    choice = choice_of(POINTS, best, {"domain_loss": (8.1, 4.3)})
+    assert choice
+    assert choice.sentence() == (
+        "The exported model is that of step 5 of 9, the best of 3 measurements of the loss on the domain, which went"
+        " from 8.000 to 4.000 on the documents that chose it, and from 8.100 to 4.300 on others."
+    )
+    alone = choice_of(POINTS, best, {})
+    assert alone
+    assert alone.sentence().endswith("on the documents that chose it. It was not measured on other documents, so this"
+                                     " figure is optimistic.")  # fmt: skip
+
+
+def test_a_step_that_a_probe_chose_is_reported_on_the_other_half_of_dev() -> None:
+    choice = choice_of(POINTS, TrainingConfig(keep="best", keep_metric="a.dev_accuracy"), {"domain_loss": (1.0, 1.0)})
+    assert choice
+    assert (choice.step, choice.before, choice.other_before) == (0, 8 / 9, 8 / 10)
+    assert "88.9 to 88.9 on the dev examples that chose it, and from 80.0 to 80.0 on others" in choice.sentence()

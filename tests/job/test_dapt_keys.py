@@ -179,6 +179,11 @@ CONTENT = {
 }
 OF_DECODERS = ("model.attention",)
 """Fields of decoders only, which other tests check."""
+BY_POINTS = (
+    *("evaluation.interval_steps", "evaluation.share", "evaluation.probe", "evaluation.probe_pooling"),
+    *("training.stop", "training.keep", "training.keep_metric"),
+)
+"""Fields of measurements while the model trains, which `tests/stage/test_measured_training.py` checks."""
 OTHER_JOBS = {
     "sequence",
     "task",
@@ -222,7 +227,7 @@ def given(config: Config, name: str, value: Any) -> Config:
 def test_every_field_is_classified() -> None:
     fields = [name for name in flat(Config(method_options=None)) if name.split(".")[0] not in OTHER_JOBS]
     options = [f"das.{name}" for name in vars(DasOptions())]
-    assert sorted([*WHAT, *HOW, *WITH, *CONTENT, *OF_DECODERS]) == sorted([*fields, *options])
+    assert sorted([*WHAT, *HOW, *WITH, *CONTENT, *OF_DECODERS, *BY_POINTS]) == sorted([*fields, *options])
 
 
 def test_stages_have_distinct_and_reproducible_keys(config: Config) -> None:

@@ -1,10 +1,11 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from adapt.config import PhaseConfig, StopConfig, TrainingConfig
 from adapt.support.errors import ConfigError
-from adapt.train.stopping import Point, check_rules, described, early_end, exported_point
+from adapt.train.stopping import Point, check_rules, described, early_end, exported_point, is_loss, kept
 
 MEASURED = {"domain_loss": "", "general_loss": "", "past_loss": "only later domains have domains before them"}
 
@@ -113,3 +114,43 @@ def test_general_loss_needs_general_text() -> None:
     with pytest.raises(ConfigError, match="general_loss is not measured") as raised:
         check_rules(stopping(BUDGET), 5, {"domain_loss": "", "general_loss": "set evaluation.general_paths"})
     assert raised.value.fix == "set evaluation.general_paths"
+
+
+BEST = TrainingConfig(keep="best")
+
+
+def test_the_best_measurement_is_kept() -> None:
+    measured = points(domain_loss=[4.0, 3.0, 3.5, 3.0])
+    assert [exported_point(measured[: 1 + n], BEST) for n in range(4)] == [0, 1, 1, 1]  # of equal ones, the first
+    scores = points(**{"intent.dev_macro_f1": [0.5, 0.4, 0.6, 0.55]})
+    assert exported_point(scores, replace(BEST, keep_metric="intent.dev_macro_f1")) == 2
+    assert kept(scores, replace(BEST, keep_metric="intent.dev_macro_f1")) == [
+        "The model of step 20 is exported: of 4 measurements, it has the best value of intent.dev_macro_f1, 0.600."
+    ]
+    assert kept(scores, TrainingConfig()) == []
+
+
+def test_the_best_measurement_within_a_budget_is_kept() -> None:
+    measured = points(general_loss=[3.0, 3.05, 3.2], domain_loss=[4.0, 3.0, 2.0])
+    assert exported_point(measured, replace(stopping(BUDGET), keep="best")) == 1
+
+
+def test_the_score_of_a_probe_is_no_loss_whatever_the_task_is_called() -> None:
+    assert is_loss("past_loss.cs")
+    assert not is_loss("my_loss.dev_accuracy")
+
+
+@pytest.mark.parametrize(
+    ("training", "interval", "said"),
+    [
+        (BEST, None, "training.keep best is set, but nothing is measured while the model trains"),
+        (replace(BEST, keep_metric="past_loss"), 10, "training.keep_metric: past_loss is not measured"),
+        (replace(BEST, keep_metric="x"), 10, "training.keep_metric: x is not measured"),
+        (replace(BEST, phases=[PhaseConfig(steps=5)]), 10, "training.keep best and training.phases are both set"),
+    ],
+)
+def test_a_best_model_that_cannot_be_found_is_refused(
+    training: TrainingConfig, interval: int | None, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_rules(training, interval, MEASURED)

@@ -45,7 +45,8 @@ def _finding(entry: Entry) -> FindingBlock:
     name, retrieval = _own_text(entry), entry.result.retrieval
     verdict = entry.result.verdict(name)
     losses = [of.sentence(name) for of in entry.result.losses.values()]
-    text = " ".join([f"{verdict.clauses()}.", *([retrieval.sentence()] if retrieval else []), *losses])
+    choice = [entry.result.choice.sentence()] if entry.result.choice else []
+    text = " ".join([f"{verdict.clauses()}.", *([retrieval.sentence()] if retrieval else []), *losses, *choice])
     return FindingBlock(entry.label, text[0].upper() + text[1:], verdict.tone)
 
 

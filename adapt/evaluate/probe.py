@@ -1,0 +1,150 @@
+"""Probes: how well a simple classifier on the frozen features of a model in training solves a task.
+
+All ranks compute the features of a part of the examples. Rank 0 then fits the classifier on the train examples, and
+scores it on two halves of the dev examples: one half may decide when the training ends and which model it exports, and
+the other half is only reported, because the best of many scores is optimistic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from adapt.corpus.sample_order import permute
+from adapt.evaluate.knn_accuracy import knn_labels
+from adapt.evaluate.losses import SAMPLE_SEED
+from adapt.evaluate.while_training import TaskProbe, probed_examples
+from adapt.model.sentence_vectors import FEATURES
+from adapt.model.states import features_of
+from adapt.statistics.outcomes import metric_from_counts
+from adapt.task.dataset import Facts, Split
+from adapt.train.points import Place
+from adapt.train.stopping import DEV, OTHER_DEV
+
+ITERATIONS = 1000
+"""Largest number of iterations of logistic regression."""
+
+
+class Probe:
+    """Scores a probe on a model in training, on all ranks of the training.
+
+    Args:
+        place: the rank.
+        probe: the task, and the number of examples.
+    """
+
+    def __init__(self, place: Place, probe: TaskProbe) -> None:
+        self._place, self._kind, evaluation = place, probe.kind, place.config.evaluation
+        facts, train, dev = (
+            Facts.load(Path(probe.folder)),
+            *(Split.load(Path(probe.folder), s) for s in ("train", "dev")),
+        )
+        self._name, self._metric, self._classes = facts.name, facts.metric, len(facts.labels)
+        clean = np.flatnonzero(~np.array(dev.leaked, bool))
+        sizes = probed_examples(len(train), len(clean), probe.examples)
+        known, asked = _first(np.arange(len(train)), sizes[0]), _first(clean, sizes[1])
+        self._labels = _labels(train, known)
+        halves = halves_of(_labels(dev, asked))
+        self._truth = [_labels(dev, asked[half]) for half in halves]
+        self._places = [len(known) + half for half in halves]
+        length = evaluation.sequence_length
+        self._tokens = [split.tokens[i][:length] for split, of in ((train, known), (dev, asked)) for i in of]
+        self._segments = [split.segments[i][:length] for split, of in ((train, known), (dev, asked)) for i in of]
+        self._pooling = FEATURES[evaluation.probe_pooling]
+        rows = (
+            place.micro_batch * place.config.training.sequence_length // length
+        )  # a forward pass of so many rows fits
+        self._at_once, self._length = max(1, min(evaluation.micro_batch, rows)), length
+
+    def __call__(self, engine: Any) -> dict[str, float]:
+        """Returns the two scores on rank 0, and nothing on other ranks. All ranks call it together."""
+        features = self.features(engine)
+        if self._place.rank:
+            return {}
+        known = features[: len(self._labels)]
+        found = {}
+        for name, places, truth in zip((DEV, OTHER_DEV), self._places, self._truth, strict=True):
+            predicted = self._predicted(known, features[places])
+            found[f"{self._name}.{name}{self._metric}"] = score_of(truth, predicted, self._classes, self._metric)
+        return found
+
+    def features(self, engine: Any) -> np.ndarray:
+        """Returns the features of all train and dev examples, float32 [examples, H]. All ranks call it together.
+
+        Each rank computes equally many examples of similar length, so that all ranks run equally many forward passes.
+        If the examples do not divide equally, some ranks repeat one of theirs, which does not count.
+        """
+        rank, world = self._place.rank, self._place.world
+        order = sorted(range(len(self._tokens)), key=lambda number: len(self._tokens[number]))
+        own, most = order[rank::world], -(-len(order) // world)
+        passed = [*own, *(own or order[:1])[-1:] * (most - len(own))]
+        texts, segments = ([of[number] for number in passed] for of in (self._tokens, self._segments))
+        model = getattr(engine, "module", engine)
+        computed = features_of(
+            model, texts, self._place.device, self._length, self._at_once, self._pooling, segments=segments
+        )
+        features = torch.zeros(len(order), computed.shape[1])
+        features[own] = torch.from_numpy(computed[: len(own)])
+        self._place.add_up(features)
+        return features.numpy()
+
+    def _predicted(self, known: np.ndarray, asked: np.ndarray) -> np.ndarray:
+        if self._kind == "knn":
+            return knn_labels(known, self._labels, asked, self._place.config.comparison.neighbours)
+        return linear_labels(known, self._labels, asked)
+
+
+def linear_labels(known: np.ndarray, labels: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """Returns the label of each text by logistic regression on standardized features, with L2 regularization of 1.
+
+    Args:
+        known: features of the train texts [train, H].
+        labels: labels of the train texts [train].
+        queries: features of the texts to classify [queries, H].
+    """
+    if len(np.unique(labels)) == 1:
+        return np.full(len(queries), labels[0])
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=ITERATIONS))
+    return np.asarray(classifier.fit(known, labels).predict(queries))
+
+
+def score_of(truth: np.ndarray, predicted: np.ndarray, classes: int, metric: str) -> float:
+    """Returns the score of predicted labels, as a fraction.
+
+    Args:
+        truth: true classes [examples].
+        predicted: predicted classes [examples].
+        classes: number of classes of the task.
+        metric: `macro_f1`, `micro_f1` or `accuracy`.
+    """
+    confusion = np.zeros((classes, classes))
+    np.add.at(confusion, (truth, predicted), 1)
+    return float(metric_from_counts(confusion, metric))
+
+
+def halves_of(labels: Sequence[int] | np.ndarray) -> list[np.ndarray]:
+    """Divides examples into two halves with about equally many examples of each class.
+
+    Returns:
+        The sorted indices of the examples of each half. The first half has one more if their number is odd.
+    """
+    by_class = np.argsort(np.asarray(labels), kind="stable")
+    return [np.sort(by_class[start::2]) for start in (0, 1)]
+
+
+def _first(numbers: np.ndarray, count: int) -> np.ndarray:
+    """Returns the first numbers in a fixed random order."""
+    first: np.ndarray = numbers[permute(np.arange(count), max(len(numbers), 1), SAMPLE_SEED, 0)]
+    return first
+
+
+def _labels(split: Split, numbers: np.ndarray) -> np.ndarray:
+    labels: np.ndarray = np.array(split.labels)[numbers]
+    return labels

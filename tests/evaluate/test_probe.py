@@ -1,0 +1,160 @@
+"""Probes on a model in training: their features and scores, on all ranks, and that they change no weight."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from adapt.config import ComparisonConfig, Config, EvaluationConfig, TrainingConfig
+from adapt.evaluate.probe import Probe, halves_of, linear_labels, score_of
+from adapt.evaluate.while_training import TaskProbe, probed_examples
+from adapt.task.dataset import Facts, Split
+from adapt.train.points import Place, Points, evaluating
+from adapt.train.training_run import Progress
+from tests.train.toy import LENGTH, Case, Tokenizer, build, feed, model
+
+NAMES = {"toy.dev_macro_f1", "toy.other_dev_macro_f1"}
+
+
+def prepared(folder: Path, train: int = 31, dev: int = 17) -> Path:
+    """Writes a prepared task, whose classes prefer different tokens. Some texts are longer than a row."""
+    draw = np.random.default_rng(0)
+    for split, count in {"train": train, "dev": dev}.items():
+        labels = [number % 3 for number in range(count)]
+        tokens = [
+            draw.integers(5 + 15 * label, 25 + 15 * label, draw.integers(2, 20)).astype(np.int32) for label in labels
+        ]
+        segments = [np.zeros(len(text), np.int8) for text in tokens]
+        leaked = [split == "dev" and number == 3 for number in range(count)]
+        Split(list(map(str, range(count))), tokens, segments, labels, leaked).save(folder, split)
+    Facts("toy", "single_label", ["a", "b", "c"], "macro_f1").save(folder)
+    return folder
+
+
+def place(device: torch.device, rank: int, world: int, pooling: Any = "mean") -> Place:
+    config = Config(
+        training=TrainingConfig(sequence_length=LENGTH),
+        evaluation=EvaluationConfig(sequence_length=LENGTH, micro_batch=4, probe_pooling=pooling),
+        comparison=ComparisonConfig(neighbours=3),
+    )
+    return Place(config, Tokenizer(), device, micro_batch=3, rank=rank, world=world)
+
+
+def trained(case: Case, folder: Path | None, kind: str) -> tuple[dict[str, torch.Tensor], Progress]:
+    """Trains on the calling rank, with a probe at every second step if there is a folder of a task."""
+    loop, progress = build(case), Progress()
+    if folder:
+        here = place(loop.engine.device, dist.get_rank(), dist.get_world_size())
+        probe = TaskProbe(str(folder), kind, 40).ready(here)
+        loop = replace(loop, points=Points(loop.engine, [probe], 2, loop.training, loop.objective, loop.method))
+    loop.run(feed(0, case.steps, case.global_batch), progress, lambda _: None, lambda _: None)
+    return loop.engine.full_state(), progress
+
+
+@pytest.mark.parametrize(("zero_stage", "is_padded"), [(0, True), (2, False), (3, False), (3, True)])
+def test_weights_do_not_depend_on_probes_and_scores_not_on_ranks(
+    ranks, tmp_path: Path, zero_stage: int, is_padded: bool
+) -> None:
+    task, kind = prepared(tmp_path), "linear" if is_padded else "knn"
+    case = Case(zero_stage, 4, dropout=0.1, is_padded=is_padded)
+    (plain, _), *_ = ranks(2).run(trained, case, None, kind)
+    (probed, on_two), *_ = ranks(2).run(trained, case, task, kind)
+    assert all(torch.equal(value, probed[name]) for name, value in plain.items())
+    ((_, on_one),) = ranks(1).run(trained, replace(case, zero_stage=0), task, kind)
+    assert [point["step"] for point in on_two.points] == [0, 2, 4]
+    assert on_two.points[0]["figures"].keys() == NAMES
+    assert on_two.points[0] == on_one.points[0]  # later weights differ by rounding
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_scores_follow_from_features_of_texts_passed_one_by_one(
+    tmp_path: Path, pooling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = model()
+    prepared(tmp_path)
+    monkeypatch.setattr(Place, "add_up", lambda *_: None)
+    probe = Probe(place(torch.device("cpu"), 0, 1, pooling), TaskProbe(str(tmp_path), "knn", 1000))
+    with evaluating(toy):
+        scores, features = probe(toy), probe.features(toy)
+
+    expected: dict[str, tuple[list[np.ndarray], list[int]]] = {}
+    for split in ("train", "dev"):
+        texts = Split.load(tmp_path, split)
+        kept = [number for number, leaks in enumerate(texts.leaked) if not leaks]
+        rows = []
+        for number in kept:
+            ids = torch.tensor(texts.tokens[number][:LENGTH].astype(int))[None]
+            with torch.no_grad():
+                states = toy.eval().base_model(input_ids=ids).last_hidden_state[0]
+            rows.append((states.mean(0) if pooling == "mean" else states[0]).numpy())
+        expected[split] = rows, [texts.labels[number] for number in kept]  # type: ignore[misc]
+    both = np.array([*expected["train"][0], *expected["dev"][0]])
+    found = features[np.lexsort(features.T)]
+    np.testing.assert_allclose(found, both[np.lexsort(both.T)], atol=1e-5)  # in another order
+
+    known, labels = np.array(expected["train"][0]), np.array(expected["train"][1])
+    unit = known / np.linalg.norm(known, axis=1, keepdims=True)
+    votes = [
+        np.bincount(labels[np.argsort(-(unit @ (text / np.linalg.norm(text))))[:3]], minlength=3).argmax()
+        for text in expected["dev"][0]
+    ]
+    right = np.mean(np.array(votes) == expected["dev"][1])
+    assert scores.keys() == NAMES
+    assert abs(np.mean(list(scores.values())) - right) < 0.35  # macro-F1 of halves, so only near the accuracy of all
+
+
+def test_scores_are_those_of_scikit_learn() -> None:
+    from sklearn.metrics import f1_score
+
+    draw = np.random.default_rng(0)
+    truth, predicted = draw.integers(0, 4, 50), draw.integers(0, 4, 50)
+    for average in ("macro", "micro"):
+        expected = f1_score(truth, predicted, average=average, zero_division=0)
+        assert score_of(truth, predicted, 4, f"{average}_f1") == pytest.approx(expected)
+
+
+def test_the_linear_probe_minimizes_regularized_log_loss() -> None:
+    draw = np.random.default_rng(0)
+    known, asked = draw.normal(size=(60, 3)) * [1, 5, 0.2], draw.normal(size=(200, 3)) * [1, 5, 0.2]
+    labels = (known @ [1.0, 0.2, 5.0] + draw.normal(size=60) > 0).astype(int)
+    mean, spread = known.mean(0), known.std(0)
+    x = torch.tensor((known - mean) / spread)
+    weights = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights], max_iter=500, tolerance_grad=1e-10)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        logits = x @ weights[:3] + weights[3]
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(
+            logits, torch.tensor(labels * 1.0), reduction="sum"
+        )
+        total = losses + (weights[:3] ** 2).sum() / 2
+        total.backward()
+        return total
+
+    optimizer.step(closure)
+    with torch.no_grad():
+        expected = (torch.tensor((asked - mean) / spread) @ weights[:3] + weights[3] > 0).int().numpy()
+    assert (linear_labels(known, labels, asked) == expected).mean() > 0.99
+    assert linear_labels(known, np.ones(60, int), asked).tolist() == [1] * 200  # only one class in the sample
+
+
+def test_halves_have_equal_shares_of_each_class() -> None:
+    labels = np.array([0] * 10 + [1] * 4 + [2] * 3)
+    one, other = halves_of(labels)
+    assert sorted([*one, *other]) == list(range(17))
+    assert np.abs(np.bincount(labels[one]) - np.bincount(labels[other])).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "examples", "divided"),
+    [(100, 100, 60, (30, 30)), (100, 10, 60, (50, 10)), (10, 100, 60, (10, 50)), (5, 5, 60, (5, 5))],
+)
+def test_examples_are_divided_between_train_and_dev(
+    train: int, dev: int, examples: int, divided: tuple[int, int]
+) -> None:
+    assert probed_examples(train, dev, examples) == divided
