@@ -21,7 +21,9 @@ from adapt.corpus.sample_order import permute
 from adapt.evaluate.knn_accuracy import knn_labels
 from adapt.evaluate.losses import SAMPLE_SEED
 from adapt.evaluate.while_training import TaskProbe, probed_examples
+from adapt.model.packing.packed import Packed
 from adapt.model.sentence_vectors import FEATURES
+from adapt.model.sparse_prediction import states_of
 from adapt.model.states import features_of
 from adapt.statistics.outcomes import metric_from_counts
 from adapt.task.dataset import Facts, Split
@@ -86,10 +88,11 @@ class Probe:
         own, most = order[rank::world], -(-len(order) // world)
         passed = [*own, *(own or order[:1])[-1:] * (most - len(own))]
         texts, segments = ([of[number] for number in passed] for of in (self._tokens, self._segments))
-        model = getattr(engine, "module", engine)
-        computed = features_of(
-            model, texts, self._place.device, self._length, self._at_once, self._pooling, segments=segments
-        )
+
+        def states(packed: Packed, second: torch.Tensor | None) -> torch.Tensor:
+            return states_of(engine, packed, second)
+
+        computed = features_of(states, texts, self._place.device, self._length, self._at_once, self._pooling, segments)
         features = torch.zeros(len(order), computed.shape[1])
         features[own] = torch.from_numpy(computed[: len(own)])
         self._place.add_up(features)

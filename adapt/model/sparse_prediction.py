@@ -139,13 +139,14 @@ def loss_and_samples(
     return compared_at(model, packed, positions, compare)[0], drawn[0]
 
 
-def states_of(model: nn.Module, packed: Packed) -> Tensor:
+def states_of(model: nn.Module, packed: Packed, segments: Tensor | None = None) -> Tensor:
     """Computes the last hidden states, [N, H], by a call of the whole model in which the head gets no positions.
 
-    Unlike `adapt.model.states.last_hidden_state`, it accepts a wrapped model and runs through its wrapper.
+    Unlike `adapt.model.states.last_hidden_state`, it accepts a wrapped model and runs through its wrapper. `segments`
+    are those of `last_hidden_state`.
     """
     with gather_of(getattr(model, "module", model)).keeping() as kept:
-        _forward(model, packed, packed.input_ids.new_zeros(0))
+        _forward(model, packed, packed.input_ids.new_zeros(0), segments)
     return kept[0]
 
 
@@ -232,10 +233,12 @@ def answering(model: Any, function: Callable[[Tensor, Tensor, Tensor | None], Te
         del vars(linear)["forward"]
 
 
-def _forward(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
+def _forward(model: nn.Module, packed: Packed, positions: Tensor, segments: Tensor | None = None) -> Tensor:
     inner: Any = getattr(model, "module", model)
     gather = gather_of(inner)
-    options = {"use_cache": False} if inner.can_generate() else {}
+    options: dict[str, Any] = {"use_cache": False} if inner.can_generate() else {}
+    if segments is not None and getattr(inner.config, "type_vocab_size", 0) > 1:
+        options["token_type_ids"] = segments
     with gather.only(positions), document_inputs(inner, packed) as inputs:
         output = model(**inputs, return_dict=True, **options)
     logits: Tensor = output.logits

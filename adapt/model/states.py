@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,28 +100,6 @@ def text_features(
 ) -> np.ndarray:
     """Computes one vector per text, float32 [texts, H]: the mean of its tokens' states, or its first token's state.
 
-    The arguments are those of `features_of`.
-    """
-    with torch.inference_mode():
-        return features_of(model, tokens, device, length, at_once, pooling, layer, segments)
-
-
-def features_of(
-    model: Any,
-    tokens: Sequence[np.ndarray],
-    device: torch.device,
-    length: int,
-    at_once: int,
-    pooling: str = "mean",
-    layer: int = -1,
-    segments: Sequence[np.ndarray] | None = None,
-) -> np.ndarray:
-    """Computes `text_features`, for models in training too. The caller disables gradients.
-
-    A model in training may not be called in torch's inference mode, because ZeRO stage 3 gathers its weights in there.
-    Texts of about the same length are packed together. The batches depend on the texts only, so that results can be
-    reproduced. A text without tokens has the vector 0.
-
     Args:
         model: a model from `adapt.model.load`, on the device.
         tokens: token ids of each text.
@@ -132,6 +110,32 @@ def features_of(
         layer: layer whose states are used; 0 for the embeddings, -1 for the last layer.
         segments: for each token of each text, the text of a pair that it belongs to (0 or 1).
     """
+
+    def states(packed: Packed, second: Tensor | None) -> Tensor:
+        return last_hidden_state(model, packed, second) if layer == -1 else hidden_states(model, packed, second)[layer]
+
+    with torch.inference_mode():
+        features = features_of(states, tokens, device, length, at_once, pooling, segments)
+    return features if features.size else np.zeros((len(tokens), model.config.hidden_size), np.float32)
+
+
+def features_of(
+    states_of: Callable[[Packed, Tensor | None], Tensor],
+    tokens: Sequence[np.ndarray],
+    device: torch.device,
+    length: int,
+    at_once: int,
+    pooling: str = "mean",
+    segments: Sequence[np.ndarray] | None = None,
+) -> np.ndarray:
+    """Computes `text_features` from a function that returns hidden states, float32 [texts, H].
+
+    Texts of about the same length are packed together. The batches depend on the texts only, so that results can be
+    reproduced. A text without tokens has the vector 0; if no text has tokens, H is 0. The arguments are those of
+    `text_features`, and `states_of` computes the states [N, H] of a packed sequence with its segments. The caller
+    disables gradients. For a model in training it must not use torch's inference mode, in which ZeRO stage 3 would
+    gather weights that cannot be trained.
+    """
     sums: np.ndarray | None = None
     for pieces in _passes(tokens, length, at_once, only_first=pooling == "first"):
         packed = _packed([tokens[piece.text][piece.start : piece.stop] for piece in pieces]).to(device)
@@ -139,10 +143,7 @@ def features_of(
         if segments is not None:
             parts = [segments[piece.text][piece.start : piece.stop] for piece in pieces]
             second = sent(torch.from_numpy(np.concatenate(parts).astype(np.int64))[None], device)
-        if layer == -1:
-            states = last_hidden_state(model, packed, second)
-        else:
-            states = hidden_states(model, packed, second)[layer]
+        states = states_of(packed, second)
         lengths = np.array([piece.stop - piece.start for piece in pieces], np.float32)
         part = document_states(states, packed, pooling).float().cpu().numpy()
         if sums is None:
@@ -150,7 +151,7 @@ def features_of(
         weights = lengths if pooling == "mean" else np.ones_like(lengths)
         np.add.at(sums, [piece.text for piece in pieces], part * weights[:, None])
     if sums is None:
-        return np.zeros((len(tokens), model.config.hidden_size), np.float32)
+        return np.zeros((len(tokens), 0), np.float32)
     if pooling == "mean":
         sums /= np.array([max(len(ids), 1) for ids in tokens], np.float32)[:, None]
     return sums

@@ -179,10 +179,7 @@ CONTENT = {
 }
 OF_DECODERS = ("model.attention",)
 """Fields of decoders only, which other tests check."""
-BY_POINTS = (
-    *("evaluation.interval_steps", "evaluation.share", "evaluation.probe", "evaluation.probe_pooling"),
-    *("training.stop", "training.keep", "training.keep_metric"),
-)
+BY_POINTS = ("training.keep", "training.keep_metric", "evaluation.probe", "evaluation.probe_pooling")
 """Fields of measurements while the model trains, which `tests/stage/test_measured_training.py` checks."""
 OTHER_JOBS = {
     "sequence",
