@@ -11,6 +11,8 @@ from typing import Any
 
 from adapt.terminal.console import duration, log
 from adapt.terminal.live import Display, display
+from adapt.train.stopping import DEV
+from adapt.train.training_run import MEASURED
 from adapt.train.worker_process import CORE_WAIT, STARVED
 
 _PERIOD_S = 0.3
@@ -31,7 +33,7 @@ PARTS = {
 """Parts of the progress line: name of the metric, and format of the part. A report contains some of the metrics."""
 LEAST = (
     *("learning rate", "MFU", "padding", "speed", "texts", "data wait", "core wait", "spikes", "earlier", "general"),
-    *("domain", "loss", "best", "NPMI", "ETA"),
+    *("probe", "domain", "loss", "best", "NPMI", "ETA"),
 )
 """Parts of the progress line, least important first. Narrow terminals leave out the least important parts."""
 
@@ -97,10 +99,12 @@ class _Lines:
 def describe(metrics: dict[str, Any]) -> dict[str, str]:
     """Formats the parts of a report for people. The wait for CPU cores is shown only if it is long."""
     eta = metrics.get("eta_s")
+    probes = {key.removeprefix(MEASURED): score for key, score in metrics.items() if f".{DEV}" in key}
     return {
         "step": f"step {metrics['step']}/{metrics['steps']}",
         **{name: shown.format(metrics[key]) for name, (key, shown) in PARTS.items() if key in metrics},
         **({"core wait": f"core wait {share:.0%}"} if (share := metrics.get(CORE_WAIT, 0)) >= STARVED else {}),
+        **({"probe": "  ".join(f"{name} {score:.3f}" for name, score in probes.items())} if probes else {}),
         **({"spikes": f"{count} skipped"} if (count := metrics.get("spikes", 0)) else {}),
         **({"ETA": f"ETA {duration(eta)}"} if eta is not None and metrics["step"] < metrics["steps"] else {}),
         **({"ETA": "done"} if metrics["step"] == metrics["steps"] else {}),

@@ -183,3 +183,23 @@ def test_a_resumed_training_ends_in_the_same_way(ranks, tmp_path: Path, saved: i
         assert other.progress.step == one.progress.step == 4
         assert equal(one.exported, other.exported)
         assert one.progress.points == other.progress.points
+
+
+@pytest.mark.parametrize("zero_stage", [0, 3])
+def test_the_best_step_is_exported_also_by_a_resumed_training(ranks, tmp_path: Path, zero_stage: int) -> None:
+    """The checkpoint is from after the best step, whose weights it contains."""
+    losses = {0: 3.0, 2: 2.8, 4: 2.9, 6: 2.8}
+    every = {**TRAINING, "checkpoint_interval_steps": 1}
+    case = Case(zero_stage, STEPS, dropout=0.1, training={**every, "keep": "best", "keep_metric": "general_loss"})
+    best = ranks(2).run(train, replace(case, training=every), None, None, 2)[0].weights
+    whole = ranks(2).run(train, case, None, losses)[0]
+    assert whole.progress.step == STEPS
+    assert equal(whole.exported, best)
+    assert not equal(whole.exported, whole.weights)
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    ranks(2).run(train, replace(case, save=folder, save_after=3), None, losses, 3)
+    resumed = ranks(2).run(train, replace(case, load=folder), None, losses)[0]
+    assert equal(resumed.exported, whole.exported)
+    assert equal(resumed.weights, whole.weights)
+    assert resumed.progress.points == whole.progress.points

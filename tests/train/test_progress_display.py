@@ -135,6 +135,11 @@ def test_held_out_losses_stay_in_the_line_until_the_next_measurement(
     assert "held-out 3.250  general 2.500" in second
 
 
+def test_the_score_of_a_probe_is_shown_on_the_half_that_decides() -> None:
+    figures = {"eval_intent.dev_macro_f1": 0.5, "eval_intent.other_dev_macro_f1": 0.4}
+    assert describe({"step": 1, "steps": 2, **figures})["probe"] == "intent.dev_macro_f1 0.500"
+
+
 def test_utilization_is_shown_where_it_is_known() -> None:
     assert "MFU" not in describe(report(10))
     assert describe(report(10, mfu=0.314))["MFU"] == "MFU 31%"
