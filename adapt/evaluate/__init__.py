@@ -6,6 +6,7 @@
 - `evaluation_task`: the code of this Ray task: loads the model, measures losses, predicts words for examples.
 - `losses`: the loss of each document, also for models with separate parameters for each domain.
 - `while_training`: held-out losses while a model trains: their cost, and the number of documents.
+- `probe`: how well a simple classifier on the features of a model in training solves a task.
 - `masked_predictions`: pseudo-perplexity.
 - `knn_accuracy`: quality of features without training.
 - `retrieval`: quality of sentence vectors, by retrieval on pairs, and their isotropy.

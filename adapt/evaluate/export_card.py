@@ -28,7 +28,7 @@ from adapt.evaluate.measurements import (
     Text,
     TextLoss,
 )
-from adapt.evaluate.verdict import Choice
+from adapt.evaluate.verdict import ChosenStep
 from adapt.model.additions.table import stored_additions
 from adapt.model.model_card import (
     LOADING_DETECTOR,
@@ -68,7 +68,7 @@ class Handover:
     """Retrieval before and after the training. None if it was not measured."""
     phases: Sequence[PhaseFigures] = ()
     """The phases of the training. Empty for a run without phases."""
-    choice: Choice | None = None
+    choice: ChosenStep | None = None
     """The step whose model was chosen (`training.keep: best`). None if none was."""
 
 
@@ -359,7 +359,7 @@ class CardFacts:
     """How sentence-transformers makes sentence vectors. None if the folder is not for sentence vectors."""
     retrieval: RetrievalChange | None = None
     """Retrieval before and after the training. None if it was not measured."""
-    choice: Choice | None = None
+    choice: ChosenStep | None = None
     """The step whose model was chosen (`training.keep: best`). None if none was."""
 
 

@@ -1,7 +1,7 @@
 """Says in one sentence on which texts and tasks a new model is better than the model that it was made from.
 
 A difference counts only if its 95% interval excludes 0. `fix_of_worse` names what to change after a training that made
-the model worse on the text that it was trained on. `Choice` describes a model that was chosen among several steps.
+the model worse on the text that it was trained on. `ChosenStep` describes a model that was chosen among several steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenStep:
     """The step whose model a training exported, as the best of its measurements (`training.keep: best`).
 
     The best of m equally good measurements looks better than it is, by about sigma sqrt(2 ln m) for a standard error of
@@ -131,7 +131,7 @@ class Choice:
 
 def choice_of(
     points: Sequence[Point], training: TrainingConfig, others: Mapping[str, tuple[float, float]]
-) -> Choice | None:
+) -> ChosenStep | None:
     """Returns the step that a training chose, or None if it chose none.
 
     Args:
@@ -146,7 +146,7 @@ def choice_of(
     first, best, metric = points[0].figures, points[chosen].figures, training.keep_metric
     other = metric.replace(f".{DEV}", f".{OTHER_DEV}")
     pair = (first[other], best[other]) if other != metric else others.get(metric, (None, None))
-    return Choice(points[chosen].step, points[-1].step, len(points), metric, first[metric], best[metric], *pair)
+    return ChosenStep(points[chosen].step, points[-1].step, len(points), metric, first[metric], best[metric], *pair)
 
 
 def _named(names: Sequence[str]) -> str:

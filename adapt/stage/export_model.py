@@ -17,7 +17,7 @@ from adapt.evaluate.measurements import (
     Text,
     bits_of_earlier,
 )
-from adapt.evaluate.verdict import LOWER_RATE, Choice, Effect, Verdict, choice_of, effect, fix_of_worse
+from adapt.evaluate.verdict import LOWER_RATE, ChosenStep, Effect, Verdict, choice_of, effect, fix_of_worse
 from adapt.model.additions.table import stored_additions
 from adapt.model.sentence_vectors import SentenceVectors, vectors_what
 from adapt.model.start import MODEL_FOLDER
@@ -77,7 +77,7 @@ class Adapted(Trained, OneModel):
     """Phases of the training in their order. Empty for a run without phases."""
     trains_vectors: bool = False
     """Whether the objective trained sentence vectors, and not the held-out loss."""
-    choice: Choice | None = None
+    choice: ChosenStep | None = None
     """The step whose model was chosen, with `training.keep: best`. None otherwise."""
     random_parts: str = ""
     """Parts of the model that began with random weights, such as `a random head`. Empty if there are none."""
