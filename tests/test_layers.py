@@ -23,7 +23,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     # parsing reads sections with the options of methods, objectives, selections and embedders
     "parse": BASE | {"method", "objective", "select", "embed"},
     "runner": BASE,
-    "ray": BASE,
+    "ray": BASE | {"runner"},  # stalled tasks are announced
     "corpus": GROUND | {"ray", "model"},  # the tokenizer is in `model`
     "objective": GROUND | {"model"},  # objectives run a model's head, at the predicted positions only
     "model": GROUND,

@@ -351,8 +351,9 @@ class ResourcesConfig:
     """Time without progress after which a worker counts as stalled, for example because a signal has stopped it or a
     collective waits for a lost message [s]. The worker is named with its Python stack, and the work starts again from
     the last checkpoint. null is 5 times the slowest step so far, at least 30 s (300 s with training.compile). The
-    start, the first step, evaluations, checkpoints and the export may take 30 minutes, unless a signal has stopped the
-    worker."""
+    start, the first step, evaluations, checkpoints and the export may take 30 minutes. A process that a signal has
+    stopped is ended after 30 s in any phase. A task of another stage is ended, and run again, after 10 times its
+    slowest call, at least 30 minutes or `stall_s`."""
     max_stalls: NonNegativeInt = 3
     """Number of times that a training restarts because workers stalled, before it fails. They do not count as
     failures."""

@@ -3,12 +3,14 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
 
 from adapt.config import ResourcesConfig
 from adapt.ray.runtime import connect, gpus_per_worker, user_errors
+from adapt.support.heartbeat import Steady
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -24,10 +26,12 @@ class Cluster:
 
     Args:
         resources: settings of the cluster.
+        folder: folder of the stage. Processes that make no progress are recorded there and ended, and Ray repeats
+            their calls.
     """
 
-    def __init__(self, resources: ResourcesConfig) -> None:
-        self._resources = resources
+    def __init__(self, resources: ResourcesConfig, folder: Path) -> None:
+        self._resources, self.folder = resources, folder.absolute()
         self._devices: deque[Any] = deque()
         """Actors with one device each. They run as long as this object exists."""
 
@@ -49,7 +53,7 @@ class Cluster:
             AdaptError: the function raised it.
         """
         connect(self._resources)
-        shared = ray.put(function)
+        shared = ray.put(Steady(function, "reading", self.folder, self._resources.stall_s))
         call, processes = self._on_devices(shared) if on_device else _on_cores(shared)
         waiting: deque[Any] = deque()
         try:

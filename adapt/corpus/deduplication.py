@@ -40,10 +40,10 @@ from adapt.corpus.minhash import (
     write_chunk,
 )
 from adapt.corpus.prepare_corpus import CHUNK_CHARACTERS, WAITING_BYTES, Read, screen_of
-from adapt.corpus.read_progress import Pace, Piece, telling_stalls, text_bytes, watched
+from adapt.corpus.read_progress import Pace, Piece, text_bytes, watched
 from adapt.corpus.screening import DUPLICATE
 from adapt.corpus.shingles import normalised_texts
-from adapt.ray.runtime import data_settings, user_errors
+from adapt.ray.runtime import data_settings, telling_stalls, user_errors
 from adapt.runner.files import write_atomically
 from adapt.support.heartbeat import Steady
 from adapt.support.schema import duplicates_file

@@ -1,12 +1,10 @@
 """Shows how far a corpus has been read: documents, share, MB/s and remaining time, like the progress of training."""
 
 import json
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -18,17 +16,12 @@ import pyarrow.compute as pc
 from adapt.config import CorpusConfig
 from adapt.corpus.files.formats import TABLES, format_of
 from adapt.corpus.files.manifest import Manifest
-from adapt.ray.runtime import find_ours
-from adapt.runner.notifications import announce
-from adapt.support.errors import StallError
-from adapt.support.stall_watch import STALLS, read_stalls
-from adapt.terminal.console import duration, log
+from adapt.ray.runtime import telling_stalls
+from adapt.terminal.console import duration
 from adapt.terminal.live import Display, display
 
 PERIOD_S = 5.0
 """Time between two progress lines if the output is not a terminal [s]."""
-_LOOK_S = 1.0
-"""Time between two looks for stalled tasks [s]."""
 SETTLED_S = 2.0
 """Time after the first update of a progress line from which a speed is shown [s]."""
 LEAST = ("speed", "share", "ETA")
@@ -150,53 +143,6 @@ def reading(stage: str) -> Iterator[Line]:
     """Shows the progress line of a stage that reads documents until the block is left."""
     with display(f"{stage}: starting to read", LEAST, PERIOD_S) as shown:
         yield Line(stage, shown)
-
-
-@contextmanager
-def telling_stalls(stage: str, folder: Path) -> Iterator[None]:
-    """Tells the user which tasks of the block made no progress and were ended. Ray runs them again.
-
-    Args:
-        stage: name of the stage in messages.
-        folder: folder of the stage.
-
-    Raises:
-        StallError: the block failed after tasks had stalled, because Ray does not repeat a task without end.
-    """
-    known = {*folder.glob(f"{STALLS}/*/*.json")}
-    told: list[str] = []
-
-    def tell_new() -> None:
-        for file in sorted(set(folder.glob(f"{STALLS}/*/*.json")) - known):
-            known.add(file)
-            told.extend(stall.what() for stall in read_stalls(file.parent))
-            log(f"{stage}: {told[-1]}; Ray runs it again")
-            announce("stall", f"{stage}: {told[-1]}")
-
-    def look() -> None:
-        while not done.wait(_LOOK_S):
-            tell_new()
-
-    def end() -> None:
-        done.set()
-        looking.join(timeout=5)
-        tell_new()
-
-    done = threading.Event()
-    looking = threading.Thread(target=copy_context().run, args=(look,), daemon=True)
-    looking.start()
-    try:
-        yield
-    except Exception as error:
-        end()
-        if told and not find_ours(error):
-            raise StallError(
-                f"{stage}: {told[-1]} (all stacks: {folder / STALLS})",
-                "mend the cause, or set resources.stall_s above the time of the slowest call; then run again",
-            ) from error
-        raise
-    finally:
-        end()
 
 
 def watched(rows: Iterable[R], pace: Pace, stage: str, piece_of: Callable[[R], Piece], folder: Path) -> list[R]:

@@ -29,17 +29,16 @@ from ray.data import ActorPoolStrategy, TaskPoolStrategy
 from adapt.config import ResourcesConfig
 from adapt.corpus.heldout import in_share, keys_of
 from adapt.corpus.prepare_corpus import MAX_UNKNOWN_FRACTION, WAITING_BYTES
-from adapt.corpus.read_progress import Piece, telling_stalls, text_bytes, watched
+from adapt.corpus.read_progress import Piece, text_bytes, watched
 from adapt.embed.embedder import Embedder
 from adapt.embed.text_chunks import ReadChunks, TextSource, total_of
 from adapt.embed.vector_files import chunk_file, known_counts, vector_files, write_vectors
 from adapt.index.exact_search import scaled
-from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
+from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, telling_stalls, user_errors
 from adapt.runner.files import remove_asides
 from adapt.support.errors import DataError
 from adapt.support.heartbeat import Steady, at_work
 from adapt.support.splitmix import mix
-from adapt.support.stall_watch import STALLS
 from adapt.train.progress_display import following
 from adapt.train.training_run import METRICS_FILE, NOTICE_FILE
 from adapt.train.worker_process import use_threads
@@ -78,7 +77,7 @@ class EmbedChunks:
         """Embeds a chunk, writes its vectors to a file, and returns its numbers of texts, tokens and unknown tokens."""
         (row,) = table.to_pylist()
         file = self._folder / chunk_file(row["item"], row["chunk"])
-        with at_work("embedding", self._folder / STALLS, self._stall_s):
+        with at_work("embedding", self._folder, self._stall_s):
             counts = known_counts(file) or self._embed(row, file)
         known = {"item": row["item"], "text_bytes": text_bytes(table), "tally": row["tally"]}
         return {name: [value] for name, value in {**known, **counts}.items()}

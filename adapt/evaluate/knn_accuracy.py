@@ -30,7 +30,7 @@ def nearest_neighbours(
         folder: folder in which the classified texts are written to `hits.json`.
     """
     found: dict[str, tuple[list[int], int]] = call_on_device(
-        _all, config.resources, config, pretrained, {name: str(folder) for name, folder in tasks.items()}
+        _all, config.resources, folder, config, pretrained, {name: str(task) for name, task in tasks.items()}
     )
     write_atomically(folder / HITS_FILE, json.dumps({name: hits for name, (hits, _) in found.items()}))
     return {

@@ -31,7 +31,7 @@ from adapt.objective.objective import CausalLanguageModelling
 
 
 def perplexities(
-    config: Config, pretrained: Pretrained, corpora: Mapping[str, Path], documents: int
+    config: Config, pretrained: Pretrained, corpora: Mapping[str, Path], documents: int, folder: Path
 ) -> dict[str, float | None]:
     """Measures a model on the first held-out documents of some corpora, in a Ray task on the connected cluster.
 
@@ -40,12 +40,13 @@ def perplexities(
         pretrained: the model.
         corpora: folders of prepared corpora, keyed by name.
         documents: largest number of held-out documents that are measured per corpus.
+        folder: folder of the stage.
 
     Returns:
         The (pseudo-)perplexity on each corpus; None if a corpus has no held-out text.
     """
-    folders = {name: str(folder) for name, folder in corpora.items()}
-    return call_on_device(_all, config.resources, config, pretrained, folders, documents)
+    folders = {name: str(prepared) for name, prepared in corpora.items()}
+    return call_on_device(_all, config.resources, folder, config, pretrained, folders, documents)
 
 
 def _all(config: Config, pretrained: Pretrained, corpora: Mapping[str, str], documents: int) -> dict[str, float | None]:

@@ -19,22 +19,36 @@ from adapt.corpus.heldout import Measured
 from adapt.evaluate.intervals import TextLosses
 from adapt.evaluate.measurements import BITS_PER_NAT, TextLoss
 from adapt.model.locate import Pretrained
-from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
+from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, telling_stalls, user_errors
 from adapt.runner import Record
 from adapt.runner.files import write_atomically
 from adapt.runner.outputs import check_content
 from adapt.runner.record import load_record
+from adapt.support.heartbeat import Steady
 from adapt.terminal.console import log
 
 T = TypeVar("T")
 
 
-def call_on_device(function: Callable[..., T], resources: ResourcesConfig, *arguments: Any) -> T:
-    """Calls a function in a Ray task that reserves one device of the cluster, and returns its result."""
-    task = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(function)
-    with user_errors():
-        result: T = ray.get(task.remote(*arguments))
+def call_on_device(function: Callable[..., T], resources: ResourcesConfig, folder: Path, *arguments: Any) -> T:
+    """Calls a function in a Ray task that reserves one device of the cluster, and returns its result.
+
+    Args:
+        function: function of a module.
+        resources: determines the share of a GPU.
+        folder: folder of the stage. If a signal stops the task's process, that is recorded here, and Ray calls the
+            function again.
+        arguments: arguments of the function.
+    """
+    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(_call)
+    steady = Steady(function, "measuring", folder.absolute(), resources.stall_s, patient=True)
+    with user_errors(), telling_stalls("evaluate", folder):
+        result: T = ray.get(task.remote(steady, *arguments))
         return result
+
+
+def _call(function: Callable[..., T], *arguments: Any) -> T:
+    return function(*arguments)
 
 
 MADE_BY = {"export": "training", **dict.fromkeys(("train", "finetune", "merge", "top"), "start.training")}
@@ -150,7 +164,7 @@ class Measurement:
 
 def measure(measurement: Measurement, folder: Path) -> dict[str, TextLoss]:
     """Measures each corpus in a Ray task on the connected cluster, and writes the losses of documents to `folder`."""
-    losses, routes, figures, examples = call_on_device(_measure, measurement.config.resources, measurement)
+    losses, routes, figures, examples = call_on_device(_measure, measurement.config.resources, folder, measurement)
     write_atomically(folder / LOSSES_FILE, json.dumps(losses))
     write_atomically(folder / EXAMPLES_FILE, json.dumps(examples, indent=1, ensure_ascii=False))
     return {

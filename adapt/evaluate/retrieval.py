@@ -248,7 +248,7 @@ class VectorModel:
 def measure_retrieval(config: Config, vectors: VectorModel, folder: Path) -> Retrieved:
     """Measures a model in a Ray task on the connected cluster, and writes the measures of each query to `folder`."""
     search = read_search(config.retrieval)
-    measures, isotropy = call_on_device(_measure, config.resources, config.retrieval, vectors, search)
+    measures, isotropy = call_on_device(_measure, config.resources, folder, config.retrieval, vectors, search)
     write_atomically(folder / QUERIES_FILE, json.dumps({name: of.tolist() for name, of in measures.items()}))
     means = {name: float(of.mean()) for name, of in measures.items()}
     figures: dict[str, Any] = {**means, **isotropy, "pooling": vectors.pooling, "left_out": search.left_out}

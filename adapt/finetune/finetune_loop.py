@@ -22,6 +22,7 @@ from adapt.model.additions.table import refuse_additions
 from adapt.model.architecture import max_sequence_length
 from adapt.model.locate import CONFIG, read_json
 from adapt.support.errors import ConfigError, TrainingError
+from adapt.support.heartbeat import beat
 from adapt.train.optimizer import build_optimizer
 from adapt.train.precision import Precision, resolve
 from adapt.train.schedule import learning_rate
@@ -82,6 +83,7 @@ def train(course: LoopInput, settings: FinetuneSettings, seed: int, loss_scaling
         course.module.train()
         begin, losses = time.perf_counter(), []
         for step in range(steps):
+            beat("step", epoch * steps + step + 1)
             rate = learning_rate(settings.optimization, epoch * steps + step, settings.epochs * steps)
             for group in optimizer.param_groups:
                 group["lr"] = rate
@@ -93,6 +95,7 @@ def train(course: LoopInput, settings: FinetuneSettings, seed: int, loss_scaling
             scaler.update()
             optimizer.zero_grad()
         history.seconds += time.perf_counter() - begin
+        beat("the evaluation of epoch", epoch + 1, patient=True)
         course.module.eval()
         score, before = course.dev_score(), history.best
         history.curve.append({"epoch": epoch + 1, "loss": sum(losses) / steps, "dev": score})

@@ -15,9 +15,10 @@ import ray
 
 from adapt.config import Config, FinetuneConfig, ResourcesConfig
 from adapt.model.locate import Pretrained
-from adapt.ray.runtime import await_resources, hide_unreserved_gpus, user_errors
+from adapt.ray.runtime import await_resources, hide_unreserved_gpus, telling_stalls, user_errors
 from adapt.runner.files import write_atomically
 from adapt.support.errors import ClusterError
+from adapt.support.heartbeat import at_work
 
 SMALLEST_GPU_SHARE = 0.1
 TAKES_LESS = "lower finetune.max_length, or take a larger device"
@@ -60,7 +61,7 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
     cpus, gpus = run.config.finetune.cpus_per_seed, gpus_per_seed(run.config.finetune)
     _await_room(run.config.resources, cpus, gpus)
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_work)
-    with user_errors(*fits_with_less(run.config.finetune), MICRO_BATCH):
+    with user_errors(*fits_with_less(run.config.finetune), MICRO_BATCH), telling_stalls("finetune", folder):
         result: RunResult = ray.get(task.remote(run, folder.absolute()))
     result.write(folder)
     return {**result.metrics, "device_seconds": result.metrics["seconds"] * (gpus or 1)}
@@ -99,7 +100,8 @@ def _work(run: FinetuneRun, folder: Path) -> RunResult:
     hide_unreserved_gpus()
     from adapt.finetune.seed_run import seed_work
 
-    return seed_work(run, folder)
+    with at_work("fine-tuning", folder, run.config.resources.stall_s, patient=True):
+        return seed_work(run, folder)
 
 
 PREDICTIONS_FILE = "predictions.jsonl"

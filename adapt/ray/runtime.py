@@ -8,12 +8,16 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from pathlib import Path
 from typing import Any
 
 from adapt.config import ResourcesConfig, fewest_of, most_of
 from adapt.ray.address import endpoint, join
 from adapt.ray.own import OWN_RAY, start_ray
-from adapt.support.errors import AdaptError, ClusterError, DeviceMemoryError
+from adapt.runner.notifications import announce
+from adapt.support.errors import AdaptError, ClusterError, DeviceMemoryError, StallError
+from adapt.support.stall_watch import STALLS, read_stalls
 from adapt.terminal.console import log
 
 ENVIRONMENT = {
@@ -297,6 +301,57 @@ def user_errors(
         if any(lacks_memory(cause) for cause in causes(error)):
             raise DeviceMemoryError("a device ran out of memory", takes_less, sequences, field=field) from error
         raise
+
+
+_LOOK_S = 1.0
+"""Time between two looks for stalled tasks [s]."""
+
+
+@contextmanager
+def telling_stalls(stage: str, folder: Path) -> Iterator[None]:
+    """Tells the user which tasks of the block made no progress and were ended. Ray runs them again.
+
+    Args:
+        stage: name of the stage in messages.
+        folder: folder of the stage.
+
+    Raises:
+        StallError: the block failed after tasks had stalled, because Ray does not repeat a task without end.
+    """
+    known = {*folder.glob(f"{STALLS}/*/*.json")}
+    told: list[str] = []
+
+    def tell_new() -> None:
+        for file in sorted(set(folder.glob(f"{STALLS}/*/*.json")) - known):
+            known.add(file)
+            told.extend(stall.what() for stall in read_stalls(file.parent))
+            log(f"{stage}: {told[-1]}; Ray runs it again")
+            announce("stall", f"{stage}: {told[-1]}")
+
+    def look() -> None:
+        while not done.wait(_LOOK_S):
+            tell_new()
+
+    def end() -> None:
+        done.set()
+        looking.join(timeout=5)
+        tell_new()
+
+    done = threading.Event()
+    looking = threading.Thread(target=copy_context().run, args=(look,), daemon=True)
+    looking.start()
+    try:
+        yield
+    except Exception as error:
+        end()
+        if told and not find_ours(error):
+            raise StallError(
+                f"{stage}: {told[-1]} (all stacks: {folder / STALLS})",
+                "mend the cause, or set resources.stall_s above the time of the slowest call; then run again",
+            ) from error
+        raise
+    finally:
+        end()
 
 
 def was_killed_for_memory(error: BaseException) -> bool:

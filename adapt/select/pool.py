@@ -6,6 +6,7 @@ are removed too. This takes about 30 bytes of memory per word of measured text.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from adapt.corpus.files.sources import ItemPlace, items_of, places_of
 from adapt.corpus.heldout import Measured
 from adapt.corpus.read_progress import Pace, Piece, reading
 from adapt.corpus.screening import OPEN, Sieve, Tally, check_few_bad, check_some_left, id_at, item_texts, place_of
+from adapt.ray.runtime import telling_stalls
 from adapt.select.selection import Inspection
 
 if TYPE_CHECKING:
@@ -112,7 +114,8 @@ class Pool:
         pace, self.tally = self._pace, Tally()
         items, visit = self._items(hint), Visit(self.corpus, self.sieve, look)
         cluster = None if self.is_small and not on_device else self.cluster
-        with reading(purpose) as line:
+        telling = telling_stalls("select", cluster.folder) if cluster else nullcontext()
+        with telling, reading(purpose) as line:
             for sights in cluster.spread(visit, items, on_device) if cluster else map(visit, items):
                 for sight in sights:
                     if sight.tally:

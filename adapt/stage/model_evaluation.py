@@ -161,7 +161,8 @@ class Perplexity(Stage[Perplexities]):
 
         connect(self.config.resources)
         corpora = {name: done[text].path for name, text in self.corpora.items()}
-        return Outcome(Perplexities(perplexities(self.config, self.start.made(done), corpora, PERPLEXITY_DOCUMENTS)))
+        start = self.start.made(done)
+        return Outcome(Perplexities(perplexities(self.config, start, corpora, PERPLEXITY_DOCUMENTS, folder)))
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ class Select(Stage[Selected]):
             [done[text].path for text in self.measured],
             [MeasuredText(path, text.manifest, text.corpus) for path, text in files.items()],
         )
-        pool = Pool(self.pool.manifest, corpus, guard.sieve, cluster=Cluster(self.config.resources))
+        pool = Pool(self.pool.manifest, corpus, guard.sieve, cluster=Cluster(self.config.resources, folder))
         # checks first for an empty pool, because a selection would only report that the pool has no words
         if next(iter(pool), None) is None:
             pool.check_usable()

@@ -197,7 +197,7 @@ class TeachRows(Stage[Taught]):
         from adapt.evaluate.measure_model import call_on_device
 
         connect(self.config.resources)
-        found = call_on_device(_teach, self.config.resources, self, done, folder)
+        found = call_on_device(_teach, self.config.resources, folder, self, done, folder)
         words = done[self.extended].path / WORDS_FILE
         link_or_copy(words, folder / WORDS_FILE)
         return Outcome(found)

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from adapt.config import Config
-from adapt.corpus.read_progress import telling_stalls
 from adapt.corpus.token_shards import TokenStream
 from adapt.objective.word_weights import FEWEST, Counts, WordWeights, hash_words
-from adapt.ray.runtime import connect, user_errors
+from adapt.ray.runtime import connect, telling_stalls, user_errors
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, summary

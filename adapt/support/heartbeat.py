@@ -1,8 +1,8 @@
 """The heartbeat of a process: says what the process does, so that a stall is noticed and the process is ended.
 
 `under_watch` starts the heartbeat and a second process that watches it (`adapt.support.stall_watch`). `beat` says that
-the process has made progress, and what it does next. A beat costs about a microsecond. Outside of `under_watch`, `beat`
-does nothing. `Steady` watches the tasks of Ray Data. Ray runs the task of a killed process again.
+the process has made progress, and what it does next. A beat takes a few microseconds. Outside of `under_watch` and
+`at_work`, `beat` does nothing. `Steady` watches Ray's tasks. Ray runs the task of a killed process again.
 """
 
 from __future__ import annotations
@@ -16,25 +16,47 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from adapt.support import stall_watch
-from adapt.support.stall_watch import DUMP_SIGNAL, SIZE, Beat
+from adapt.support.stall_watch import DUMP_SIGNAL, SIZE, STALLS, Beat
 
 FLOOR_S = 30.0
 """Smallest limit of a step if `resources.stall_s` is not set [s]."""
 TIMES = 5.0
 """Limit of a step if `resources.stall_s` is not set, as a multiple of the slowest step so far."""
 PATIENT_S = 1800.0
-"""Smallest limit of phases whose duration is not known: start, first step, evaluation, checkpoints, and export [s]."""
-TASK_FLOOR_S = 300.0
-"""Smallest limit of a call in a Ray task if `resources.stall_s` is not set [s]. Calls differ more than steps."""
+"""Limit of phases whose duration is not known: start, first step, evaluation, checkpoints, and export [s]."""
 _PULSE_S = 0.5
 IDLE = "idle"
 """Phase in which the process has nothing to do, for any length of time."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Longest times without progress, after which a process is ended."""
+
+    floor_s: float = FLOOR_S
+    """Smallest limit of a step [s]."""
+    times: float = TIMES
+    """Limit of a step as a multiple of the slowest step so far."""
+    patient_s: float = PATIENT_S
+    """Limit of phases whose duration is not known [s]."""
+    stopped_s: float = FLOOR_S
+    """Limit of a process that a signal has stopped, in any phase [s]."""
+
+    @classmethod
+    def of_rank(cls, stall_s: float | None, floor_s: float = FLOOR_S) -> Limits:
+        """Returns the limits of a rank. `stall_s` is the limit of each step after the first, if it is set [s]."""
+        return cls(stall_s, 0.0, max(stall_s, PATIENT_S), stall_s) if stall_s else cls(floor_s)
+
+    @classmethod
+    def of_task(cls, stall_s: float | None) -> Limits:
+        """Returns the limits of a Ray task, whose calls differ more than steps. The first call may take any time."""
+        return cls(stall_s or PATIENT_S, 10.0, math.inf, stall_s or FLOOR_S)
 
 
 class Heartbeat:
@@ -43,27 +65,21 @@ class Heartbeat:
     Args:
         name: name of the process in messages, such as `rank 1`.
         folder: folder of the stalls of the stage (`stall_watch.STALLS`).
+        limits: longest times without progress.
         size: number of processes that wait for each other.
-        stall_s: limit of a step [s]; None for `TIMES` times the slowest step so far.
-        floor_s: smallest limit of a step if `stall_s` is None [s].
         patient: phases whose duration is not known, in addition to those that `beat` marks.
     """
 
     def __init__(
-        self,
-        name: str,
-        folder: Path,
-        size: int = 1,
-        stall_s: float | None = None,
-        floor_s: float = FLOOR_S,
-        patient: frozenset[str] = frozenset(),
+        self, name: str, folder: Path, limits: Limits, size: int = 1, patient: frozenset[str] = frozenset()
     ) -> None:
-        self.folder, self.stall_s, self._floor_s, self._patient = folder, stall_s, floor_s, patient
+        self.folder, self.limits, self._patient = folder, limits, patient
         self._slowest = 0.0
         self._seen: set[str] = set()
-        """Phases that have ended at least once. The first step may compile, so it gets the limit of the start."""
-        self._phase, self._began, self._is_patient = "start", time.monotonic(), True
-        self._beat = Beat(0, -1, PATIENT_S, stall_s or FLOOR_S, 0, threading.get_ident(), b"", b"start")
+        """Phases that began at least once. The first step may compile, so it gets the limit of the start."""
+        self._began, self._is_patient = time.monotonic(), True
+        self._beat = Beat(0, -1, limits.patient_s, limits.stopped_s, 0, threading.get_ident(), b"", b"start")
+        self._lock = threading.Lock()
         with tempfile.TemporaryFile() as shared:
             shared.truncate(SIZE)
             self._memory = mmap.mmap(shared.fileno(), SIZE)
@@ -73,14 +89,13 @@ class Heartbeat:
             ends = shared.fileno(), self._stacks.fileno()
             command = [sys.executable, "-I", "-S", stall_watch.__file__, *map(str, ends), name, str(folder), str(size)]
             self._watcher = subprocess.Popen(command, pass_fds=ends, stdin=subprocess.DEVNULL)
-        self._lock = threading.Lock()
         self._has_ended = threading.Event()
         threading.Thread(target=self._pulse, daemon=True).start()
 
     @property
     def limit_s(self) -> float:
         """Limit of a step [s]."""
-        return self.stall_s or max(self._floor_s, TIMES * self._slowest)
+        return max(self.limits.floor_s, self.limits.times * self._slowest)
 
     def beat(self, phase: str, step: int = -1, patient: bool = False) -> None:
         """Says that the process has made progress; see the function `beat`."""
@@ -90,10 +105,9 @@ class Heartbeat:
         is_patient = patient or phase == IDLE or phase in self._patient or phase not in self._seen
         self._seen.add(phase)
         self._began, self._is_patient = now, is_patient
-        limit = max(PATIENT_S, self.limit_s) if is_patient else self.limit_s
+        limit = max(self.limits.patient_s, self.limit_s) if is_patient else self.limit_s
         limit = math.inf if phase == IDLE else limit
-        name = phase.encode()[:64]
-        number, thread = self._beat.beats + 1, threading.get_ident()
+        number, thread, name = self._beat.beats + 1, threading.get_ident(), phase.encode()[:64]
         self._write(beats=number, step=step, limit_s=limit, thread=thread, phase=name)
 
     def join(self, group: str) -> None:
@@ -125,16 +139,17 @@ _own: Heartbeat | None = None
 
 
 @contextmanager
-def under_watch(name: str, folder: Path, **settings: Any) -> Iterator[None]:
+def under_watch(name: str, folder: Path, limits: Limits, **settings: Any) -> Iterator[None]:
     """Watches this process inside the block, and kills it if it makes no progress.
 
     Args:
         name: name of the process in messages, such as `rank 1`.
-        folder: folder of the stalls of the stage (`stall_watch.STALLS`).
+        folder: folder of the stage.
+        limits: longest times without progress.
         **settings: further arguments of `Heartbeat`.
     """
     global _own
-    _own = Heartbeat(name, folder, **settings)
+    _own = Heartbeat(name, folder / STALLS, limits, **settings)
     try:
         yield
     finally:
@@ -143,13 +158,13 @@ def under_watch(name: str, folder: Path, **settings: Any) -> Iterator[None]:
 
 
 def beat(phase: str, step: int = -1, patient: bool = False) -> None:
-    """Says that this process has made progress, and what it does next. Does nothing outside of `under_watch`.
+    """Says that this process has made progress, and what it does next. Does nothing if the process is not watched.
 
     Args:
         phase: what the process does next, for messages; at most 64 characters.
         step: number of the step; -1 if the phase has no steps.
-        patient: whether the duration of the phase is not known, so that it may take `PATIENT_S`. Otherwise, the
-            limit of a step applies, except when the process enters the phase for the first time.
+        patient: whether the duration of the phase is not known. Otherwise, the limit of a step applies, except when
+            the process enters the phase for the first time.
     """
     if _own:
         _own.beat(phase, step, patient)
@@ -166,22 +181,24 @@ def join_group(group: str) -> None:
 
 
 @contextmanager
-def at_work(phase: str, folder: Path, stall_s: float | None = None) -> Iterator[None]:
+def at_work(phase: str, folder: Path, stall_s: float | None = None, patient: bool = False) -> Iterator[None]:
     """Watches this process while a Ray task works in the block. Between blocks, the process is idle.
 
     The watching process is started in the first block, and goes on until the process ends.
 
     Args:
         phase: what the task does, for messages.
-        folder: folder of the stalls of the stage (`stall_watch.STALLS`).
-        stall_s: limit of a call [s]; None for `TIMES` times the slowest call so far, at least `TASK_FLOOR_S`.
+        folder: folder of the stage.
+        stall_s: smallest limit of a call [s]; see `Limits.of_task`.
+        patient: whether the duration of the phase is not known, as in `beat`.
     """
     global _own
-    if _own is None or (_own.folder, _own.stall_s) != (folder, stall_s):
+    stalls, limits = folder / STALLS, Limits.of_task(stall_s)
+    if _own is None or (_own.folder, _own.limits) != (stalls, limits):
         if _own:
             _own.end()
-        _own = Heartbeat("a task", folder, stall_s=stall_s, floor_s=TASK_FLOOR_S)
-    _own.beat(phase)
+        _own = Heartbeat("a task", stalls, limits)
+    _own.beat(phase, patient=patient)
     try:
         yield
     finally:
@@ -190,33 +207,37 @@ def at_work(phase: str, folder: Path, stall_s: float | None = None) -> Iterator[
 
 @dataclass(frozen=True)
 class Steady:
-    """A function of a batch for Ray Data. If a call makes no progress, its process is ended, and Ray repeats the call.
+    """A function for Ray's tasks. If a call makes no progress, its process is ended, and Ray repeats the call.
 
     Args:
-        function: function that returns a batch, or an iterator of batches.
+        function: function that returns a result, or an iterator of results.
         phase: what the function does, for messages.
         folder: folder of the stage.
-        stall_s: limit of a call [s]; see `at_work`.
+        stall_s: smallest limit of a call [s]; see `Limits.of_task`.
+        patient: whether the duration of a call is not known, as in `beat`.
     """
 
-    function: Callable[[Any], Any]
+    function: Callable[..., Any]
     phase: str
     folder: Path
     stall_s: float | None = None
+    patient: bool = False
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
         """Calls the function."""
         with self._at_work():
-            result = self.function(batch)
+            result = self.function(*arguments)
         return self._each(result) if isinstance(result, Iterator) else result
 
-    def _each(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yields the batches. While the receiver is busy, the process is idle."""
+    def _each(self, results: Iterator[Any]) -> Iterator[Any]:
+        """Yields the results. While the receiver is busy, the process is idle."""
         while True:
             with self._at_work():
-                if (batch := next(batches, None)) is None:
+                try:
+                    result = next(results)
+                except StopIteration:
                     return
-            yield batch
+            yield result
 
-    def _at_work(self) -> Any:
-        return at_work(self.phase, self.folder / stall_watch.STALLS, self.stall_s)
+    def _at_work(self) -> AbstractContextManager[None]:
+        return at_work(self.phase, self.folder, self.stall_s, self.patient)

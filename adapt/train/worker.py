@@ -32,8 +32,7 @@ from adapt.objective.table import OBJECTIVES, objective_options, sees_only_earli
 from adapt.ray.runtime import is_own_ray
 from adapt.runner.files import folder_aside, share_with_group, write_atomically
 from adapt.runner.record import load_record
-from adapt.support.heartbeat import FLOOR_S, beat, join_group, under_watch
-from adapt.support.stall_watch import STALLS
+from adapt.support.heartbeat import FLOOR_S, Limits, beat, join_group, under_watch
 from adapt.terminal.console import log_values
 from adapt.train.capacity.flops import added_work, mean_length, summed_sizes, workload
 from adapt.train.capacity.micro_batch import RankPlace, passes
@@ -77,10 +76,9 @@ def _watched(job: TrainingRun, rank: int) -> AbstractContextManager[None]:
     """Watches this rank, which is ended if it makes no progress. A compiled model may be compiled again at any step."""
     return under_watch(
         f"rank {rank}",
-        Path(job.folder) / STALLS,
+        Path(job.folder),
+        Limits.of_rank(job.config.resources.stall_s, FLOOR_S * (10 if job.config.training.compile else 1)),
         size=dist.get_world_size(),
-        stall_s=job.config.resources.stall_s,
-        floor_s=FLOOR_S * (10 if job.config.training.compile else 1),
         patient=frozenset({DATA_WAIT}) if job.online else frozenset(),
     )
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ class Squares:
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_results_are_in_the_order_of_the_calls(ray_cluster: None, on_device: bool) -> None:
+def test_results_are_in_the_order_of_the_calls(ray_cluster: None, tmp_path: Path, on_device: bool) -> None:
     drawn: list[int] = []
 
     def numbers() -> Iterator[int]:
@@ -34,7 +35,7 @@ def test_results_are_in_the_order_of_the_calls(ray_cluster: None, on_device: boo
             yield number
 
     found: list[list[Any]] = []
-    cluster = Cluster(ResourcesConfig())
+    cluster = Cluster(ResourcesConfig(), tmp_path)
     for answers in cluster.spread(Squares(), numbers(), on_device):
         assert len(drawn) <= len(found) + 2 * AHEAD  # calls are made only shortly before their results are read
         found.append(list(answers))
@@ -49,7 +50,7 @@ def test_results_are_in_the_order_of_the_calls(ray_cluster: None, on_device: boo
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_an_error_of_the_function_is_raised_unchanged(ray_cluster: None, on_device: bool) -> None:
-    answers = Cluster(ResourcesConfig()).spread(Squares(), [1, -1, 2, 3, 4, 5, 6], on_device)
+def test_an_error_of_the_function_is_raised_unchanged(ray_cluster: None, tmp_path: Path, on_device: bool) -> None:
+    answers = Cluster(ResourcesConfig(), tmp_path).spread(Squares(), [1, -1, 2, 3, 4, 5, 6], on_device)
     with pytest.raises(DataError, match="a negative number"):
         [list(some) for some in answers]

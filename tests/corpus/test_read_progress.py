@@ -22,11 +22,11 @@ from adapt.corpus.files.manifest import Manifest, build_manifest
 from adapt.corpus.files.sources import numbered_items
 from adapt.corpus.minhash import DuplicateRule
 from adapt.corpus.prepare_corpus import prepare
-from adapt.corpus.read_progress import Line, Pace, Piece, telling_stalls, text_bytes, watched
+from adapt.corpus.read_progress import Line, Pace, Piece, text_bytes, watched
 from adapt.corpus.streaming import Online, sample_heldout
 from adapt.corpus.token_shards import Cut
 from adapt.model.locate import Pretrained
-from adapt.ray.runtime import data_settings
+from adapt.ray.runtime import data_settings, telling_stalls
 from adapt.runner.digest import Digests
 from adapt.support.errors import DataError, StallError
 from adapt.support.heartbeat import Steady

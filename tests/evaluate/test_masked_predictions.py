@@ -72,7 +72,7 @@ def test_pseudo_perplexity_of_corpora_on_the_cluster(tiny_bert: Path, tmp_path: 
     write_shard(tmp_path / "some" / "heldout-000000-000000.arrow", texts, 154)
     config = Config(evaluation=EVALUATION)
     corpora = {name: tmp_path / name for name in ("some", "empty")}
-    found = perplexities(config, Pretrained(tiny_bert, tiny_bert), corpora, 5)
+    found = perplexities(config, Pretrained(tiny_bert, tiny_bert), corpora, 5, tmp_path)
     total, count = one_by_one(tiny_bert, texts)
     assert found == {"some": pytest.approx(np.exp(total / count), rel=1e-4), "empty": None}
 
@@ -98,7 +98,7 @@ def test_causal_models_have_a_perplexity(tmp_path: Path, ray_cluster: None) -> N
             )
             for text in texts
         ]
-    found = perplexities(config, Pretrained(tmp_path, tmp_path), {"a": tmp_path}, 100)
+    found = perplexities(config, Pretrained(tmp_path, tmp_path), {"a": tmp_path}, 100, tmp_path)
     assert found["a"] == pytest.approx(float(np.exp(float(sum(losses)) / 5)), rel=1e-4)
 
 

@@ -43,7 +43,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CorpusConfig:
 
 
 def pool_of(corpus: CorpusConfig, is_spread: bool = False) -> Pool:
-    cluster = Cluster(ResourcesConfig()) if is_spread else None
+    cluster = Cluster(ResourcesConfig(), Path(corpus.paths).parent) if is_spread else None
     return Pool(build_manifest(corpus, Digests()), corpus, cluster=cluster)
 
 

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import pytest
 
 from adapt.support import heartbeat
-from adapt.support.heartbeat import FLOOR_S, IDLE, PATIENT_S, TIMES, Heartbeat
+from adapt.support.heartbeat import FLOOR_S, IDLE, PATIENT_S, TIMES, Heartbeat, Limits
 from adapt.support.stall_watch import Stall, blamed, read_stalls
 
 LIMIT_S = 1.0
 SCRIPT = """
 import ctypes, sys, threading, time
 from pathlib import Path
-from adapt.support.heartbeat import IDLE, beat, join_group, under_watch
+from adapt.support.heartbeat import IDLE, Limits, beat, join_group, under_watch
 
 name, folder, what = sys.argv[1:]
 
@@ -66,7 +66,7 @@ def is_patient():
     beat("checkpoint", patient=True)
     time.sleep(2.5)
 
-with under_watch(name, Path(folder, "stalls"), size=2 if "rank" in name else 1, stall_s=1.0):
+with under_watch(name, Path(folder), Limits.of_rank(1.0), size=2 if "rank" in name else 1):
     if "rank" in name:
         join_group("group")
     print("begun", flush=True)
@@ -180,7 +180,7 @@ def test_if_all_wait_for_each_other_the_one_with_the_least_progress_is_named(tmp
 def test_the_limit_follows_the_slowest_step_but_not_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: now))
-    heart = Heartbeat("rank 0", tmp_path)
+    heart = Heartbeat("rank 0", tmp_path, Limits.of_rank(None))
     limits = []
     try:
         for seconds in (300.0, 1.0, 20.0, 1.0):

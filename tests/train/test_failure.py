@@ -2,7 +2,10 @@
 
 import errno
 import json
+import os
+import re
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +24,8 @@ from ray import cloudpickle
 from adapt.config import Config, ResourcesConfig, TrainingConfig
 from adapt.model.locate import Pretrained
 from adapt.support.errors import AdaptError, DataError, StorageError, TrainingError
+from adapt.support.heartbeat import Limits, beat, join_group, under_watch
+from adapt.support.stall_watch import STALLS, read_stalls
 from adapt.train import ray_train
 from adapt.train.checkpoints.retain import checkpoints, is_whole, step_of
 from adapt.train.failure import NodeLeaves, as_ours, is_announced, portable_errors
@@ -211,6 +216,44 @@ def test_our_errors_end_the_training_and_others_are_retried(
     assert len(list(tmp_path.glob("start-0-*"))) == 3
     said = "train: rank 1: KeyError: 'no such thing'; all ranks resume from the last checkpoint"
     assert said in capsys.readouterr().err
+
+
+def _stopped_once(config: dict[str, Any]) -> None:
+    """Runs a rank that joins the other rank in a collective per step. In the first start, a signal stops rank 1."""
+    import torch
+
+    folder, rank = Path(config["job"].folder), dist.get_rank()
+    is_first = not (folder / "begun").exists()
+    dist.barrier()
+    (folder / "begun").touch()
+    with under_watch(f"rank {rank}", folder, Limits.of_rank(1.0), size=2):
+        join_group("first" if is_first else "second")
+        for step in range(1, 4):
+            beat("step", step)
+            if is_first and (rank, step) == (1, 3):
+                os.kill(os.getpid(), signal.SIGSTOP)
+            dist.all_reduce(torch.zeros(1))
+    (folder / PROGRESS_FILE).write_text(json.dumps({"step": 4}))
+
+
+def test_a_rank_that_is_stopped_is_named_and_all_ranks_start_again(
+    ray_cluster: None,
+    tmp_path: Path,
+    tiny_bert: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(ray_train, "train_loop_per_worker", lambda config, toy=_stopped_once: toy(config))
+    result = ray_train.launch(a_job(tmp_path, tiny_bert, max_failures=0))
+    assert result["step"] == 4
+    assert result["restarts"].stalls == 1
+    (told,) = (line for line in capsys.readouterr().err.splitlines() if "no progress" in line)
+    assert re.match(
+        r"rank 1 on \S+ \(process \d+\) made no progress for \d+ s in step 3: a signal has stopped it", told
+    )
+    first, second = read_stalls(tmp_path / STALLS / "first")
+    assert (first.is_stopped, first.waits_for_others) == (False, True)
+    assert second.is_stopped
 
 
 def _eventually(condition: Callable[[], bool]) -> None:
