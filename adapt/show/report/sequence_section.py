@@ -89,11 +89,13 @@ def _concluded(method: str, names: Sequence[str], compared: Compared) -> str:
     for name in names:
         if method in compared[name]:
             titles.setdefault(compared[name][method].ended, []).append(_BY_NAME[name].title)
-    named = {
-        ended: " and ".join([", ".join(each[:-1]), each[-1]] if each[1:] else each) for ended, each in titles.items()
-    }
-    text = "; ".join(words.format(named[ended]) for ended, words in CONCLUDED.items() if ended in named)
+    parts = [words.format(_listed(titles[ended])) for ended, words in CONCLUDED.items() if ended in titles]
+    text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}. " if text else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _sentence(method: str, measure: Measure, sequences: Sequences, compared: Compared) -> str:
