@@ -275,7 +275,7 @@ class Draft:
     def _head(self) -> str:
         name = _name_of(self.text.paths) if self.text else self._need_task().config.name
         return (
-            "# Written by dontstop init. To see what would run and how long it takes:\n"
+            "# Written by dontstop init. To see what would run:\n"
             f"#   dontstop chain plan --job {self.job} --config THIS_FILE\n"
             f"# All fields and their defaults: dontstop {self.job} --help\n"
             f"name: {_scalar(plain_name(name) or 'mine')}"
@@ -404,7 +404,7 @@ def _next(out: Path, text: CorpusProperties | None, task: TaskProperties | None)
     config, job = f"--config {shlex.quote(str(out))}", "dapt" if text else "tapt"
     named = "" if text else " --job tapt"
     commands = [
-        (f"dontstop chain plan{named} {config}", "shows what would run and how long it takes"),
+        (f"dontstop chain plan{named} {config}", "shows what would run"),
         (f"dontstop {job} {config}", "adapts the model"),
     ]
     if task:

@@ -85,7 +85,7 @@ def usage() -> str:
         "  dontstop COMMAND ...\n\n"
         f"Jobs:\n{lines(jobs)}\n\nCommands:\n{lines(COMMANDS)}\n\n"
         "dontstop JOB --help lists the fields of a job with their types, ranges and defaults.\n"
-        "dontstop chain plan --job JOB --config FILE shows what a job would run and how long it takes; nothing runs."
+        "dontstop chain plan --job JOB --config FILE shows what a job would run; nothing runs."
     )
 
 

@@ -98,7 +98,9 @@ class CorpusConfig:
     )
     """Cleaning steps, applied to each document in this order. Each is `name` or `name: {option: value}`; names are
     fix_unicode, language, length, letters, symbols, repetition, boilerplate, pii, or your own `package.module:Class`.
-    The reference page "Cleaning blocks" explains them and their options. A list replaces the default steps."""
+    The reference page "Cleaning blocks" explains them and their options. A list replaces the default steps. The steps
+    also clean general text, replayed text and pools, so runs with different steps measure forgetting on different
+    text."""
     write_rejects: bool = how(False)
     """Write every dropped document, with the reason, to rejects/*.jsonl.gz in the folder of the prepared corpus."""
     decontaminate: list[EvaluationSet] = how_list()

@@ -126,6 +126,7 @@ def loss_changes(
                 figures_before=before[1][text].figures,
                 figures_after=new.figures,
                 chose=chosen_loss,
+                documents=new.documents - first,
             )
         )
     return changes

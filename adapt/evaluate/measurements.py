@@ -94,6 +94,8 @@ class LossChange:
     chose: float | None = None
     """Loss of the exported model on the documents by which `training.stop` chose it [nats per predicted token], which
     is lower by chance. All other losses are of other documents. None if no measurement chose the model."""
+    documents: int | None = None
+    """Number of held-out documents that were measured. None in records of earlier versions."""
 
     def sentence(self, name: str = "your domain", with_fix: bool = True) -> str:
         """Returns a sentence that says whether the loss fell or rose, or that its interval includes 0.

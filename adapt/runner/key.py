@@ -10,8 +10,10 @@ import hashlib
 import importlib.metadata
 import json
 import math
+import re
 from collections.abc import Mapping
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 from adapt.support.errors import StageError
@@ -70,18 +72,36 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Lists the differences of two configurations, such as `training.learning_rate: 0.0005 -> 0.0001`."""
     before, after = flatten(old), flatten(new)
     return [
-        f"{name}: {_short(before, name)} -> {_short(after, name)}"
+        f"{name}: {' -> '.join(_short(before, after, name))}"
         for name in sorted(before.keys() | after.keys())
         if (name in before) != (name in after) or canonical(before[name]) != canonical(after[name])
     ]
 
 
-def _short(fields: Mapping[str, Any], name: str) -> str:
+SHOWN = 40
+"""Maximum number of characters that are shown of a value in a list of differences."""
+
+
+def _short(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> tuple[str, str]:
+    """Formats the old and the new value of a field. Long values begin shortly before their first difference."""
+    old, new = (_text(fields, name) for fields in (before, after))
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+    begin = same - 10 if max(len(old), len(new)) > SHOWN and same > SHOWN // 2 else 0
+    return _cut(old, begin), _cut(new, begin)
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
     if name not in fields:
         return "(not there)"
     value = fields[name]
-    is_digest = isinstance(value, str) and len(value) == 64
+    is_digest = isinstance(value, str) and len(value) == 64 and re.fullmatch("[0-9a-f]*", value)
     return f"{value[:8]}…" if is_digest else json.dumps(value)
+
+
+def _cut(text: str, begin: int) -> str:
+    """Cuts a text to SHOWN characters from `begin` on. An ellipsis marks each cut."""
+    rest = f"…{text[begin + 1 :]}" if begin else text
+    return rest if len(rest) <= SHOWN else f"{rest[: SHOWN - 1]}…"
 
 
 RECORDED = ("dontstop", "torch", "transformers", "tokenizers", "deepspeed", "ray", "datasets", "pyarrow", "numpy")

@@ -35,6 +35,7 @@ from adapt.show.blocks import (
     Table,
     TextBlock,
     formatted,
+    heldout_note,
     summary,
 )
 from adapt.show.drawing import METRICS_LINES, json_lines, loss_curve
@@ -155,6 +156,7 @@ class Adapted(Trained, OneModel):
         header = ["text", "loss before", "loss after", "change", "bits per byte before", "bits per byte after"]
         if kind:
             header[4:], note = FOUND, DETECTION_NOTE
+        note += heldout_note({_named(text, domain): of.documents for text, of in self.losses.items() if of.documents})
         chose = {text: of.chose for text, of in self.losses.items() if of.chose is not None}
         if chose:
             note += " Documents that chose the model are left out: the best of several measurements is lower by chance."

@@ -37,7 +37,7 @@ class Prepared:
     dropped: dict[str, int] | None = None
     """Number of dropped documents, keyed by reason."""
     changed: dict[str, int] | None = None
-    """Number of changed documents, keyed by cleaning step."""
+    """Number of changes that cleaning blocks made in the kept documents, keyed by the kind that the block names."""
     bad: dict[str, int] | None = None
     """Number of unreadable records, keyed by reason."""
     evaluation_texts: dict[str, Any] | None = None

@@ -6,7 +6,7 @@ It also warns if too little text is held out to measure the training.
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import repeat
 from math import ceil
 from pathlib import Path
@@ -19,7 +19,7 @@ from adapt.corpus.corpora import FEWEST_DOCUMENTS
 from adapt.corpus.heldout import share_holding
 from adapt.corpus.sample_order import Mixture, replay_shares, share_changes
 from adapt.corpus.token_shards import TokenStream
-from adapt.evaluate.measurements import FEWEST
+from adapt.evaluate.measurements import FEW_DOCUMENTS, FEWEST
 from adapt.method.table import method_of, past_fraction
 from adapt.model.size import ModelSize, model_size
 from adapt.model.start import Start
@@ -377,6 +377,8 @@ def warn_of_unmeasured(name: str, corpora: Mapping[str, Stage[Prepared]], done: 
     texts = [done[stage] for stage in corpora.values()]
     held_out = sum(text.result.heldout_documents for text in texts)
     if not all(shares) or held_out >= FEWEST:
+        if all(shares) and held_out < FEW_DOCUMENTS:
+            _say_few(", ".join(stage.name for stage in corpora.values()), held_out)
         return
     trained = [text.result.train_documents for text in texts]
     documents = None if None in trained else held_out + sum(count or 0 for count in trained)
@@ -390,6 +392,15 @@ def warn_of_unmeasured(name: str, corpora: Mapping[str, Stage[Prepared]], done: 
             " have no interval"
         )
     log(f"{problem}; {_fix(shares[0], documents, [text.path for text in texts])}")
+
+
+@cache
+def _say_few(text: str, held_out: int) -> None:
+    """Logs, once per process, that so few documents of a text are held out that losses on it are unreliable."""
+    log(
+        f"{text}: {held_out} documents are held out; with fewer than {FEW_DOCUMENTS}, losses and their intervals are"
+        " unreliable; raise corpus.heldout_fraction"
+    )
 
 
 def documents_to_measure(documents: int) -> int:

@@ -49,7 +49,8 @@ class Trained:
     sources: dict[str, SourceShare] | None = None
     """Contribution of each source to the run, keyed by the source's name. None if the corpus is streamed."""
     cut_short: str = ""
-    """Consequence of the early end of a streamed corpus. Empty if the corpus lasted for the planned length."""
+    """Message about what the method could not complete because a streamed corpus ended early. Empty if nothing is
+    missing."""
     spikes: list[int] = field(default_factory=list)
     """Numbers of the steps that were skipped as spikes, counted from 1, including those of earlier phases."""
     restarts: Restarts | None = None

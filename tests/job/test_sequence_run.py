@@ -227,6 +227,13 @@ def test_a_job_killed_in_its_second_domain_gives_the_same_result(
     models = [Path(model) / "model.safetensors" for model in (found["metrics"]["model"], das.result.model)]
     assert models[0].read_bytes() == models[1].read_bytes()
     assert kept.items() <= drive.stamps(runs / "train").items()
+    record = json.loads((folder / "stage.json").read_text())
+    figures = record["metrics"]
+    lost = figures["lost_device_seconds"]
+    assert 0 < figures["goodput"] < 1
+    assert min(lost["start"], lost["restart"]) > 0  # the time of both jobs counts, and between them no device was held
+    assert figures["held_device_seconds"] * (1 - figures["goodput"]) == pytest.approx(sum(lost.values()), abs=0.1)
+    assert record["cost"]["device_seconds"] == figures["held_device_seconds"]
 
 
 def started(stage: Path) -> str:

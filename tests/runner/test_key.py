@@ -123,6 +123,14 @@ def test_changes_name_the_fields_that_differ() -> None:
     ]
 
 
+def test_long_values_are_shortened_to_the_part_that_differs() -> None:
+    old, new = [f"block {number}" for number in range(20)], [f"block {number}" for number in range(19)]
+    (line,) = changes({"cleaning": old}, {"cleaning": new})
+    assert line == 'cleaning: …block 18", "block 19"] -> …block 18"]'
+    (line,) = changes({"paths": ["a" * 100]}, {"paths": ["b" * 100]})
+    assert line == f'paths: ["{"a" * 37}… -> ["{"b" * 37}…'
+
+
 def test_changes_are_listed_exactly_when_keys_differ() -> None:
     assert changes({"a": 1, "b": 1}, {"a": 1.0, "b": True}) == ["a: 1 -> 1.0", "b: 1 -> true"]
     assert changes({"a": [1]}, {"a": (1,)}) == []

@@ -59,7 +59,9 @@ class Forecast:
             lines["memory per device"] = f"{in_bytes(memory.total)} of {in_bytes(chosen.available)}: {parts}"
             if memory.host:
                 lines["memory of the machine"] = f"{in_bytes(memory.host)} for offloaded parts"
-            lines["micro-batch"] = f"{chosen.micro_batch} sequences per pass, {chosen.accumulation} passes per step"
+            sequences = "1 sequence" if chosen.micro_batch == 1 else f"{chosen.micro_batch} sequences"
+            passes = "1 pass" if chosen.accumulation == 1 else f"{chosen.accumulation} passes"
+            lines["micro-batch"] = f"{sequences} per pass, {passes} per step"
         if self.refusal:
             lines["refused"] = self.refusal
         if self.padding:
