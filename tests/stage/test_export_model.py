@@ -116,6 +116,7 @@ def test_the_record_has_losses_before_and_after_with_their_change_and_the_traini
             bits_per_byte_before=0.5,
             bits_per_byte_after=0.4,
             overlap=0,
+            documents={"domain": 50, "general": 40}[text],
         )
     assert "| 0.500 | 0.400 |" in (done.path / "README.md").read_text()
     assert {name: done.record.metrics[name] for name in asdict(TRAINED)} == asdict(TRAINED)
