@@ -124,7 +124,7 @@ def budget_outlook(resources: ResourcesConfig, stages: Iterable[Stage[Any]], sto
     return said
 
 
-@dataclass
+@dataclass(frozen=True)
 class Ledger:
     """What the stages of a job or chain have spent, while they run.
 
@@ -139,10 +139,11 @@ class Ledger:
     store: Store
     running: dict[str, Stage[Any]] = field(default_factory=dict)
     """Stages that this process has started, by key."""
-    reached: bool = False
+    reached: threading.Event = field(default_factory=threading.Event)
     """Whether a stage was ended or refused because the budget is spent."""
     _all: dict[str, Spending] = field(default_factory=dict)
-    _looked: float = -_REFRESH_S
+    _looked: list[float] = field(default_factory=lambda: [-_REFRESH_S])
+    """Times of the looks at all stages [s]."""
     _changing: threading.Lock = field(default_factory=threading.Lock)
 
     def spent(self) -> Spending:
@@ -150,8 +151,9 @@ class Ledger:
         price = self.resources.price_per_device_hour
         with self._changing:
             stages: Iterable[Stage[Any]] = list(self.running.values())
-            if time.monotonic() - self._looked >= _REFRESH_S:
-                stages, self._looked = self.stages, time.monotonic()
+            if time.monotonic() - self._looked[-1] >= _REFRESH_S:
+                stages = self.stages
+                self._looked.append(time.monotonic())
             for stage in stages:
                 self._all[stage.key], is_finished = spending_of(stage, self.store, price)
                 if is_finished:
@@ -171,7 +173,7 @@ class Ledger:
         if stage.device_time != "own":
             return
         if self.is_spent():
-            self.reached = True
+            self.reached.set()
             raise BudgetError(f"{stage.kind} {stage.name} did not start, because the budget is spent")
         with self._changing:
             self.running[stage.key] = stage
@@ -188,7 +190,7 @@ class Ledger:
         for stage in list(self.running.values()):
             folder = self.store.folder_of(stage)
             if (folder / HELD_FILE).exists():
-                self.reached = True
+                self.reached.set()
                 (folder / END_FILE).touch()
 
     def error(self, cause: AdaptError) -> BudgetError:
@@ -231,7 +233,7 @@ def within_budget(resources: ResourcesConfig, goals: Sequence[Stage[Any]], store
     try:
         yield Store(store.root, ledger.admit)
     except AdaptError as error:
-        if ledger.reached:
+        if ledger.reached.is_set():
             raise ledger.error(error) from error
         raise
     finally:
