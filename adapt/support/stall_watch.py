@@ -193,9 +193,11 @@ def _working(stack: str, thread: int) -> list[str]:
     for title, frames in threads:
         if f"0x{thread:016x}" in title:
             return frames
-    return max(
-        (frames for _, frames in threads), key=lambda frames: sum(package in each for each in frames), default=[]
-    )
+
+    def ours(frames: list[str]) -> int:
+        return sum(package in frame and "heartbeat.py" not in frame for frame in frames)  # not the thread with pulses
+
+    return max((frames for _, frames in threads), key=ours, default=[])
 
 
 def _threads(stack: str) -> list[tuple[str, list[str]]]:
