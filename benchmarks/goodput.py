@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from adapt.train.held_time import HeldTime
+from adapt.train.held_time import HELD_FILE, HeldTime
 from benchmarks.common import Result, corpus_file, job, parser_of, report, steps_done, workplace
 from benchmarks.texts import _own_tokenizer
 
@@ -74,8 +74,8 @@ def measure(schedule: Schedule, folder: Path) -> tuple[HeldTime, list[tuple[str,
     finally:
         process.kill()
         process.wait()
-    (stage,) = root.glob("train/*-*")
-    held = HeldTime.load(stage)
+    (file,) = root.glob(f"train/*/{HELD_FILE}")
+    held = HeldTime.load(file.parent)
     assert held
     rows = [
         ("killed", ", ".join(f"{who} {count} times" for who, count in killed.items()) or "nothing"),
