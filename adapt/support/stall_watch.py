@@ -216,6 +216,40 @@ def _short(frame: str) -> str:
     return frame
 
 
+class CoreWait:
+    """Measures for how long a process waits for a core, which is no stall: other processes keep it from running.
+
+    Args:
+        pid: number of the process.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._delays = pid, delays_of(pid)
+
+    def since_last(self, passed: float) -> float:
+        """Returns the part of the time since the last call for which the most delayed thread waited for a core [s].
+
+        Args:
+            passed: time since the last call [s].
+        """
+        before, self._delays = self._delays, delays_of(self._pid)
+        most = max((delay - before.get(thread, delay) for thread, delay in self._delays.items()), default=0)
+        return min(passed, most / 1e9)
+
+
+def delays_of(pid: int) -> dict[str, int]:
+    """Returns the time for which each thread of a process was ready to run and had no core [ns] (proc(5), schedstat).
+
+    The dictionary is empty where the system does not say.
+    """
+    delays = {}
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError, ValueError):  # a thread that has ended
+                delays[task.name] = int((task / "schedstat").read_text().split()[1])
+    return delays
+
+
 class Watch:
     """Watches the parent process.
 
@@ -240,21 +274,25 @@ class Watch:
     def run(self) -> None:
         """Looks at the heartbeat until the process ends or was killed."""
         threading.Thread(target=self._meet, daemon=True).start()
-        age = waited = next_check = 0.0
-        last = time.monotonic()
+        age = starved = waited = next_check = 0.0
+        last, cores = time.monotonic(), CoreWait(self._parent)
         while os.getppid() == self._parent:
             time.sleep(LOOK_S)
             now = time.monotonic()
             passed, last = min(now - last, _LONGEST_LOOK_S), now
             before, self._beat = self._beat, Beat.read(self._memory) or self._beat
-            age = 0.0 if self._beat.beats != before.beats or is_debugged(self._parent) else age + passed
+            without_core = cores.since_last(passed)
+            if self._beat.beats != before.beats or is_debugged(self._parent):
+                age = starved = 0.0
+            else:
+                age, starved = age + passed - without_core, starved + without_core
             state = state_of(self._parent)
             is_late = age > (self._beat.stopped_limit_s if state == "T" else self._beat.limit_s)
             is_called = is_late or self._is_other_late
             if not is_called or is_late or state == "T":
                 self._is_busy = False
             elif now >= next_check:
-                self._is_busy, next_check = self._is_at_work(), now + _GRACE_S
+                self._is_busy, next_check = self._is_at_work(is_starved=starved > age), now + _GRACE_S
             self._is_late = is_late
             waited = waited + passed if is_called and not self._is_busy else 0.0
             if is_called and self._may_end(waited):
@@ -267,9 +305,14 @@ class Watch:
             return True
         return waited >= _GRACE_S and not self._is_other_busy
 
-    def _is_at_work(self) -> bool:
-        """Returns whether the process is in a phase of unknown duration, and does not wait for other processes."""
-        return self._beat.is_patient and not waits_for_others(self._stack("S"), self._beat.thread)
+    def _is_at_work(self, is_starved: bool) -> bool:
+        """Returns whether the process takes long legitimately, and does not wait for other processes.
+
+        Args:
+            is_starved: whether the process waited for a core for more than half of the time since its last progress.
+        """
+        is_slow = self._beat.is_patient or is_starved
+        return is_slow and not waits_for_others(self._stack("S"), self._beat.thread)
 
     def _group(self) -> Path | None:
         return self._folder / self._beat.group.decode() if self._beat.group else None

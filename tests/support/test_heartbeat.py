@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from adapt.support import heartbeat
+from adapt.support import heartbeat, stall_watch
 from adapt.support.heartbeat import FLOOR_S, IDLE, PATIENT_S, TIMES, Heartbeat, Limits
-from adapt.support.stall_watch import Stall, blamed, read_stalls
+from adapt.support.stall_watch import CoreWait, Stall, blamed, delays_of, read_stalls
 
 LIMIT_S = 1.0
 SCRIPT = """
@@ -195,3 +195,27 @@ def test_the_limit_follows_the_slowest_step_but_not_the_first(tmp_path: Path, mo
     finally:
         heart.end()
     assert limits == [PATIENT_S, FLOOR_S, FLOOR_S, TIMES * 20]
+
+
+def test_time_without_a_core_is_measured_for_the_most_delayed_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    delays = iter([{"1": 0, "2": 5}, {"1": 300_000_000, "2": 100_000_005, "3": 7}, {"1": 9_300_000_000}, {}])
+    monkeypatch.setattr(stall_watch, "delays_of", lambda pid: next(delays))
+    wait = CoreWait(1)
+    assert wait.since_last(0.5) == 0.3
+    assert wait.since_last(0.5) == 0.5  # at most the time that has passed
+    assert wait.since_last(0.5) == 0.0  # the process has ended, or the system does not say
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc")
+def test_threads_that_share_a_core_wait_for_it() -> None:
+    core = min(os.sched_getaffinity(0))
+    command = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"]
+    rivals = [subprocess.Popen(command) for _ in range(3)]
+    try:
+        while max((delays_of(rivals[0].pid) or {"": 10**9}).values()) < 200_000_000:
+            pass
+    finally:
+        for rival in rivals:
+            rival.kill()
+            rival.wait()
+    assert delays_of(rivals[0].pid) == {}
