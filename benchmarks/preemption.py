@@ -28,7 +28,7 @@ _PATIENCE_S = 1200
 def measure(options: Options) -> Result:
     """Runs the same job without and with pre-emptions, and compares the exported weights byte by byte."""
     times = 1 if options.quick else TIMES
-    with workplace() as folder, nodes(folder, notices_quickly=True) as cluster:
+    with workplace() as folder, nodes(folder) as cluster:
         cluster.start_head()
         cluster.add(_NODE_CPUS)
         corpus = corpus_file(folder, 2000)
