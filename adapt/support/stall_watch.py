@@ -216,7 +216,7 @@ def _short(frame: str) -> str:
     return frame
 
 
-class CoreWait:
+class CoreDelays:
     """Measures for how long a process waits for a core, which is no stall: other processes keep it from running.
 
     Args:
@@ -275,7 +275,7 @@ class Watch:
         """Looks at the heartbeat until the process ends or was killed."""
         threading.Thread(target=self._meet, daemon=True).start()
         age = starved = waited = next_check = 0.0
-        last, cores = time.monotonic(), CoreWait(self._parent)
+        last, cores = time.monotonic(), CoreDelays(self._parent)
         while os.getppid() == self._parent:
             time.sleep(LOOK_S)
             now = time.monotonic()

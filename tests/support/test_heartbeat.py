@@ -13,7 +13,7 @@ import pytest
 
 from adapt.support import heartbeat, stall_watch
 from adapt.support.heartbeat import FLOOR_S, IDLE, PATIENT_S, TIMES, Heartbeat, Limits
-from adapt.support.stall_watch import CoreWait, Stall, blamed, delays_of, read_stalls
+from adapt.support.stall_watch import CoreDelays, Stall, blamed, delays_of, read_stalls
 
 LIMIT_S = 1.0
 SCRIPT = """
@@ -200,7 +200,7 @@ def test_the_limit_follows_the_slowest_step_but_not_the_first(tmp_path: Path, mo
 def test_time_without_a_core_is_measured_for_the_most_delayed_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     delays = iter([{"1": 0, "2": 5}, {"1": 300_000_000, "2": 100_000_005, "3": 7}, {"1": 9_300_000_000}, {}])
     monkeypatch.setattr(stall_watch, "delays_of", lambda pid: next(delays))
-    wait = CoreWait(1)
+    wait = CoreDelays(1)
     assert wait.since_last(0.5) == 0.3
     assert wait.since_last(0.5) == 0.5  # at most the time that has passed
     assert wait.since_last(0.5) == 0.0  # the process has ended, or the system does not say
