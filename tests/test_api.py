@@ -254,7 +254,7 @@ def test_a_job_returns_its_result_and_model_and_shows_them(
     run = dontstop.dapt(**fields)
     wait_until_sent()
     assert [(message["event"], message["path"]) for message in messages] == [("finish", str(run.path))]
-    assert "Held-out loss" in str(messages[0]["text"])
+    assert "Verdict: no difference beyond chance" in str(messages[0]["text"])
     change = run.result.losses["domain"].change
     assert change.low is not None
     assert change.low <= change.value <= change.high  # type: ignore[operator]

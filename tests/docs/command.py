@@ -45,6 +45,8 @@ def make_small() -> None:
         made = overlaid(overlaid(with_defaults(given, kind), SMALL), nested(tried[-1]))
         if made["training"].get("phases"):  # phases have warm-ups of their own, and need a step each
             made["training"] = {**made["training"], "warmup_steps": None, "max_steps": 10}
+        if made["evaluation"].get("interval_steps"):  # an interval may not exceed so short a training
+            made["evaluation"] = {**made["evaluation"], "interval_steps": 1, "share": 0.9}
         return made
 
     def trying(configure: Callable[..., Any], values: Mapping[str, Any], *given: Any) -> Any:
