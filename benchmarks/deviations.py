@@ -148,7 +148,7 @@ class Seed:
         return self.domains.train(self.domains.model(), "first", Method(), self.seed)
 
     def model(self, about: str) -> Any:
-        """Returns the initial model, or the model after the first domain, depending on the kind of knowledge."""
+        """Returns the initial model if `about` is "general", else the model after the first domain."""
         return self.domains.model(None if about == "general" else self.learnt)
 
     def batches(self, half: int) -> list[tuple[int, Batch]]:

@@ -133,9 +133,9 @@ class Measured:
         return [MEASURED if is_measured else None for is_measured in self._are_measured(keys_of(texts))]
 
     def count_in(self, trained: Sequence[Path]) -> int:
-        """Counts the held-out documents on which other prepared corpora train.
+        """Counts the held-out documents that also occur in the training text of other prepared corpora.
 
-        The keys are read shard by shard.
+        Reads the hashes of the training documents one shard at a time.
         """
         by_shard = [np.zeros(0, np.uint64)]
         by_shard += [

@@ -170,7 +170,7 @@ class HeldoutLosses:
     """Measures held-out losses while a model trains (`adapt.train.points.PointMeasure`)."""
 
     folders: dict[str, str]
-    """Folders of the prepared texts, keyed by text."""
+    """Folders of the prepared texts, keyed by the text's name."""
     documents: dict[str, int]
     """Number of documents that are measured of each text."""
 

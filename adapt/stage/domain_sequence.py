@@ -176,7 +176,8 @@ class Sequence(Stage[SequenceResult]):
     """Fine-tuning runs of the base model. Empty unless forward transfer is measured."""
     steps: tuple[Step, ...]
     past: Mapping[str, Stage[Any]]
-    """Stages with which the method measures the last domain after it was learned."""
+    """Stages that the method needs after the last domain was learned, such as measurements of parameter importance, by
+    name. Empty unless the mode is continual."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns order, mode, method, seeds and tasks."""

@@ -76,7 +76,7 @@ def test_a_run_restarts_without_a_node_on_which_it_failed_twice(
     selectors: list[Any] = []
     monkeypatch.setattr(ray_train, "_scaling", lambda _, avoided: selectors.append(without(avoided)))
 
-    def failed() -> BadNodeError:  # Ray Train's controller notes the failures
+    def failed() -> BadNodeError:  # imitates two failures of workers on node a, as the restart log has them
         log = RestartLog(run.folder)
         for _ in range(2):
             log.group_began(10, ["a"])

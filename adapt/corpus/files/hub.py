@@ -157,7 +157,10 @@ def _check_quotes(corpus: CorpusConfig, commit: str, reading: Reading, shards: i
 
 @lru_cache(maxsize=4)
 def _separated_files(repository: str, configuration: str | None, split: str, commit: str) -> tuple[list[str], str]:
-    """Returns the csv and tsv files of a split that the library reads with enclosing quotes, and their delimiter."""
+    """Returns the csv and tsv files of a split and their delimiter, if `datasets` reads quotes in them as field quotes.
+
+    Otherwise, the list is empty.
+    """
     import datasets
 
     place, at = _place(repository, commit)

@@ -60,8 +60,8 @@ def attach_additions(model: Any, config: Any) -> None:
             attach(model, **options)
         except TypeError as error:  # the entry may have options of another version
             raise ModelError(
-                f"the addition {kind!r} cannot be attached with what config.json says of it: {error}",
-                "load it with the version of dontstop that made it",
+                f"the options of the addition {kind!r} in config.json do not fit this version of dontstop: {error}",
+                "load the model with the version of dontstop that saved it",
             ) from error
 
 

@@ -60,7 +60,7 @@ def test_rows_of_several_domains_are_equally_likely_to_be_kept() -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_the_ranks_that_see_rows_make_no_difference(world: int) -> None:
-    """Checks 1 to 5 ranks that offer their rows in reversed order. The same rows must be in the reservoir."""
+    """Checks that 1 to 5 ranks, the last one first, leave the rows that one process leaves in the reservoir."""
     expected = filled(3, 60, 10 * row(0.5).bytes)
     numbers = priorities(3, 1, 0, 60).tolist()
     reservoir = Reservoir(10 * row(0.5).bytes)

@@ -103,7 +103,7 @@ def test_missing_reshaped_and_unknown_weights_are_refused(shifted: Path) -> None
     [
         ({"kind": "shiftd", "times": 1}, "there is no addition 'shiftd'"),
         ({"kind": "os:system", "times": 1}, "there is no addition 'os:system'"),
-        ({"kind": "shifted", "often": 1}, "'shifted' cannot be attached.*often"),
+        ({"kind": "shifted", "often": 1}, "'shifted' in config.json do not fit.*often"),
         ({"times": 1}, "not a list of objects that each have a kind"),
     ],
 )

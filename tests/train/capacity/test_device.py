@@ -113,7 +113,7 @@ def test_the_device_of_workers_on_a_cluster(ray_cluster: None, monkeypatch: pyte
 
     A third worker of the 8 does not fit on that node, and a worker that needs 3 CPUs fits on no node.
     """
-    monkeypatch.setattr(device, "known_device", lambda _: None)  # as for a cluster that already existed
+    monkeypatch.setattr(device, "known_device", lambda _: None)  # not known, so a Ray task examines the node
     of = device.device_of_workers
     alone, two, many = (of(ResourcesConfig(workers=workers, gpus_per_worker=0.0)) for workers in (1, 2, 8))
     assert alone
