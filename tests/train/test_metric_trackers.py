@@ -210,7 +210,7 @@ def test_the_dashboard_draws_what_trainings_report() -> None:
             (name, labels) = re.fullmatch(r"(\w+)\{(.+)\}", target["expr"]).groups()  # type: ignore[union-attr]
             assert set(re.findall(r"(\w+)=~", labels)) == {"name", "SessionName"}
             drawn.add(name)
-    parts = {key for name, (key, _) in PARTS.items() if name not in ("NPMI", "best", "texts")}
+    parts = {key for name, (key, _) in PARTS.items() if name not in ("NPMI", "best", "texts", "padding")}
     told = {*parts, CORE_WAIT, "step", "eta_s", "gradient_norm", "plasticity"}
     assert drawn == {f"ray_{gauge_name(metric)}" for metric in told}
     assert metric_trackers.PREFIX in drawn.pop()

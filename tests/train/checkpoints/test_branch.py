@@ -203,7 +203,7 @@ def test_a_record_has_only_the_runs_own_cost(monkeypatch) -> None:
     monkeypatch.setattr(worker, "peak_memory", lambda _: 1)
     loop = SimpleNamespace(engine=SimpleNamespace(device=None))
     utilization = Utilization(needed=2.0, done=3.0, peak=1000.0)
-    parts = worker.RankParts(loop, None, dict.fromkeys(RAN_ON, "x"), utilization)
+    parts = worker.RankParts(loop, None, {**dict.fromkeys(RAN_ON, "x"), "padding": None}, utilization)
     outcome = outcome_of(parts.figures(Progress(1000, 15000, 9000, 50.0, 5.0, 100.0)), 36.0, False, None)
     assert outcome.cost == {"device_seconds": 100.0, "device_hours": 1 / 36, "cost": 1.0, "tokens": 6000}
     expected = {"tokens": 15000, "tokens_per_s": 120.0, "data_wait_share": 0.1, "flops": 18000.0, "mfu": 0.24}
