@@ -22,7 +22,7 @@ COUNTS = frozenset(
         *("seed", "seeds", "examples", "examples_without_leaks", "epochs", "best_epoch", "max_length"),
         *("groups", "domains", "best", "stages", "shared", "device_hours", "apparent", "gained", "selection"),
         *("majority_score", "fertility_before", "texts", "trained_parameters", "least_plasticity"),
-        *("embeddings_share", "bad", "new_parameters"),
+        *("embeddings_share", "bad", "new_parameters", "exported_step", "evaluation_share"),
         "density",
         *("layers", "documents", "queries", "words", "general_words", "distinct", "unknown_weight"),
         *("unknown_share", "empty_texts", "vanished_words", "conflicting", "device_seconds", "overlap"),

@@ -25,6 +25,7 @@ EXIT_CODES = {
     "StorageError": 6,
     "CheckpointError": 6,
     "TrainingError": 7,
+    "StallError": 7,
     "DeviceMemoryError": 7,
     "StageError": 8,
     "BudgetError": 9,

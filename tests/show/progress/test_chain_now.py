@@ -93,6 +93,10 @@ class Training:
     inputs: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def needed(self) -> list[Any]:
+        return [*self.inputs.values()]
+
+    @property
     def key(self) -> str:
         return self.name * 8
 
