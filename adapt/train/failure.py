@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ray import cloudpickle
+from ray.exceptions import ActorUnavailableError
 
 from adapt.ray.runtime import causes, find_ours
 from adapt.runner.files import storage_error
@@ -105,6 +106,13 @@ def is_announced(ranks: Mapping[int, BaseException]) -> bool:
     dead = [getattr(error, "health_check_failure", None) for error in ranks.values()]
     left = any(isinstance(cause, NodeLeaves) for error in ranks.values() for cause in causes(error))
     return left or any(getattr(error, "preempted", False) for error in dead)
+
+
+def is_unanswered(ranks: Mapping[int, BaseException]) -> bool:
+    """Returns whether a rank does not answer Ray, although Ray does not know that its process has ended."""
+    dead = (getattr(error, "health_check_failure", None) for error in ranks.values())
+    found = [cause for error in ranks.values() for cause in causes(error)]
+    return any(isinstance(error, ActorUnavailableError) for error in [*dead, *found])
 
 
 def first_of(ranks: Mapping[int, BaseException]) -> str:

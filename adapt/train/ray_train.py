@@ -39,7 +39,7 @@ from adapt.train.capacity.out_of_memory import memory_kills
 from adapt.train.checkpoints.retain import mend_run, newest_whole, prune, step_of
 from adapt.train.checkpoints.seal import Sealing, sealed_run
 from adapt.train.elastic.sizing import Patience, Sizing
-from adapt.train.failure import as_ours, culprits, first_of, is_announced, known
+from adapt.train.failure import as_ours, culprits, first_of, is_announced, is_unanswered, known
 from adapt.train.held_time import HeldTime, holding
 from adapt.train.local_group import LocalTorchConfig, free_reserved
 from adapt.train.progress_display import following
@@ -59,6 +59,8 @@ from adapt.train.training_run import (
 PATIENCE = Patience()
 _WIDTH = 300
 _SHUTDOWN_S = "5"
+_STATED_S = 30.0
+"""Longest wait for the statement on a stall after Ray has reported that a rank does not answer [s]."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +273,7 @@ class EndAtOnce(UserCallback):
         """Raises an error of a rank that a retry would repeat. Ray Train ends the run if a callback raises an error."""
         # The timeout is shortened, because Ray's default of 30 s is meant for groups without a failed rank.
         os.environ["TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S"] = _SHUTDOWN_S
-        if stalled := _stalls_in(self._folder) - self._past_stalls:
+        if stalled := self._new_stalls(worker_exceptions):
             raise stall_error(stalled)
         for error in worker_exceptions.values():
             if ours := known(error, self._folder):
@@ -284,6 +286,17 @@ class EndAtOnce(UserCallback):
         if self._group:
             time.sleep(self._group.rules.after("failures", why, culprits(worker_exceptions)))
             self._group.leave_bad_nodes()
+
+    def _new_stalls(self, worker_exceptions: dict[int, Exception]) -> set[Path]:
+        """Returns the folders of new stalls.
+
+        A rank that is stopped answers neither Ray nor the other ranks. If Ray reports this first, waits until the
+        watcher of the rank has written what the rank does.
+        """
+        end = time.monotonic() + (_STATED_S if is_unanswered(worker_exceptions) else 0.0)
+        while not (stalled := _stalls_in(self._folder) - self._past_stalls) and time.monotonic() < end:
+            time.sleep(0.2)
+        return stalled
 
     def _leave(self) -> None:
         """Reports once that a node leaves. Ray Train repeats the call while it waits for the other ranks."""

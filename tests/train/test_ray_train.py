@@ -1,6 +1,7 @@
 """Tests that a run with a damaged newest checkpoint restarts from the previous checkpoint in the same job."""
 
 import json
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.exceptions import ActorUnavailableError
 
 from adapt.config import ResourcesConfig
 from adapt.support.errors import CheckpointError, StallError, StorageError, TrainingError
@@ -136,6 +138,11 @@ def test_a_new_stall_ends_the_group_with_the_rank_that_the_others_waited_for(run
         callback.after_exception(None, {1: RuntimeError("the worker died")})
     assert "rank 0" not in caught.value.what
     assert "resources.stall_s" in caught.value.fix
+
+    callback = EndAtOnce(run.folder)  # Ray reports first that the stopped rank does not answer
+    threading.Timer(0.3, states, ("third", waiting, stopped)).start()
+    with pytest.raises(StallError, match="rank 1 on node-2"):
+        callback.after_exception(None, {1: ActorUnavailableError("keepalive watchdog timeout", None)})
 
 
 def test_checkpoints_of_another_key_are_refused_before_the_start(
