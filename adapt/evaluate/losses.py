@@ -94,17 +94,6 @@ class Heldout:
         ]
         return Heldout(some.documents, tokens, marks, sizes)
 
-    def share(self, rank: int, world: int) -> "tuple[Heldout, int]":
-        """Returns the documents that one of several ranks measures, and how many of them count.
-
-        Each rank has equally many documents, of similar length. If the documents do not divide equally, some ranks
-        repeat one of theirs, which does not count.
-        """
-        order = sorted(range(len(self.tokens)), key=lambda number: len(self.tokens[number]))
-        own = order[rank::world]
-        most = -(-len(order) // world)
-        return self.only([*own, *(own or order[:1])[-1:] * (most - len(own))]), len(own)
-
     def batches(self, sequence_length: int, micro_batch: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """Splits documents into pieces of at most `sequence_length` tokens, and batches pieces of similar length.
 
@@ -310,7 +299,8 @@ class TrainingLosses:
         for text, folder in folders.items():
             wanted = replace(evaluation, max_documents=documents[text], max_tokens=2**62)
             sample = Heldout.sample(Path(folder), wanted, self._objective.columns()).beginnings(documents[text], length)
-            self._parts[text] = sample.share(place.rank, place.world)
+            passed, own = place.share([len(tokens) for tokens in sample.tokens])
+            self._parts[text] = sample.only(passed), own
             # few full passes, because a short pass of a small model takes almost as long as a full one
             rows = int(fitting / max(float(np.mean([len(tokens) for tokens in sample.tokens])), 1.0))
             self._evaluations[text] = replace(evaluation, micro_batch=max(1, min(evaluation.micro_batch, rows)))

@@ -80,21 +80,17 @@ class Probe:
     def features(self, engine: Any) -> np.ndarray:
         """Returns the features of all train and dev examples, float32 [examples, H]. All ranks call it together.
 
-        Each rank computes equally many examples of similar length, so that all ranks run equally many forward passes.
-        If the examples do not divide equally, some ranks repeat one of theirs, which does not count.
+        Each rank computes a part of the examples.
         """
-        rank, world = self._place.rank, self._place.world
-        order = sorted(range(len(self._tokens)), key=lambda number: len(self._tokens[number]))
-        own, most = order[rank::world], -(-len(order) // world)
-        passed = [*own, *(own or order[:1])[-1:] * (most - len(own))]
+        passed, own = self._place.share([len(tokens) for tokens in self._tokens])
         texts, segments = ([of[number] for number in passed] for of in (self._tokens, self._segments))
 
         def states(packed: Packed, second: torch.Tensor | None) -> torch.Tensor:
             return states_of(engine, packed, second)
 
         computed = features_of(states, texts, self._place.device, self._length, self._at_once, self._pooling, segments)
-        features = torch.zeros(len(order), computed.shape[1])
-        features[own] = torch.from_numpy(computed[: len(own)])
+        features = torch.zeros(len(self._tokens), computed.shape[1])
+        features[passed[:own]] = torch.from_numpy(computed[:own])
         self._place.add_up(features)
         return features.numpy()
 

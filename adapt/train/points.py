@@ -51,6 +51,19 @@ class Place:
     world: int
     """Number of ranks."""
 
+    def share(self, lengths: Sequence[int]) -> tuple[list[int], int]:
+        """Returns the positions of the texts that this rank measures, and how many of them count.
+
+        Each rank gets equally many texts, of similar length, so that all ranks run equally many forward passes. If the
+        texts do not divide equally, some ranks repeat one of theirs at the end, which does not count.
+
+        Args:
+            lengths: length of each text [tokens].
+        """
+        order = sorted(range(len(lengths)), key=lambda number: lengths[number])
+        own, most = order[self.rank :: self.world], -(-len(order) // self.world)
+        return [*own, *(own or order[:1])[-1:] * (most - len(own))], len(own)
+
     def add_up(self, sums: torch.Tensor) -> None:
         """Replaces a tensor of the host by its sum over all ranks. All ranks call it."""
         dist.all_reduce(sums, group=among_hosts())

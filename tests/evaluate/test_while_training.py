@@ -3,11 +3,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from adapt.config import Config, EvaluationConfig, TrainingConfig
 from adapt.evaluate.losses import Heldout
 from adapt.evaluate.while_training import LEAST_DOCUMENTS, HeldoutText, loss_metrics, sampling_of
 from adapt.support.errors import ConfigError
+from adapt.train.points import Place
 
 CONFIG = Config(
     training=TrainingConfig(global_batch_size=32, sequence_length=128),
@@ -98,9 +100,10 @@ def test_beginnings_are_cut_documents_with_their_share_of_the_bytes() -> None:
 
 @pytest.mark.parametrize(("documents", "world"), [(6, 2), (5, 2), (1, 3), (7, 4)])
 def test_ranks_measure_each_document_once_in_equally_many_rows(documents: int, world: int) -> None:
-    parts = [sample(*range(1, documents + 1)).share(rank, world) for rank in range(world)]
-    assert len({len(part.tokens) for part, _ in parts}) == 1
-    assert sorted(number for part, own in parts for number in part.documents[:own]) == list(range(documents))
+    places = [Place(CONFIG, None, torch.device("cpu"), 1, rank, world) for rank in range(world)]
+    parts = [place.share([*range(1, documents + 1)]) for place in places]
+    assert len({len(part) for part, _ in parts}) == 1
+    assert sorted(number for part, own in parts for number in part[:own]) == list(range(documents))
 
 
 def test_a_phase_shorter_than_the_interval_is_measured_at_its_ends() -> None:
