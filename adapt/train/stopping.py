@@ -94,9 +94,9 @@ def early_end(points: Sequence[Point], training: TrainingConfig) -> EarlyEnd | N
 
 
 def _left(points: Sequence[Point], rule: StopConfig) -> float | None:
-    """Returns the limit of a forgetting budget if the last point exceeds it, else None."""
+    """Returns the limit of a forgetting budget if the last point exceeds it or is not a number, else None."""
     limit = points[0].figures[rule.metric] + (rule.rise or 0.0)
-    return limit if points[-1].figures[rule.metric] > limit else None
+    return None if points[-1].figures[rule.metric] <= limit else limit
 
 
 def _stalled(points: Sequence[Point], rule: StopConfig) -> float | None:

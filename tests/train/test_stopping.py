@@ -1,3 +1,6 @@
+"""Tests at which measurement a training ends early, and which model it exports."""
+
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +39,13 @@ def test_a_budget_ends_the_training_at_the_first_point_beyond_it() -> None:
 def test_the_model_of_the_last_point_within_the_budget_is_kept() -> None:
     measured = points(general_loss=[3.0, 3.05, 3.2])
     assert [exported_point(measured[: 1 + n], stopping(BUDGET)) for n in range(3)] == [0, 1, 1]
+
+
+def test_a_loss_that_is_not_a_number_is_outside_of_the_budget() -> None:
+    measured = points(general_loss=[3.0, 3.05, math.nan])
+    end = early_end(measured, stopping(BUDGET))
+    assert end
+    assert end.exported_step == 10
 
 
 def test_a_training_that_leaves_its_budget_at_once_exports_the_first_model() -> None:
