@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+import psutil
+
 HELD_FILE = "held_time.jsonl"
 """Name of the file with the counts, in the stage's folder."""
 Loss: TypeAlias = Literal["start", "data wait", "checkpoint", "evaluation", "restart", "redone", "other"]
@@ -84,7 +86,7 @@ class HeldLog:
         """Records that the group begins to train after this number of steps."""
         _seconds.clear()
         self._began = time.monotonic()
-        self._write("ranks", step=step, devices=self.devices, since=_process_start())
+        self._write("ranks", step=step, devices=self.devices, since=psutil.Process().create_time())
 
     def step(self, step: int) -> None:
         """Records the time so far, if the last line is old enough. Call it after each step, with the steps done."""
@@ -102,12 +104,6 @@ class HeldLog:
         self._next = now + max(_LEAST_S, _SHARE * (now - self._began))
         if self.folder:
             _add_line(self.folder, kind, **values)
-
-
-def _process_start() -> float:
-    """Returns the time at which this process started [s since 1970], from proc(5)."""
-    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
-    return time.time() - (float(Path("/proc/uptime").read_text().split()[0]) - started)
 
 
 def _add_line(folder: Path, kind: str, at: float | None = None, **values: Any) -> None:
