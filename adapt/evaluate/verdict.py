@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from adapt.config import TrainingConfig
-from adapt.show.blocks import TextBlock
+from adapt.show.blocks import TextBlock, joined_names
 from adapt.train.stopping import DEV, OTHER_DEV, Point, exported_point, is_loss, metric_words
 
 Effect = Literal["better", "worse", "equal", "unknown"]
@@ -153,7 +153,7 @@ def _named(names: Sequence[str]) -> str:
     """Joins names with commas and `and`. Of many names, only the first ones are given."""
     more = len(names) - MOST_NAMES
     shown = [*names[:MOST_NAMES], f"{more} more"] if more > 1 else [*names]
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+    return joined_names(shown)
 
 
 def fix_of_worse(

@@ -38,6 +38,11 @@ class Table:
     """Meaning of the cells' shades. Renderers that show shades add this text to the table's note."""
 
 
+def joined_names(names: Sequence[str]) -> str:
+    """Joins names with commas, and the last one with `and`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
 @dataclass(frozen=True)
 class FindingBlock:
     """One sentence of a verdict, or one warning."""

@@ -7,6 +7,7 @@ stages from their records, and that of unfinished trainings from the time for wh
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -142,8 +143,8 @@ class Ledger:
     reached: threading.Event = field(default_factory=threading.Event)
     """Whether a stage was ended or refused because the budget is spent."""
     _all: dict[str, Spending] = field(default_factory=dict)
-    _looked: list[float] = field(default_factory=lambda: [-_REFRESH_S])
-    """Times of the looks at all stages [s]."""
+    _looked: deque[float] = field(default_factory=lambda: deque([-_REFRESH_S], maxlen=1))
+    """Time of the last look at all stages [s]."""
     _changing: threading.Lock = field(default_factory=threading.Lock)
 
     def spent(self) -> Spending:

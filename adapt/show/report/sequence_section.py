@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
-from adapt.show.blocks import Block, Figures, FindingBlock, Folded, TextBlock, worded_interval
+from adapt.show.blocks import Block, Figures, FindingBlock, Folded, TextBlock, joined_names, worded_interval
 from adapt.show.drawing import INK, WIDTH, canvas, color, short, style, svg
 from adapt.show.report.sequence_runs import MEASURES, Measure, Paired, Sequences, cells_of, compare_methods
 from adapt.show.report.sequence_tables import (
@@ -89,13 +89,9 @@ def _concluded(method: str, names: Sequence[str], compared: Compared) -> str:
     for name in names:
         if method in compared[name]:
             titles.setdefault(compared[name][method].ended, []).append(_BY_NAME[name].title)
-    parts = [words.format(_listed(titles[ended])) for ended, words in CONCLUDED.items() if ended in titles]
+    parts = [words.format(joined_names(titles[ended])) for ended, words in CONCLUDED.items() if ended in titles]
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}. " if text else ""
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _sentence(method: str, measure: Measure, sequences: Sequences, compared: Compared) -> str:
