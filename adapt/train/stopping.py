@@ -180,6 +180,11 @@ def described(end: EarlyEnd | None, points: Sequence[Point]) -> list[str]:
         f" budget of {end.rise:g}. The exported model is that of step {end.exported_step:,}, the last measurement"
         " within the budget."
     ]
+    if len(points) == 2:  # the one before the first step, and the one beyond the budget
+        said.append(
+            "This is the initial model, because already the next measurement was beyond the budget: lower"
+            " training.learning_rate, or measure more often (evaluation.interval_steps)."
+        )
     if DOMAIN in exported:
         cost = exported[DOMAIN] - stopped[DOMAIN]
         said.append(

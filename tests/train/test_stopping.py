@@ -52,6 +52,9 @@ def test_a_training_that_leaves_its_budget_at_once_exports_the_first_model() -> 
     end = early_end(points(general_loss=[3.0, 3.5]), stopping(BUDGET))
     assert end
     assert end.exported_step == 0
+    *_, fix, _ = described(end, points(general_loss=[3.0, 3.5], domain_loss=[4.0, 3.0]))
+    assert fix.startswith("This is the initial model")
+    assert "learning_rate" in fix
 
 
 def test_without_budgets_the_last_model_is_exported() -> None:
