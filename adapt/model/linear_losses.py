@@ -33,7 +33,8 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, ta
     Returns:
         The sum of the losses [nats], float32 scalar, and the loss of each target, float32 [T], without gradient.
     """
-    total, losses, _ = _LinearCrossEntropy.apply(hidden, weight, bias, targets, None)  # type: ignore[no-untyped-call]
+    factors = _where_enabled(hidden, weight, bias)
+    total, losses, _ = _LinearCrossEntropy.apply(*factors, targets, None)  # type: ignore[no-untyped-call]
     return total, losses
 
 
@@ -55,8 +56,19 @@ def cross_entropy_and_samples(
     Returns:
         The sum of the losses [nats], float32 scalar, and the drawn outputs, int64 [T]. The outputs have no gradient.
     """
-    total, _, samples = _LinearCrossEntropy.apply(hidden, weight, bias, targets, draws)  # type: ignore[no-untyped-call]
+    factors = _where_enabled(hidden, weight, bias)
+    total, _, samples = _LinearCrossEntropy.apply(*factors, targets, draws)  # type: ignore[no-untyped-call]
     return total, samples
+
+
+def _where_enabled(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Returns the tensors, detached if gradients are disabled.
+
+    `needs_input_grad` does not tell whether gradients are enabled, so they would be computed in measurements too.
+    """
+    if torch.is_grad_enabled():
+        return tensors
+    return tuple(None if tensor is None else tensor.detach() for tensor in tensors)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -195,7 +207,8 @@ def linear_divergence(scores: LinearScores, wanted: LinearScores, temperature: f
     Returns:
         The sum [nats], float32 scalar.
     """
-    total: Tensor = _LinearDivergence.apply(*scores, wanted, temperature)  # type: ignore[no-untyped-call]
+    factors = _where_enabled(*scores)
+    total: Tensor = _LinearDivergence.apply(*factors, wanted, temperature)  # type: ignore[no-untyped-call]
     return total
 
 

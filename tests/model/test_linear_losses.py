@@ -45,6 +45,23 @@ def test_frozen_weights_get_no_gradient_and_inputs_still_do():
     torch.testing.assert_close(hidden.grad, expected)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_measurements_compute_losses_but_no_gradients(monkeypatch: pytest.MonkeyPatch, mode: Any):
+    tensors, targets = inputs(True, torch.float32)
+    expected, _ = linear_cross_entropy(*tensors, targets)
+    divergence = linear_divergence(LinearScores(*tensors), LinearScores(*inputs(True, torch.float32)[0]), 2.0)
+
+    def refuse(*_: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("a gradient was computed")
+
+    monkeypatch.setattr(module, "product", refuse)
+    with mode():
+        total, _ = linear_cross_entropy(*tensors, targets)
+        other = linear_divergence(LinearScores(*tensors), LinearScores(*inputs(True, torch.float32)[0]), 2.0)
+    torch.testing.assert_close(total, expected.detach())
+    torch.testing.assert_close(other, divergence.detach())
+
+
 def test_without_targets_the_loss_is_0():
     (hidden, weight, bias), _ = inputs(True, torch.float32)
     total, losses = linear_cross_entropy(hidden[:0], weight, bias, torch.empty(0, dtype=torch.int64))
