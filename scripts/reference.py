@@ -153,6 +153,8 @@ def families_page() -> str:
         "Any encoder for masked and any decoder for causal language modelling that transformers knows can be trained."
         " How fast depends on how its attention takes documents:",
         "- **packed**: documents share a sequence without padding.\n"
+        "- **shared rows**: rows have several documents, and a mask for each pair of tokens keeps them apart. Little"
+        " padding, one pass.\n"
         "- **padded**: each document is a row of its own. Rows of similar lengths share a pass, so padding is small."
         " A training says how much it is.\n"
         "- **by length**: padding would change the model's outputs, so only documents of exactly the same length"

@@ -96,7 +96,11 @@ def documents_are_padded(case: Case) -> Finding | None:
     """Says what training costs if the model cannot pack documents, so that each document is computed as a row."""
     if case.evidence.way == "packed":
         return None
-    rows = "padded rows" if case.evidence.way == "padded" else "rows of exactly the same length"
+    rows = {
+        "shared rows": "rows of several documents with a mask between them",
+        "padded": "padded rows",
+        "by length": "rows of exactly the same length",
+    }[case.evidence.way]
     share = case.evidence.corpus.padding if case.evidence.corpus else None
     cost = f": {share:.0%} of the computed positions would be padding" if share else ""
     return Finding(

@@ -29,7 +29,7 @@ from adapt.evaluate.while_training import BEFORE
 from adapt.model.additions.domain_modules import choose_set, domain_vectors, domains_of, nearest_domains, sets_of
 from adapt.model.additions.experts import has_experts
 from adapt.objective.masking import make
-from adapt.objective.objective import Batch, Objective
+from adapt.objective.objective import Batch, Corrupted, Objective
 from adapt.objective.table import measured_objective
 from adapt.support.schema import HELDOUT_GLOB
 from adapt.train.points import Place
@@ -154,9 +154,28 @@ def document_losses_of(
     model: torch.nn.Module, objective: Objective, sample: Heldout, evaluation: EvaluationConfig, device: torch.device
 ) -> tuple[np.ndarray, np.ndarray]:
     """Computes `heldout_losses` of a model that is on the device and in evaluation mode."""
-    losses, counts = np.zeros(len(sample.tokens)), np.zeros(len(sample.tokens), np.int64)
+    batches = corrupted_batches(objective, sample, evaluation)
+    return _losses_of_batches(model, objective, batches, len(sample.tokens), device)
+
+
+def corrupted_batches(
+    objective: Objective, sample: Heldout, evaluation: EvaluationConfig
+) -> Iterator[tuple[np.ndarray, Corrupted]]:
+    """Yields the batches of a sample as the model sees them, with masks. Rows are described at `Heldout.batches`."""
     for index, batch in sample.batches(evaluation.sequence_length, evaluation.micro_batch):
-        corrupted = objective.corrupt(batch).bound_for(device)
+        yield index, objective.corrupt(batch)
+
+
+def _losses_of_batches(
+    model: torch.nn.Module,
+    objective: Objective,
+    batches: Iterable[tuple[np.ndarray, Corrupted]],
+    documents: int,
+    device: torch.device,
+) -> tuple[np.ndarray, np.ndarray]:
+    losses, counts = np.zeros(documents), np.zeros(documents, np.int64)
+    for index, batch in batches:
+        corrupted = batch.bound_for(device)
         values = objective.losses(model, corrupted).double().cpu().numpy()
         rows = objective.measured(corrupted).nonzero()[:, 0].numpy()
         np.add.at(losses, index[rows], values)
@@ -293,29 +312,31 @@ class TrainingLosses:
         fitting = place.micro_batch * config.training.sequence_length  # tokens of a pass that surely fit
         self._objective = make(measured_objective(config), place.tokenizer, SAMPLE_SEED)
         self._device, self._add_up = place.device, place.add_up
-        self._parts: dict[str, tuple[Heldout, int]] = {}
-        self._evaluations: dict[str, EvaluationConfig] = {}
+        self._parts: dict[str, list[tuple[np.ndarray, Corrupted]]] = {}
+        """Batches of this rank, keyed by text. Their masks are the same at all measurements."""
+        self._counted: dict[str, tuple[int, int]] = {}
+        """Number of documents that this rank passes through the model, and how many of them count, keyed by text."""
         self._per_byte: dict[str, float] = {}
         for text, folder in folders.items():
             wanted = replace(evaluation, max_documents=documents[text], max_tokens=2**62)
             sample = Heldout.sample(Path(folder), wanted, self._objective.columns()).beginnings(documents[text], length)
             passed, own = place.share([len(tokens) for tokens in sample.tokens])
-            self._parts[text] = sample.only(passed), own
+            self._counted[text] = len(passed), own
             # few full passes, because a short pass of a small model takes almost as long as a full one
             rows = int(fitting / max(float(np.mean([len(tokens) for tokens in sample.tokens])), 1.0))
-            self._evaluations[text] = replace(evaluation, micro_batch=max(1, min(evaluation.micro_batch, rows)))
+            own_evaluation = replace(evaluation, micro_batch=max(1, min(evaluation.micro_batch, rows)))
+            self._parts[text] = list(corrupted_batches(self._objective, sample.only(passed), own_evaluation))
             if sample.sizes and self._objective.predicts_words:
-                predictable = predictable_tokens(self._objective, sample, self._evaluations[text]).sum()
+                predictable = predictable_tokens(self._objective, sample, own_evaluation).sum()
                 self._per_byte[text] = BITS_PER_NAT * float(predictable) / max(sum(sample.sizes), 1)
 
     def __call__(self, engine: Any) -> dict[str, float]:
         """Returns the losses [nats per predicted token] and the bits per byte. All ranks call it together."""
         sums = torch.zeros(len(self._parts), 2, dtype=torch.float64)
-        for number, (text, (sample, own)) in enumerate(self._parts.items()):
+        for number, (text, batches) in enumerate(self._parts.items()):
+            passed, own = self._counted[text]
             with _parts_of_domain(getattr(engine, "module", engine), text.removeprefix(BEFORE)):
-                losses, counts = document_losses_of(
-                    engine, self._objective, sample, self._evaluations[text], self._device
-                )
+                losses, counts = _losses_of_batches(engine, self._objective, batches, passed, self._device)
             sums[number] = torch.tensor([losses[:own].sum(), counts[:own].sum()])
         self._add_up(sums)
         found = {text: total / count for text, (total, count) in zip(self._parts, sums.tolist(), strict=True) if count}

@@ -63,7 +63,7 @@ class Prompted(TrainsSets):
         check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
         check_room(config, model, "prompt.length", self.options.length)
         causal = config.objective.kind == "causal"
-        if try_unknown(model, causal, config.model.trust_remote_code) in ("padded", "by length"):
+        if try_unknown(model, causal, config.model.trust_remote_code) not in ("packed", None):
             kind = read_json(model / CONFIG).get("model_type")
             raise ModelError(
                 f"prompts need packed documents, which {kind} models do not take", "choose another method.kind"

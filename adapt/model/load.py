@@ -24,7 +24,7 @@ from adapt.model.locate import listed, no_head, weight_files
 from adapt.model.packing import attention
 from adapt.model.packing.isolation import keep_documents_apart, set_causal, try_architecture
 from adapt.model.packing.packed import Packed
-from adapt.model.packing.padded import Way, run_as_rows
+from adapt.model.packing.padded import Way, possible_ways, run_as_rows
 from adapt.model.safeguards import check_finite, one_at_a_time, quiet
 from adapt.model.size import ALIASES
 from adapt.model.states import last_hidden_state
@@ -258,7 +258,7 @@ def keep_states_apart(model: Any) -> None:
         raise _not_apart(model)
     attention.use_attention_of_library(model)
     rows = run_as_rows(model)
-    for rows.is_exact in (False, True):
+    for rows.way in possible_ways(model):
         with suppress(TypeError, ValueError, RuntimeError):  # the model's own error with padding
             if is_apart():
                 return

@@ -135,12 +135,12 @@ def _by_bucket(
     sliding_window: int | None,
 ) -> Tensor:
     layout = documents.layout
-    sizes = [bucket.documents * bucket.length for bucket in layout.buckets]
+    sizes = [bucket.rows * bucket.length for bucket in layout.buckets]
     # split and not sliced, because the gradient of a slice has the size of the whole tensor
     placed = (_Place.apply(states, layout).split(sizes) for states in (query, key, value))  # type: ignore[no-untyped-call]
     outputs = []
     for bucket, *parts in zip(layout.buckets, *placed, strict=True):
-        queries, keys, values = (part.unflatten(0, (bucket.documents, -1)).transpose(1, 2) for part in parts)
+        queries, keys, values = (part.unflatten(0, (bucket.rows, -1)).transpose(1, 2) for part in parts)
         mask = _mask(bucket, causal, sliding_window, query.device)
         attended = _attend(queries, keys, values, mask, dropout, causal and mask is None, scaling)
         outputs.append(attended.transpose(1, 2).flatten(0, 1))

@@ -1,8 +1,8 @@
 """Finds out whether a model can compute packed documents, and otherwise makes it compute documents as rows.
 
-If a model keeps the documents of a packed sequence isolated from each other, documents are packed. Otherwise each
-document becomes a padded row. If padding changes the model's outputs, only rows of exactly the same length share a
-pass.
+If a model keeps the documents of a packed sequence isolated from each other, documents are packed. Otherwise they
+become rows: several documents per row if the model takes a mask for each pair of tokens, or else each document its own
+padded row. If padding changes the model's outputs, only rows of exactly the same length share a pass.
 
 The attention of an encoder can also be made causal, for a phase of next-token prediction.
 """
@@ -19,7 +19,7 @@ from adapt.model.additions.domain_modules import without_sets
 from adapt.model.additions.table import additions_of
 from adapt.model.packing import attention
 from adapt.model.packing.packed import Packed
-from adapt.model.packing.padded import DocumentRows, Way, document_rows, run_as_rows
+from adapt.model.packing.padded import DocumentRows, Way, document_rows, possible_ways, run_as_rows
 from adapt.model.safeguards import quiet
 from adapt.model.sparse_prediction import answering, check_linear_head, gather_of, losses_at, predict_at
 from adapt.model.tokenizer import is_decoder, sees_both_sides
@@ -187,13 +187,15 @@ def _keep_apart(model: PreTrainedModel) -> Way:
 
 
 def _run_as_rows(model: PreTrainedModel) -> Way:
-    """Makes a model run documents as rows, padded if possible. Raises a ModelError if neither way works."""
+    """Makes a model run documents as rows, in the fastest way that works. Raises a ModelError if none works."""
     documents, rows = _documents(model, _long(model)), run_as_rows(model)
     error: Exception | None = None
     expected = _separate(model, documents)
-    for rows.is_exact in (False, True):
+    for rows.way in possible_ways(model):
         try:
-            if _is_apart(model, documents, expected) and (rows.is_exact or _ignores_padding(model, rows, documents)):
+            if _is_apart(model, documents, expected) and (
+                rows.way == "by length" or _ignores_padding(model, rows, documents)
+            ):
                 return rows.way
         except Exception as raised:  # the model's own error with padding, or with several documents
             error = raised

@@ -3,7 +3,7 @@
 All indices are computed on the host and then sent to the device, so that the host never waits for the device.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,13 +17,17 @@ ROUNDING = 16
 
 @dataclass(frozen=True)
 class Bucket:
-    """Some documents of about the same length, which are padded to the longest of them and processed together."""
+    """Rows of the same length that are processed together. A row has one document, or several of them (`owners`)."""
 
-    documents: int
+    rows: int
     length: int
-    """Number of slots per document, which is the length of the longest document in the bucket [tokens]."""
+    """Number of slots per row, which is the length of the longest row [tokens]."""
     real: Tensor | None
-    """Whether each slot has a token and not padding, bool [documents, length]; None if there is no padding."""
+    """Whether each slot has a token and not padding, bool [rows, length]; None if there is no padding."""
+    owners: Tensor | None = None
+    """Number of the document in each slot, -1 for padding, int64 [rows, length]. None if each row has one document."""
+    positions: Tensor | None = None
+    """Position of the token in its document for each slot, int64 [rows, length]. None if each row has one document."""
 
 
 @dataclass(frozen=True)
@@ -212,3 +216,29 @@ class Packed:
         text = tokens.cpu()[None]
         real = torch.ones_like(text, dtype=torch.bool)
         return cls.of(text, real, torch.arange(len(tokens))[None] == 0).to(tokens.device)
+
+
+def arrange_shared(cumulative: Tensor, rows: Sequence[Sequence[int]], device: torch.device) -> Layout:
+    """Lays out documents in one bucket whose rows have several documents.
+
+    Args:
+        cumulative: where documents begin, followed by the length of the sequence, int32 [D + 1], on the host.
+        rows: numbers of the documents in each row.
+        device: device of the sequence.
+    """
+    begins, sizes = cumulative[:-1].long(), cumulative.long().diff()
+    order = torch.tensor([number for row in rows for number in row])
+    filled = torch.tensor([int(sizes[list(row)].sum()) for row in rows])
+    ordered = sizes[order]
+    positions = torch.arange(int(cumulative[-1])) - (ordered.cumsum(0) - ordered).repeat_interleave(ordered)
+    tokens = begins[order].repeat_interleave(ordered) + positions
+    inside = torch.arange(int(filled.max())) < filled[:, None]
+    there, owners, places = (torch.full(inside.shape, value) for value in (0, -1, 0))
+    there[inside], owners[inside], places[inside] = tokens, order.repeat_interleave(ordered), positions
+    back = torch.empty(len(tokens), dtype=torch.int64)
+    back[tokens] = inside.flatten().nonzero().flatten()
+    full = bool(inside.all())
+    real = None if full else sent(inside, device)
+    bucket = Bucket(len(rows), inside.shape[1], real, sent(owners, device), sent(places, device))
+    filling = None if full else sent((~inside).flatten().nonzero().flatten(), device)
+    return Layout([bucket], sent(there.flatten(), device), sent(back, device), filling)

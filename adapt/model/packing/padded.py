@@ -1,17 +1,22 @@
-"""Runs each document of a packed sequence as a padded row, for models whose attention cannot keep documents apart.
+"""Runs the documents of a packed sequence as rows, for models whose attention cannot keep packed documents apart.
 
 Callers pass packed sequences to every model. In a model that takes no packed documents, two hooks of the base model
-copy the documents to rectangles, one row per document, and copy the outputs back to the order of the packed sequence.
-So the head, objectives and methods find the states at the same positions as with any other model, and the head still
-runs once, at the predicted positions only.
+copy the documents to the rows of rectangles, and copy the outputs back to the order of the packed sequence. So the
+head, objectives and methods find the states at the same positions as with any other model, and the head still runs
+once, at the predicted positions only.
 
-Documents of similar lengths share a rectangle. The division into rectangles minimizes the cost of padding plus the
-fixed costs of all passes. It depends on the lengths of the documents only.
+Some encoders, such as DeBERTa's, take a mask for each pair of tokens. Their rows have several documents, which do not
+see each other, because positions matter only relative to each other. All rows have the same length.
+
+In other models, each document is a padded row, and documents of similar lengths share a rectangle. The division into
+rectangles minimizes the cost of padding plus the fixed costs of all passes. It depends on the lengths of the documents
+only.
 """
 
 from __future__ import annotations
 
 import inspect
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,15 +28,21 @@ from transformers import PreTrainedModel
 
 from adapt.model.architecture import first_position
 from adapt.model.packing.attention import taken_back
-from adapt.model.packing.packed import Documents, Layout, Packed, arrange
+from adapt.model.packing.packed import Documents, Layout, Packed, arrange, arrange_shared
 from adapt.support.errors import ModelError
 
-Way = Literal["packed", "padded", "by length"]
-"""How a model takes documents: packed into one sequence, as padded rows, or as rows of exactly the same length."""
+Way = Literal["packed", "shared rows", "padded", "by length"]
+"""How a model takes documents: packed into one sequence, several in a row, as padded rows, or as rows of exactly the same
+length."""
 ATTRIBUTE = "_document_rows"
-PASS_TOKENS = {"cpu": 128, "cuda": 4096}
+ROW_TOKENS = 128
+"""Length of rows with several documents, if no document is longer [tokens]. In DeBERTa, each row has a fixed cost, and
+attention in longer rows costs more."""
+PASS_TOKENS = {"cpu": 384, "cuda": 4096}
 """Fixed time of a pass, given as the number of tokens that the device computes in this time, keyed by device."""
 WHY: dict[Way, str] = {
+    "shared rows": "attention cannot divide a sequence into documents, so rows have several documents, and a mask for each"
+    " pair of tokens keeps them apart",
     "padded": "documents cannot share a sequence, so each is computed as a padded row of its own",
     "by length": "padding would change the model's outputs, so only documents of exactly the same length are computed"
     " together",
@@ -58,9 +69,8 @@ class DocumentRows:
     """The hooks of a base model that run documents as rows."""
 
     def __init__(self) -> None:
-        self.is_exact = False
-        """Whether rows share a rectangle only if they have exactly the same length, because padding would change the
-        model's outputs."""
+        self.way: Way = "padded"
+        """How the model takes documents. `by length` means that padding would change the model's outputs."""
         self.filling: int | None = None
         """Token id at padding positions. None means the padding token in the model's config, or 0 without one."""
         self._at_once = False
@@ -68,27 +78,24 @@ class DocumentRows:
         self._layout: Layout | None = None
         self._inputs: list[dict[str, Tensor]] = []
 
-    @property
-    def way(self) -> Way:
-        """How the model takes documents."""
-        return "by length" if self.is_exact else "padded"
-
     def compute_at_once(self) -> None:
         """Computes all rows of a micro-batch in one pass, because ranks must run the same layers at ZeRO stage 3.
 
         Raises:
             ModelError: padding would change the model's outputs.
         """
-        if self.is_exact:
+        if self.way == "by length":
             raise ModelError(
-                f"{WHY['by length']}, which ZeRO stage 3 cannot do", "set resources.zero_stage to 0, 1 or 2"
+                f"{WHY[self.way]}, which ZeRO stage 3 cannot do", "set resources.zero_stage to 0, 1 or 2"
             )
         self._at_once = True
 
     def layout(self, documents: Documents) -> Layout:
         """Divides a sequence's documents into rectangles. Returns a layout with one bucket per rectangle."""
         lengths = documents.known.diff()
-        cost = 0 if self.is_exact else PASS_TOKENS[documents.device.type]
+        if self.way == "shared rows":
+            return arrange_shared(documents.known, shared_rows(lengths.tolist()), documents.device)
+        cost = 0 if self.way == "by length" else PASS_TOKENS[documents.device.type]
         groups = [torch.arange(len(lengths))] if self._at_once else rectangles(lengths, cost)
         return arrange(documents.known, groups, documents.device)
 
@@ -119,9 +126,21 @@ class DocumentRows:
         self._layout = self.layout(self._documents)
         filling = _padding_id(module.config) if self.filling is None else self.filling
         self._inputs = _inputs(self._layout, given, "attention_mask" in names, filling)
+        if "position_ids" in names and (places := self._layout.buckets[0].positions) is not None:
+            self._inputs[0]["position_ids"] = places + first_position(module.config)
         for name in _REPLACED:
             given.pop(name, None)
         return (), {**given, **self._inputs[0]}
+
+    def keep_pairs_apart(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Replaces the mask of the encoder by one for each pair of tokens of a row. A forward pre-hook."""
+        owners = self._layout.buckets[0].owners if self._layout else None
+        if owners is None:
+            return None
+        names = inspect.signature(module.forward).parameters
+        given = dict(zip(names, arguments, strict=False)) | options
+        # padding sees padding, because a token that sees nothing would get attention of NaN in some precisions
+        return (), {**given, "attention_mask": owners[:, :, None] == owners[:, None, :]}
 
     def leave(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
         """Runs the other rectangles, and returns all tokens' states in packed order, [1, N, H]. A forward hook."""
@@ -147,7 +166,7 @@ def _without(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _inputs(layout: Layout, given: Mapping[str, Any], takes_mask: bool, padding: int) -> list[dict[str, Tensor]]:
     """Returns the arguments of the base model for each rectangle."""
-    sizes = [bucket.documents * bucket.length for bucket in layout.buckets]
+    sizes = [bucket.rows * bucket.length for bucket in layout.buckets]
     inputs: list[dict[str, Tensor]] = [{} for _ in sizes]
     for name, filling in (("input_ids", padding), ("token_type_ids", 0)):
         if given.get(name) is None:
@@ -156,7 +175,7 @@ def _inputs(layout: Layout, given: Mapping[str, Any], takes_mask: bool, padding:
         if layout.filling is not None:
             placed.index_fill_(0, layout.filling, filling)
         for rows, bucket, part in zip(inputs, layout.buckets, placed.split(sizes), strict=True):
-            rows[name] = part.unflatten(0, (bucket.documents, bucket.length))
+            rows[name] = part.unflatten(0, (bucket.rows, bucket.length))
     for rows, bucket in zip(inputs, layout.buckets, strict=True):
         if takes_mask and bucket.real is not None:
             rows["attention_mask"] = bucket.real.long()
@@ -197,6 +216,29 @@ def rectangles(lengths: Tensor, cost: int) -> list[Tensor]:
     return groups[::-1]
 
 
+def shared_rows(lengths: Sequence[int]) -> list[list[int]]:
+    """Divides documents among few rows of the same length: longest documents first, each into the fullest row.
+
+    Args:
+        lengths: lengths of the documents [tokens].
+
+    Returns:
+        The numbers of the documents of each row. A row has at most ROW_TOKENS tokens, or as many as the longest
+        document.
+    """
+    length = max(ROW_TOKENS, *lengths)
+    rows: list[list[int]] = []
+    open_rows: list[tuple[int, int]] = []  # room and number of each row, sorted
+    for number in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
+        place = bisect_left(open_rows, (lengths[number], 0))
+        room, row = open_rows.pop(place) if place < len(open_rows) else (length, len(rows))
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(number)
+        insort(open_rows, (room - lengths[number], row))
+    return rows
+
+
 def padding_of(passes: Iterable[Sequence[int]], way: Way, device: str, at_once: bool = False) -> Padding:
     """Computes how much padding and how many passes documents need, without a model.
 
@@ -209,6 +251,11 @@ def padding_of(passes: Iterable[Sequence[int]], way: Way, device: str, at_once: 
     cost = 0 if way == "by length" else PASS_TOKENS[device]
     slots = tokens = rectangles_needed = count = 0
     for documents in passes:
+        if way == "shared rows":
+            filled = [sum(documents[number] for number in row) for row in shared_rows(documents)]
+            slots, tokens = slots + len(filled) * max(filled), tokens + sum(filled)
+            rectangles_needed, count = rectangles_needed + 1, count + 1
+            continue
         lengths = torch.tensor(documents)
         groups = [torch.arange(len(lengths))] if at_once else rectangles(lengths, cost)
         slots += sum(len(group) * int(lengths[group].max()) for group in groups)
@@ -225,10 +272,22 @@ def run_as_rows(model: Any) -> DocumentRows:
         model: a model of transformers, with or without its head.
     """
     base, rows = trunk_of(model), DocumentRows()
+    if _takes_pairs(base):
+        base.encoder.register_forward_pre_hook(rows.keep_pairs_apart, with_kwargs=True)
     base.register_forward_pre_hook(rows.enter, with_kwargs=True)
     base.register_forward_hook(rows.leave, with_kwargs=True, prepend=True)  # other hooks see the packed states
     setattr(base, ATTRIBUTE, rows)
     return rows
+
+
+def _takes_pairs(base: Any) -> bool:
+    """Returns whether the encoder of a base model takes a mask for each pair of tokens, [rows, length, length]."""
+    return callable(getattr(getattr(base, "encoder", None), "get_attention_mask", None))
+
+
+def possible_ways(model: Any) -> list[Way]:
+    """Returns the ways in which a model may take documents as rows, the fastest first. Which of them work must be tried."""
+    return [*(["shared rows"] if _takes_pairs(trunk_of(model)) else []), "padded", "by length"]
 
 
 def document_rows(model: Any) -> DocumentRows | None:

@@ -14,7 +14,7 @@ SIZES = {**BERT, "vocab_size": 50, "pad_token_id": 1}
 WAYS = {
     "BertForMaskedLM": ("packed", {}),
     "MPNetForMaskedLM": ("padded", {}),  # relative positions as a bias
-    "DebertaV2ForMaskedLM": ("padded", {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}),
+    "DebertaV2ForMaskedLM": ("shared rows", {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}),
     "Gemma2ForCausalLM": ("padded", {"num_key_value_heads": 1, "head_dim": 8}),  # soft-caps attention scores
     "ConvBertForMaskedLM": ("by length", {"embedding_size": 16}),  # convolutions reach into padding
 }

@@ -60,8 +60,8 @@ def test_buckets_have_each_token_once_and_each_document_in_one_row(lengths: list
     assert there[back].tolist() == list(range(sum(lengths)))  # `back` undoes `there`
     found, begin = [], 0
     for bucket in layout.buckets:
-        end = begin + bucket.documents * bucket.length
-        lines = there[begin:end].view(bucket.documents, bucket.length)
+        end = begin + bucket.rows * bucket.length
+        lines = there[begin:end].view(bucket.rows, bucket.length)
         real = bucket.real if bucket.real is not None else torch.ones_like(lines, dtype=torch.bool)
         found += [line[inside].tolist() for line, inside in zip(lines, real, strict=True)]
         assert real.sum(1).max() == bucket.length  # each bucket is as wide as its longest document

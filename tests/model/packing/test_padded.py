@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapt.model.packing.packed import Documents, Packed
-from adapt.model.packing.padded import PASS_TOKENS, DocumentRows, Way, document_rows, padding_of, rectangles
+from adapt.model.packing.padded import (
+    PASS_TOKENS,
+    ROW_TOKENS,
+    DocumentRows,
+    Way,
+    document_rows,
+    padding_of,
+    rectangles,
+    shared_rows,
+)
 from adapt.model.sparse_prediction import loss_at, losses_at
 from adapt.model.states import last_hidden_state
 from adapt.support.errors import ModelError
@@ -51,17 +60,45 @@ def test_padding_is_counted_over_all_micro_batches():
     assert str(padding) == "11.1% of the computed positions are padding, in 1.0 passes per micro-batch"
 
 
-@pytest.mark.parametrize("way", ["padded", "by length"])
+@pytest.mark.parametrize("way", ["shared rows", "padded", "by length"])
 def test_forecast_padding_is_the_measured_padding(way: Way):
     passes = [[3, 100, 1, 7, 100], [200, 4, 4, 4]]
     rows = DocumentRows()
-    rows.is_exact = way == "by length"
+    rows.way = way
     measured = rows.padding(of_lengths(*lengths) for lengths in passes)
     assert padding_of(passes, way, "cpu") == measured
-    assert (measured.share > 0) == (way == "padded")
-    rows.is_exact = False
+    assert (measured.share > 0) == (way != "by length")
+
+
+def test_forecast_padding_at_once_is_the_measured_padding():
+    passes, rows = [[3, 100, 1, 7, 100], [200, 4, 4, 4]], DocumentRows()
     rows.compute_at_once()
     assert padding_of(passes, "padded", "cpu", at_once=True) == rows.padding(of_lengths(*each) for each in passes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=60))
+def test_shared_rows_have_each_document_once_and_no_two_rows_fit_into_one(lengths: list[int]):
+    rows = shared_rows(lengths)
+    assert sorted(number for row in rows for number in row) == list(range(len(lengths)))
+    filled = sorted(sum(lengths[number] for number in row) for row in rows)
+    length = max(ROW_TOKENS, *lengths)
+    assert filled[-1] <= length
+    assert len(rows) == 1 or filled[0] + filled[1] > length
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_documents_in_a_shared_row_have_the_states_of_single_documents(absolute: bool):
+    model, texts = ready("deberta-v2", position_biased_input=absolute), documents(9, 3, 30, 4, 9, 120)
+    rows = document_rows(model)
+    assert rows
+    assert rows.way == "shared rows"
+    packed = Packed.joined(*map(Packed.single, texts))
+    (bucket,) = rows.layout(packed.documents).buckets
+    assert bucket.rows == 2
+    base = plain("deberta-v2", position_biased_input=absolute).base_model
+    expected = torch.cat([base(input_ids=text[None]).last_hidden_state[0] for text in texts])
+    torch.testing.assert_close(last_hidden_state(model, packed), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_zero_3_is_refused_if_padding_changes_outputs():
@@ -77,6 +114,7 @@ def test_one_pass_and_several_passes_give_the_states_of_each_document(at_once: b
     model, texts = ready("deberta-v2"), documents(9, 3, 30, 4, 9)
     rows = document_rows(model)
     assert rows
+    rows.way = "padded"
     if at_once:
         rows.compute_at_once()
     packed = Packed.joined(*map(Packed.single, texts))
