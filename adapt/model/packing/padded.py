@@ -32,8 +32,8 @@ from adapt.model.packing.packed import Documents, Layout, Packed, arrange, arran
 from adapt.support.errors import ModelError
 
 Way = Literal["packed", "shared rows", "padded", "by length"]
-"""How a model takes documents: packed into one sequence, several in a row, as padded rows, or as rows of exactly the same
-length."""
+"""How a model takes documents: packed into one sequence, several in a row, as padded rows, or as rows of exactly the
+same length."""
 ATTRIBUTE = "_document_rows"
 ROW_TOKENS = 128
 """Length of rows with several documents, if no document is longer [tokens]. In DeBERTa, each row has a fixed cost, and
@@ -41,8 +41,8 @@ attention in longer rows costs more."""
 PASS_TOKENS = {"cpu": 384, "cuda": 4096}
 """Fixed time of a pass, given as the number of tokens that the device computes in this time, keyed by device."""
 WHY: dict[Way, str] = {
-    "shared rows": "attention cannot divide a sequence into documents, so rows have several documents, and a mask for each"
-    " pair of tokens keeps them apart",
+    "shared rows": "attention cannot divide a sequence into documents, so rows have several documents, and a mask for"
+    " each pair of tokens keeps them apart",
     "padded": "documents cannot share a sequence, so each is computed as a padded row of its own",
     "by length": "padding would change the model's outputs, so only documents of exactly the same length are computed"
     " together",
@@ -85,9 +85,7 @@ class DocumentRows:
             ModelError: padding would change the model's outputs.
         """
         if self.way == "by length":
-            raise ModelError(
-                f"{WHY[self.way]}, which ZeRO stage 3 cannot do", "set resources.zero_stage to 0, 1 or 2"
-            )
+            raise ModelError(f"{WHY[self.way]}, which ZeRO stage 3 cannot do", "set resources.zero_stage to 0, 1 or 2")
         self._at_once = True
 
     def layout(self, documents: Documents) -> Layout:
@@ -286,8 +284,8 @@ def _takes_pairs(base: Any) -> bool:
 
 
 def possible_ways(model: Any) -> list[Way]:
-    """Returns the ways in which a model may take documents as rows, the fastest first. Which of them work must be tried."""
-    return [*(["shared rows"] if _takes_pairs(trunk_of(model)) else []), "padded", "by length"]
+    """Returns the ways in which a model may take documents as rows, the fastest first. They must be tried."""
+    return ["shared rows", "padded", "by length"] if _takes_pairs(trunk_of(model)) else ["padded", "by length"]
 
 
 def document_rows(model: Any) -> DocumentRows | None:
