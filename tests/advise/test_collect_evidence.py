@@ -107,7 +107,8 @@ def test_an_empty_sample_is_refused(tiny_bert: Path) -> None:
 
 def test_padding_is_estimated_for_models_that_take_no_packed_documents(tiny_bert: Path, tmp_path: Path) -> None:
     """A pass has two rows of 64 tokens, and all its documents share a rectangle, since further passes cost more."""
-    config = DebertaV2Config(vocab_size=len(VOCABULARY), hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    sizes = {"vocab_size": len(VOCABULARY), "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = DebertaV2Config(**sizes, conv_kernel_size=3)  # a convolution would mix documents that share a row
     DebertaV2ForMaskedLM(config).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path)
     training = TrainingConfig(sequence_length=64, micro_batch=2)
