@@ -249,9 +249,11 @@ def _subtitle(study: Study, results: Results) -> str:
     searches = sum(entry.record.stage == "search" for entry in study.entries)
     parts = [_count(sequences, "domain sequence")] if sequences else []
     parts += [_count(searches, "search", "es")] if searches else []
-    if results.rows or not (sequences or searches):
+    if results.rows:
         parts += [_count(len(results.rows), "task"), _count(len(results.recipes), "recipe")]
         parts += [_count(runs, "fine-tuning run")]
+    if not parts:
+        parts = [_count(sum(entry.record.stage == "export" for entry in study.entries), "trained model")]
     baseline = [f"baseline {results.baseline}"] if results.baseline else []
     missing = [f"{len(study.missing)} stages not run"] if study.missing else []
     return " · ".join([*parts, *baseline, *missing, f"written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"])
