@@ -117,7 +117,7 @@ def test_a_development_environment_runs_the_demo_without_installing(tmp_path: Pa
 
 def test_placeholders_are_marked(text: str) -> None:
     gaps = [line for line in text.splitlines() if "FILL-IN" in line]
-    assert ["ami-" in gaps[0], "fs-" in gaps[1], len(gaps)] == [True, True, 2]
+    assert ["ami-" in gaps[0], "sg-" in gaps[1], "fs-" in gaps[2], len(gaps)] == [True, True, True, 3]
     assert text.count("# FILL IN: ") == len(gaps)
 
 
@@ -134,8 +134,7 @@ def test_ray_accepts_the_runtime_environment(environment: dict[str, Any]) -> Non
     accepted = RuntimeEnv(**environment)
     assert accepted.working_dir() == "."
     assert accepted["excludes"] == environment["excludes"]
-    assert accepted.env_vars() == environment["env_vars"]
-    assert not [name for name in accepted.env_vars() if re.search("KEY|TOKEN|PASSWORD|SECRET", name)]
+    assert not environment.get("env_vars")  # nodes have the variables of their cluster, such as the folder for models
 
 
 def test_a_job_uploads_the_code_and_no_large_files(environment: dict[str, Any], tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Tests that the cluster files are valid, and that they agree on versions, paths and tokens."""
 
 import json
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,47 +13,14 @@ import pytest
 import ray.autoscaler
 import yaml
 
-from adapt.submit.cluster_check import NODE_GROUPS, limits_from
-
 ROOT = Path(__file__).parents[2]
 CLOUDS = ["ray-cluster.yaml", "cluster/gcp.yaml", "cluster/azure.yaml"]
 LAUNCHED = [*CLOUDS, "cluster/local.yaml"]
-KUBERAY = ["cluster/kuberay/raycluster.yaml", "cluster/kuberay/rayjob.yaml"]
-VERSION = re.search(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]  # type: ignore[index]
-TOKEN = "dontstop-token"
-
-# Fields of KubeRay 1.7's ray.io/v1 as named in its CRDs, as far as these tests need them.
-CLUSTER_FIELDS = {
-    *("rayVersion", "enableInTreeAutoscaling", "authOptions", "autoscalerOptions", "headGroupSpec", "workerGroupSpecs"),
-    *("suspend", "gcsFaultToleranceOptions", "headServiceAnnotations", "managedBy", "upgradeStrategy"),
-}
-JOB_FIELDS = {
-    *("entrypoint", "runtimeEnvYAML", "submissionMode", "submitterConfig", "backoffLimit", "activeDeadlineSeconds"),
-    *("suspend", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "rayClusterSpec", "deletionStrategy"),
-    *("jobId", "metadata", "entrypointNumCpus", "entrypointNumGpus", "entrypointResources", "clusterSelector"),
-}
-GROUP_FIELDS = {
-    *("groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template", "numOfHosts", "suspend"),
-    *("idleTimeoutSeconds", "labels", "resources", "scaleStrategy"),
-}
-AUTOSCALER_FIELDS = {
-    *("version", "idleTimeoutSeconds", "upscalingMode", "resources", "image", "imagePullPolicy", "env", "envFrom"),
-    *("volumeMounts", "securityContext"),
-}
 
 
 def read(name: str) -> dict[str, Any]:
     content: dict[str, Any] = yaml.safe_load((ROOT / name).read_text())
     return content
-
-
-def clusters() -> list[dict[str, Any]]:
-    """Returns KubeRay's specification of the cluster from raycluster.yaml, and that from rayjob.yaml."""
-    return [read(KUBERAY[0])["spec"], read(KUBERAY[1])["spec"]["rayClusterSpec"]]
-
-
-def pods(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    return [group["template"]["spec"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
@@ -100,56 +69,11 @@ def test_the_files_for_ray_up_have_the_same_setup_and_access() -> None:
         subprocess.run(["bash", "-n", "-c", "\n".join(content["setup_commands"])], check=True)
 
 
-@pytest.mark.parametrize("name", [*LAUNCHED[1:], *KUBERAY, "cluster/skypilot.yaml", "cluster/kuberay/storage.yaml"])
+@pytest.mark.parametrize("name", [*LAUNCHED[1:], "cluster/skypilot.yaml"])
 def test_placeholders_are_described_in_comments(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "FILL-IN" in text
     assert "FILL IN" in text
-
-
-# --- Kubernetes
-
-
-def test_kuberay_accepts_the_fields() -> None:
-    cluster, job = read(KUBERAY[0]), read(KUBERAY[1])
-    assert {(each["apiVersion"], each["kind"]) for each in (cluster, job)} == {
-        ("ray.io/v1", "RayCluster"),
-        ("ray.io/v1", "RayJob"),
-    }
-    assert len(cluster["metadata"]["name"]) <= 53
-    assert len(job["metadata"]["name"]) <= 47
-    assert set(job["spec"]) <= JOB_FIELDS
-    for spec in clusters():
-        assert set(spec) <= CLUSTER_FIELDS
-        assert set(spec["autoscalerOptions"]) <= AUTOSCALER_FIELDS
-        assert set(spec["headGroupSpec"]) <= GROUP_FIELDS
-        assert all(set(group) <= GROUP_FIELDS for group in spec["workerGroupSpecs"])
-
-
-def test_other_pods_can_reach_only_the_dashboard() -> None:
-    policy = read("cluster/kuberay/network.yaml")
-    assert (policy["apiVersion"], policy["kind"]) == ("networking.k8s.io/v1", "NetworkPolicy")
-    pods = {"matchLabels": {"ray.io/is-ray-node": "yes"}}
-    assert policy["spec"]["podSelector"] == pods
-    assert policy["spec"]["policyTypes"] == ["Ingress"]
-    each_other, others = policy["spec"]["ingress"]
-    assert each_other == {"from": [{"podSelector": pods}]}
-    assert others["ports"] == [{"protocol": "TCP", "port": 8265}]
-
-
-def test_a_job_has_the_cluster_of_the_other_file_and_limits() -> None:
-    one, other = clusters()
-    assert one == other
-    job = read(KUBERAY[1])["spec"]
-    assert job["suspend"] is True
-    assert job["shutdownAfterJobFinishes"] is True
-    assert job["backoffLimit"] > 0
-    assert job["activeDeadlineSeconds"] > 0
-    assert yaml.safe_load(job["runtimeEnvYAML"])["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]
-    queued = read(KUBERAY[1])["metadata"]
-    assert "kueue.x-k8s.io/queue-name" in queued["labels"]
-    assert other["enableInTreeAutoscaling"] is True  # with autoscaling, Kueue requires the annotation
-    assert queued["annotations"]["kueue.x-k8s.io/elastic-job"] == "true"
 
 
 # --- preempted nodes
@@ -167,57 +91,16 @@ def test_cloud_workers_have_and_start_the_preemption_watcher(name: str) -> None:
     subprocess.run(["bash", "-n", "-c", last], check=True)
 
 
-def test_pods_start_the_preemption_watcher_and_save_before_they_end() -> None:
-    docker = (ROOT / "cluster" / "Dockerfile").read_text()
-    (folder,) = re.findall(r"^WORKDIR (/opt/.+)$", docker, re.MULTILINE)
-    assert re.search(r"^COPY .*cluster/preemption\.py.* cluster/$", docker, re.MULTILINE)
-    for spec in clusters():
-        (group,) = spec["workerGroupSpecs"]
-        pod = group["template"]["spec"]
-        (worker,) = pod["containers"]
-        shell, option, command = worker["lifecycle"]["postStart"]["exec"]["command"]
-        assert (shell, option) == ("bash", "-c")
-        assert f"python {folder}/cluster/preemption.py watch > " in command
-        assert command.endswith("&")  # in the background, because the pod is only ready after the hook has ended
-        subprocess.run(["bash", "-n", "-c", command], check=True)
-        program, file, verb, given, seconds = worker["lifecycle"]["preStop"]["exec"]["command"]
-        assert (program, file, verb, given) == ("python", f"{folder}/cluster/preemption.py", "stop", "--seconds")
-        assert 30 < int(seconds) < pod["terminationGracePeriodSeconds"]
-
-
 def test_skypilot_nodes_start_the_preemption_watcher() -> None:
     sky = read("cluster/skypilot.yaml")
     assert "python cluster/preemption.py watch > " in sky["run"]
     assert sky["run"].index("preemption.py") < sky["run"].index("ray start")
 
 
-def test_gpu_groups_start_empty_and_pods_have_limits_and_no_root() -> None:
-    for spec in clusters():
-        assert spec["enableInTreeAutoscaling"] is True
-        (group,) = spec["workerGroupSpecs"]
-        assert (group["replicas"], group["minReplicas"]) == (0, 0)
-        assert group["maxReplicas"] > 0
-        (worker,) = group["template"]["spec"]["containers"]
-        assert worker["resources"]["limits"]["nvidia.com/gpu"] == worker["resources"]["requests"]["nvidia.com/gpu"]
-        assert [volume["name"] for volume in group["template"]["spec"]["volumes"]] == ["shared", "memory"]
-        (head,) = spec["headGroupSpec"]["template"]["spec"]["containers"]
-        told = {each["name"]: each["value"] for each in head["env"]}[NODE_GROUPS]
-        asked = worker["resources"]["requests"]
-        of_a_node = {"CPU": float(asked["cpu"]), "GPU": float(asked["nvidia.com/gpu"])}
-        assert limits_from(told) == [(of_a_node, group["maxReplicas"])]
-        for pod in pods(spec):
-            assert pod["securityContext"]["runAsNonRoot"] is True
-            (container,) = pod["containers"]
-            assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]
-            assert {mount["name"] for mount in container["volumeMounts"]} <= {each["name"] for each in pod["volumes"]}
-
-
 # --- consistency of the files
 
 
 def test_versions_agree() -> None:
-    for spec in clusters():
-        assert spec["rayVersion"] == VERSION
     docker = (ROOT / "cluster" / "Dockerfile").read_text()
     assert "\nFROM ${BASE}\n" in docker  # a build argument, so that a build can name the image by its digest
     (base,) = re.findall(r"^ARG BASE=(.+)$", docker, re.MULTILINE)
@@ -265,14 +148,10 @@ def test_the_image_installs_by_hash_and_only_pytorch_from_another_index() -> Non
         assert "--extra-index-url" not in (ROOT / file).read_text()
 
 
-def test_the_image_runs_as_the_user_of_the_pods_and_finds_its_files() -> None:
+def test_the_image_runs_without_root_and_finds_its_files() -> None:
     docker = (ROOT / "cluster" / "Dockerfile").read_text()
     (user,) = re.findall(r"^USER (\d+)$", docker, re.MULTILINE)
     assert user != "0"
-    for spec in clusters():
-        for pod in pods(spec):
-            assert str(pod["securityContext"]["runAsUser"]) == user
-            assert pod["containers"][0]["image"].split(":")[1] in docker  # the tag is `cpu` or `cuda`
     copied = {name for names in re.findall(r"^COPY (.+) \S+/$", docker, re.MULTILINE) for name in names.split()}
     assert all((ROOT / name).is_file() for name in copied)
     everything, *let_in = [
@@ -282,25 +161,17 @@ def test_the_image_runs_as_the_user_of_the_pods_and_finds_its_files() -> None:
     assert {name.removeprefix("!") for name in let_in} == copied
 
 
-def test_paths_agree() -> None:
-    cache = read("cluster/runtime_env.yaml")["env_vars"]["XDG_CACHE_HOME"]
-    assert cache == read("cluster/skypilot.yaml")["envs"]["XDG_CACHE_HOME"] == "/shared/cache"
-    claim = read("cluster/kuberay/storage.yaml")["metadata"]["name"]
-    for spec in clusters():
-        for pod in pods(spec):
-            (container,) = pod["containers"]
-            assert {"name": "shared", "mountPath": "/shared"} in container["volumeMounts"]
-            assert {"name": "XDG_CACHE_HOME", "value": cache} in container["env"]
-            assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim
+def test_all_nodes_cache_models_on_the_shared_storage() -> None:
+    for name in LAUNCHED:
+        (profile,) = (command for command in read(name)["setup_commands"] if "~/.bashrc" in command)
+        assert "XDG_CACHE_HOME=/shared/cache" in profile
+    assert read("cluster/skypilot.yaml")["envs"]["XDG_CACHE_HOME"] == "/shared/cache"
     assert list(read("cluster/skypilot.yaml")["file_mounts"]) == ["/shared"]
-    for name in ("ray-cluster.yaml", KUBERAY[0], KUBERAY[1], "cluster/skypilot.yaml"):
+    for name in ("ray-cluster.yaml", "cluster/skypilot.yaml"):
         assert "--storage.root /shared/runs" in (ROOT / name).read_text()
 
 
 def test_every_cluster_requires_a_token_and_no_file_contains_one() -> None:
-    for spec in clusters():
-        assert spec["authOptions"] == {"mode": "token", "secretName": TOKEN}
-    assert f"kubectl create secret generic {TOKEN} --from-literal=auth_token=" in (ROOT / KUBERAY[0]).read_text()
     sky = read("cluster/skypilot.yaml")
     assert sky["secrets"] == {"RAY_AUTH_TOKEN": None}
     assert sky["envs"]["RAY_AUTH_MODE"] == "token"
@@ -315,5 +186,98 @@ def test_the_dashboard_stays_on_loopback_and_commands_are_in_order() -> None:
         assert "--dashboard-host 127.0.0.1" in start
     sky = read("cluster/skypilot.yaml")
     assert "--dashboard-host 127.0.0.1" in sky["run"]
-    for script in (sky["setup"], sky["run"], read(KUBERAY[1])["spec"]["entrypoint"]):
+    for script in (sky["setup"], sky["run"]):
         subprocess.run(["bash", "-n", "-c", script], check=True)
+
+
+# --- AWS
+
+
+class _Template(yaml.SafeLoader):
+    """Reads CloudFormation's short forms, such as `!Ref Bucket`, as pairs of function and argument."""
+
+
+_Template.add_multi_constructor("!", lambda loader, name, node: (name, node.value))
+
+
+def stack() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.load((ROOT / "cluster" / "aws-access.yaml").read_text(), Loader=_Template)
+    return content
+
+
+def test_aws_nodes_have_the_profiles_and_the_group_of_the_stack() -> None:
+    resources = stack()["Resources"]
+    cluster = read("ray-cluster.yaml")
+    names = {kind: resources[f"{kind}Profile"]["Properties"]["InstanceProfileName"] for kind in ("Head", "Worker")}
+    assert names == {"Head": ("Sub", "${Cluster}-head"), "Worker": ("Sub", "${Cluster}-worker")}
+    assert stack()["Parameters"]["Cluster"]["Default"] == cluster["cluster_name"]
+    for kind, node in cluster["available_node_types"].items():
+        profile = "head" if kind == "head" else "worker"
+        assert node["node_config"]["IamInstanceProfile"] == {"Name": f"{cluster['cluster_name']}-{profile}"}
+        assert node["node_config"]["SecurityGroupIds"] == ["sg-FILL-IN"]
+        assert node["node_config"]["MetadataOptions"]["HttpTokens"] == "required"
+        assert node["node_config"]["BlockDeviceMappings"][0]["Ebs"]["Encrypted"] is True
+    assert "security_group" not in cluster["provider"]  # Ray would open SSH to everybody in a group that it creates
+
+
+def test_aws_nodes_may_only_do_what_the_cluster_needs() -> None:
+    resources = stack()["Resources"]
+    assert "Policies" not in resources["WorkerRole"]["Properties"]
+    bucket = resources["BucketAccess"]["Properties"]["PolicyDocument"]["Statement"]
+    (policy,) = resources["HeadRole"]["Properties"]["Policies"]
+    for statement in (*bucket, *policy["PolicyDocument"]["Statement"]):
+        actions = [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
+        assert not any("*" in action for action in actions)
+        if statement["Resource"] == "*":
+            assert all(action.startswith("ec2:Describe") for action in actions)
+        elif {*actions} & {"ec2:TerminateInstances", "ec2:CreateTags", "iam:PassRole", "iam:CreateServiceLinkedRole"}:
+            assert statement["Condition"]
+    assert all("${Bucket}" in statement["Resource"][1] for statement in bucket)
+    ingress = resources["Nodes"]["Properties"]["SecurityGroupIngress"]
+    assert [(rule["FromPort"], rule["ToPort"], rule["CidrIp"]) for rule in ingress] == [(22, 22, ("Ref", "SshFrom"))]
+    assert resources["EachOther"]["Properties"]["SourceSecurityGroupId"] == ("Ref", "Nodes")
+    for resource in resources.values():  # every reference names a parameter or a resource
+        for function, argument in re.findall(r"\('(Ref|GetAtt)', '([A-Za-z]+)", repr(resource)):
+            assert argument in {*stack()["Parameters"], *resources}, function
+
+
+# --- Hugging Face Jobs
+
+
+def hf_job(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs cluster/hf-jobs.sh with the real `hf` in a small project. The option --dry-run keeps it from uploading."""
+    (tmp_path / ".gitignore").write_text("runs/\n")
+    (tmp_path / "study.yaml").write_text("stages: {}\n")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    keys = {name: f"value-of-{name}" for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "DONTSTOP_KEY")}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {"PATH": path, "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", **keys, **variables}
+    command = ["bash", str(ROOT / "cluster" / "hf-jobs.sh"), *arguments]
+    return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_hugging_face_accepts_the_job_and_shows_no_secret(tmp_path: Path) -> None:
+    done = hf_job(tmp_path, "study.yaml", "s3://bucket/runs", "--dry-run", FLAVOR="a100-large")
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    assert "a100-large" in said
+    assert "jobs/chain.py run" in said
+    assert "study.yaml s3://bucket/runs" in said
+    assert "value-of-" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "named"),
+    [
+        (("study.yaml", "/runs"), {}, "is not in a bucket"),
+        (("other.yaml", "s3://bucket/runs"), {}, "other.yaml does not exist"),
+        (("study.yaml", "s3://bucket/runs"), {"DONTSTOP_KEY": ""}, "DONTSTOP_KEY"),
+        (("study.yaml",), {}, "storage root"),
+    ],
+)
+def test_a_hugging_face_job_that_would_lose_its_results_is_refused(
+    tmp_path: Path, arguments: tuple[str, ...], variables: dict[str, str], named: str
+) -> None:
+    done = hf_job(tmp_path, *arguments, **variables)
+    assert done.returncode != 0
+    assert named in done.stderr
