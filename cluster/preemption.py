@@ -30,6 +30,7 @@ GOOGLE_S = AZURE_S = 30
 """Assumed time until the end of the node [s], if the answer contains no time."""
 TRAINS = b"ray::RayTrainWorker"
 """Beginning of the title of a training process."""
+POD_DELETED = "Kubernetes: the pod is deleted"
 _ANSWER_S = 5.0
 _TRIES = 6
 _DIRECT = build_opener(ProxyHandler({}))  # uses no proxy, because it would answer for another machine
@@ -152,13 +153,14 @@ def watch(metadata: str, drain: Callable[[Notice], bool], look_s: float = LOOK_S
         time.sleep(look_s)
 
 
-def stop(seconds: int, drain: Callable[[Notice], bool], trains: Callable[[], bool]) -> str:
+def stop(seconds: int, drain: Callable[[Notice], bool], trains: Callable[[], bool], why: str = POD_DELETED) -> str:
     """Announces the end of this node, and waits while training processes run on it.
 
     Args:
         seconds: longest time to wait [s], which is also the announced time until the end.
         drain: function that passes a notice on and returns whether this succeeded.
         trains: function that returns whether training processes run on this node.
+        why: reason of the end, for Ray's messages.
 
     Returns:
         Message that says what happened.
@@ -166,7 +168,7 @@ def stop(seconds: int, drain: Callable[[Notice], bool], trains: Callable[[], boo
     end = time.monotonic() + seconds
     if not trains():
         return "nothing trains here"
-    while not drain(Notice(max(1, int(end - time.monotonic())), "Kubernetes: the pod is deleted")):
+    while not drain(Notice(max(1, int(end - time.monotonic())), why)):
         if time.monotonic() > end:
             return "Ray could not be told"
         time.sleep(1)
@@ -216,6 +218,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="cluster/preemption.py", description=__doc__.split("\n")[0])
     parser.add_argument("verb", choices=("watch", "stop"))
     parser.add_argument("--seconds", type=int, default=110, help="for stop: seconds until this node is killed")
+    parser.add_argument(
+        "--why", default=POD_DELETED, help="for stop: reason, for Ray's messages (default: %(default)s)"
+    )
     parser.add_argument("--metadata", default=METADATA, help="for watch: address of the metadata server")
     parser.add_argument("--node-id", help="Ray's id of the node (default: this node)")
     parser.add_argument("--address", help="address of Ray's head (default: the Ray on this machine)")
@@ -225,7 +230,7 @@ def main() -> None:
         return drain_by_ray(notice, given.node_id, given.address)
 
     if given.verb == "stop":
-        _say(stop(given.seconds, drain, is_training))
+        _say(stop(given.seconds, drain, is_training, given.why))
         return
     with (Path(tempfile.gettempdir()) / f"dontstop-preemption-{os.getuid()}.lock").open("w") as lock:
         try:
