@@ -43,6 +43,8 @@ USED_BY: Mapping[str, tuple[str, ...]] = {
     "model": ALL,
     "corpus": tuple(name for name in ALL if name not in ("merge", "finetune")),
     "mixture": (*STREAMING, "select"),
+    "generate": STREAMING,
+    "synthesize": ("dapt",),
     "objective": tuple(name for name in ALL if name != "finetune"),
     "training": (*STREAMING, "vocabulary", "advise"),
     "method": (*STREAMING, "advise"),
@@ -69,7 +71,7 @@ USED_BY: Mapping[str, tuple[str, ...]] = {
 """Jobs that read each section, keyed by section."""
 FIELD_PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "model": ("Model, objective, training", ("model", "objective", "training", "method", "sequence")),
-    "text": ("Text", ("corpus", "mixture", "select")),
+    "text": ("Text", ("corpus", "mixture", "generate", "synthesize", "select")),
     "tasks": ("Tasks and fine-tuning", ("task", "tapt", "finetune")),
     "measuring": (
         "Measuring, merging, vocabulary, searching",

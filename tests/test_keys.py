@@ -20,6 +20,7 @@ from adapt.config import (
     CorpusConfig,
     EvaluationConfig,
     EvaluationSet,
+    GenerateConfig,
     MergeConfig,
     MethodConfig,
     MixtureConfig,
@@ -29,6 +30,7 @@ from adapt.config import (
     SelectConfig,
     SourceConfig,
     StorageConfig,
+    SynthesizeConfig,
     TaskConfig,
     TrainingConfig,
 )
@@ -126,6 +128,13 @@ def stages(config: Config) -> dict[str, Seen]:
     walk(
         "dapt of a turned decoder", JOBS["dapt"].final(Context.of(replace(decoder, objective=ObjectiveConfig("mntp"))))
     )
+    generated = replace(
+        config,
+        mixture=MixtureConfig(replay_kind="decoder"),
+        generate=GenerateConfig(generator="decoder", prompts="data/pool.jsonl", max_length=100),
+        synthesize=SynthesizeConfig(generator="decoder"),
+    )
+    walk("dapt with generated text", JOBS["dapt"].final(Context.of(generated)))
     for action in set(ACTIONS) - {config.vocabulary.action}:
         asked = replace(config, vocabulary=replace(config.vocabulary, action=action, init="distill", warmup_steps=1))
         walk(f"vocabulary {action}", change_vocabulary(Context.of(asked)))
@@ -157,6 +166,8 @@ def test_a_new_version_changes_the_keys_of_its_stages_and_their_users(
 CLEANED = {
     "prepare",
     "dedup",
+    "filter",
+    "synthesize",
     "select",
     "target",
     "evidence",
@@ -171,7 +182,7 @@ CLEANED = {
 USED: dict[str, set[str]] = {
     "ftfy": CLEANED,
     "py3langid": CLEANED,
-    "rensa": {"dedup", "select"},
+    "rensa": {"dedup", "filter", "select"},
     "tokenizers": {"prepare", "task", "evidence", "select", "vocabulary", "extend", "trim", "scratch"},
     "scikit-learn": {"neighbours", "similarity", "select", "selection", "embedder", "embed"},
     "peft": set(),
@@ -211,7 +222,7 @@ def test_the_package_of_a_mode_of_fine_tuning(
     assert naming(other, package, monkeypatch) == {*USED[package], "finetune"}
 
 
-@pytest.mark.parametrize(("package", "still"), [("ftfy", set()), ("py3langid", set()), ("rensa", {"select"})])
+@pytest.mark.parametrize(("package", "still"), [("ftfy", set()), ("py3langid", set()), ("rensa", {"filter", "select"})])
 def test_an_unused_package_changes_no_key(
     config: Config, package: str, still: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

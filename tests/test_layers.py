@@ -43,12 +43,14 @@ ALLOWED: dict[str, frozenset[str]] = {
     # reports compare the results of these parts
     "report": GROUND | {"statistics", "progress", "stage", "evaluate", "select"},
     "progress": GROUND | {"train"},  # the display of progress reads the reports of a running training
+    # generated text is cleaned like a corpus, and its documents are read like a pool
+    "generate": GROUND | {"corpus", "embed", "model", "ray"},
     "index": GROUND | {"ray"},
     "embed": GROUND | {"index", "corpus", "model", "ray", "train"},  # embedding uses threads and metrics of `train`
 }
 ALLOWED["stage"] = frozenset(ALLOWED)
 ALLOWED["job"] = GROUND | {"stage", "parse", "progress", "corpus", "model", "method", "merge"}
-ALLOWED["job"] |= {"advise", "evaluate", "select", "ray"}
+ALLOWED["job"] |= {"advise", "evaluate", "generate", "select", "ray"}
 ALLOWED["tuning"] = GROUND | {"evaluate", "report", "parse", "job", "stage", "statistics", "ray", "train"}
 ALLOWED["tuning"] |= {"progress", "task"}
 ALLOWED["chain"] = GROUND | {"model", "parse", "job", "stage", "report", "progress", "tuning", "statistics"}

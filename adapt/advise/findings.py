@@ -159,7 +159,7 @@ def cheap_answers_first(case: Case) -> Finding | None:
 
 def dapt_forgets(case: Case) -> Finding | None:
     """Advises to replay general text if the loss on general text is measured, but no general text is replayed."""
-    if not (case.evidence.corpus and case.evidence.general) or case.config.mixture.replay_paths:
+    if not (case.evidence.corpus and case.evidence.general) or case.config.mixture.replays:
         return None
     return Finding("the loss on general text is measured, but none is replayed: name some in mixture.replay_paths")
 

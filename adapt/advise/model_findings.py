@@ -132,7 +132,7 @@ def decoder_is_rewarmed(case: Case) -> Finding | None:
     """Advises to warm up again and to replay general text if a decoder is trained without one of the two."""
     training = case.config.training
     warm_up = training.warmup_fraction if training.warmup_steps is None else training.warmup_steps
-    if not case.model.is_decoder or (case.config.mixture.replay_paths and (warm_up or training.phases)):
+    if not case.model.is_decoder or (case.config.mixture.replays and (warm_up or training.phases)):
         return None
     return Finding(
         "a decoder is trained further with a new warm-up to a smaller peak, a new decay, and 5% to 25% of general text"

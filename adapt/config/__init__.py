@@ -17,6 +17,7 @@ from adapt.config.fields import (
     how_list,
     what,
 )
+from adapt.config.generation import GenerateConfig, SynthesizeConfig
 from adapt.config.job_config import Config, flat
 from adapt.config.job_sections import (
     AdviceConfig,
@@ -61,6 +62,7 @@ __all__ = [
     "ExportConfig",
     "FinetuneConfig",
     "Fraction",
+    "GenerateConfig",
     "MergeConfig",
     "MethodConfig",
     "MixtureConfig",
@@ -84,6 +86,7 @@ __all__ = [
     "SourceConfig",
     "StopConfig",
     "StorageConfig",
+    "SynthesizeConfig",
     "TaptConfig",
     "TaskConfig",
     "TrackingConfig",

@@ -146,12 +146,24 @@ class MixtureConfig:
     epoch; higher values balance large and small sources (5 is usual for languages, arXiv 1907.05019)."""
     exhausted: Literal["repeat", "stop"] = "repeat"
     """What happens when all rows of a source have been used: `repeat` starts the source again, `stop` ends the run."""
+    replay_kind: Literal["files", "self", "gibbs", "decoder"] = how("files")
+    """Where general text comes from. `files`: replay_paths. `self`: the model itself, a decoder, generates it before
+    the training (arXiv 2605.26097). For encoders: `gibbs` draws masked positions of random text anew (arXiv
+    1902.04094), and `decoder` takes generate.generator. Section `generate` has the settings."""
     replay_paths: str | list[str] = how_list()
     """General text mixed into the whole run to reduce forgetting: files, folders or globs, as in corpus.paths."""
     replay_text_field: str = how("text")
     """Field that holds the text of the replayed corpus."""
     replay_fraction: ProperFraction = 0.1
-    """Share of the run's rows that are replayed text; only used if replay_paths is set."""
+    """Share of the run's rows that are replayed text; only used if replay_paths or another replay_kind is set."""
     replay_last: ProperFraction | None = None
     """Share of replayed rows at the end of the run, reached linearly from replay_fraction; null keeps replay_fraction
     throughout."""
+    rephrased_fraction: OpenFraction | None = None
+    """Share of the domain's rows that are rewritten documents (synthesize.generator). null uses every row of the
+    documents and of the rewritten documents equally often. arXiv 2401.16380 mixes equal amounts (0.5)."""
+
+    @property
+    def replays(self) -> bool:
+        """Whether general text, from files or generated, is replayed."""
+        return bool(self.replay_paths) or self.replay_kind != "files"

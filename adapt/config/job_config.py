@@ -9,6 +9,7 @@ from typing import Any
 
 from adapt.config.corpus import CorpusConfig, MixtureConfig
 from adapt.config.fields import how_list
+from adapt.config.generation import GenerateConfig, SynthesizeConfig
 from adapt.config.job_sections import (
     AdviceConfig,
     ComparisonConfig,
@@ -62,6 +63,8 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     mixture: MixtureConfig = field(default_factory=MixtureConfig)
+    generate: GenerateConfig = field(default_factory=GenerateConfig)
+    synthesize: SynthesizeConfig = field(default_factory=SynthesizeConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     method: MethodConfig = field(default_factory=MethodConfig)

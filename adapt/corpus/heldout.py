@@ -132,6 +132,10 @@ class Measured:
         """Returns, for each document, the reason to drop it if losses are measured on the same text; otherwise None."""
         return [MEASURED if is_measured else None for is_measured in self._are_measured(keys_of(texts))]
 
+    def has(self, key: int) -> bool:
+        """Returns whether losses are measured on a document with this key."""
+        return bool(self._are_measured(np.array([key], np.uint64))[0])
+
     def count_in(self, trained: Sequence[Path]) -> int:
         """Counts the held-out documents that also occur in the training text of other prepared corpora.
 

@@ -7,11 +7,13 @@ from typing import Any
 from adapt.config import Config, CorpusConfig
 from adapt.corpus.corpora import general_corpus, replayed_corpus, shared_with, trained_corpora
 from adapt.corpus.files.sources import sources_of
+from adapt.job.generated_text import generated_replay
 from adapt.method.base import Domain
 from adapt.method.table import check_method, method_of
+from adapt.model.start import Start
 from adapt.runner import Stage
 from adapt.stage.context import Context
-from adapt.stage.prepare_text import Gather, Prepare, Prepared, Streamed
+from adapt.stage.prepare_text import Gather, Prepare, Prepared, PrepareTexts, Streamed
 from adapt.stage.text_sources import Dedup, Files, TaskTexts, held_out, listed_files
 
 GENERAL, REPLAY = "(general)", "(replay)"
@@ -88,8 +90,11 @@ def replayed_text(
     general: Prepare | None,
     unseen: TaskTexts | None = None,
     measured: Sequence[Stage[Prepared]] | None = None,
-) -> Prepare | None:
+    base: Start | None = None,
+) -> Prepare | PrepareTexts | None:
     """Prepares general text that is mixed into the training. Returns None if no such text is configured.
+
+    The text is read from files, or generated (mixture.replay_kind).
 
     Args:
         context: context of the job.
@@ -97,13 +102,16 @@ def replayed_text(
         unseen: texts that the replayed text must not contain.
         measured: all texts on which losses are measured. Their held-out documents are left out of the replayed text.
             None means that losses are measured on `general` only.
+        base: the model that generates text to replay. None for the initial model of the context.
     """
+    if measured is None:
+        measured = [general] if general else []
+    if context.config.mixture.replay_kind != "files":
+        return generated_replay(context, base or context.start, general, unseen, measured)
     if not context.config.mixture.replay_paths:
         return None
     name = f"{context.config.name}-replay"
     files = listed_files(context, replayed_corpus(context.config), name, REPLAY)
-    if measured is None:
-        measured = [general] if general else []
     return additional_text(context, files, measured, general, unseen)
 
 

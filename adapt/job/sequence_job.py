@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from adapt.config import Config
 from adapt.config.job_config import Kind
+from adapt.job.generated_text import refuse_rewriting
 from adapt.job.job_run import Job
 from adapt.job.job_text import before_training, general_text, replayed_text
 from adapt.job.sequence_steps import (
@@ -135,6 +136,7 @@ def sequence_stages(context: Context) -> SequenceStage:
         ConfigError: a domain is unknown, or is listed twice by its name or by its text; a task belongs to no domain; or
             an earlier run of this name began with other settings.
     """
+    refuse_rewriting(context.config, "sequence")
     order = check_domains(context.config)
     config = in_its_mode(context.config)
     context = context.configured(config)
@@ -173,7 +175,7 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
         training = Train.of(
             domain,
             {"domain": setup.texts[name]},
-            replayed_text(domain, setup.general),
+            replayed_text(domain, setup.general, base=setup.context.start),
             past,
             general=setup.general,
             noted=noted.first(number),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from adapt.config import Config, TaskConfig
 from adapt.config.job_config import DAPT, TAPT_LENGTH, Kind
 from adapt.corpus.corpora import FILES, pooled_corpus
+from adapt.job.generated_text import refuse_rewriting, rephrased_sources
 from adapt.job.job_run import Job
 from adapt.job.job_text import additional_text, before_training, domain_text, general_text, replayed_text
 from adapt.job.selection_job import (
@@ -41,12 +42,13 @@ def dapt_stages(context: Context) -> Export:
         )
     chosen = None if uses_corpus else selection_of_job(context, general)
     text = selected_domain(context, chosen, general) if chosen else domain_text(context, general)
+    sources = {**text.sources, **rephrased_sources(context, text.sources, general)}
     replay = replayed_text(context, general)
     measured = {"domain": text.whole, **({"general": general} if general else {})}
     context = context.redrawn()
     before = Evaluate.of(context, "before", measured)
-    past = before_training(context, list(text.sources.values()), replay)
-    training = Train.of(context, text.sources, replay, past, streamed=text.streamed, general=general, measured=measured)
+    past = before_training(context, list(sources.values()), replay)
+    training = Train.of(context, sources, replay, past, streamed=text.streamed, general=general, measured=measured)
     after = Evaluate.of(context.starting_from(training), "after", measured)
     return Export(
         name=context.config.name,
@@ -87,6 +89,7 @@ def tapt_stages(context: Context) -> Export:
         ConfigError: `adapt.job.selection_job.selection_of_job` raises an error.
     """
     context = context.configured(_without_domain(context.config))
+    refuse_rewriting(context.config, "tapt")
     config, tasks = context.config, [context.config.task, *context.config.tasks]
     general, transductive = general_text(context), config.tapt.transductive
     dev = PrepareTexts.of(context, split_texts(context, tasks, ["dev"]), heldout_fraction=1.0)

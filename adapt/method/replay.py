@@ -61,10 +61,10 @@ class Replay(Method):
         mixture, domains = config.mixture, len(config.sequence.order or config.corpus.sources)
         if not self.general_growth:
             return
-        if not mixture.replay_paths:
+        if not mixture.replays:
             raise ConfigError(
                 "replay.general_growth is set, but there is no general text to replay",
-                "name it in mixture.replay_paths",
+                "name it in mixture.replay_paths, or set mixture.replay_kind",
             )
         grown = self.general_growth * max(domains - 1, 0)
         for name, share in (("replay_fraction", mixture.replay_fraction), ("replay_last", mixture.replay_last)):
@@ -90,7 +90,7 @@ def check_share_left(field: str, share: float, mixture: MixtureConfig) -> float:
     Raises:
         ConfigError: both shares sum to 1 or more.
     """
-    general = max(mixture.replay_fraction, mixture.replay_last or 0.0) if mixture.replay_paths else 0.0
+    general = max(mixture.replay_fraction, mixture.replay_last or 0.0) if mixture.replays else 0.0
     if share + general >= 1:
         raise ConfigError(
             f"{field} {share:g} and mixture.replay_fraction {general:g} leave no share of the run to the domain",

@@ -342,6 +342,11 @@ def check_turnable(folder: Path) -> None:
         )
 
 
+def is_decoder_folder(folder: Path) -> bool:
+    """Whether the config.json of a model names a decoder with a language-model head."""
+    return _named(read_json(folder / CONFIG))[1]
+
+
 def _named(config: Mapping[str, Any]) -> tuple[str, bool]:
     """Returns the name of the class in a config.json, and whether it is a decoder with a language-model head."""
     name = str((config.get("architectures") or [""])[0])

@@ -179,10 +179,11 @@ def _check_streaming(config: Config) -> None:
         raise ConfigError(
             "training.epochs is set, but a streamed corpus is passed through once", "leave training.epochs out"
         )
-    if config.corpus.sources or config.mixture.replay_paths:
+    if config.corpus.sources or config.mixture.replays:
+        replayed = "mixture.replay_paths" if config.mixture.replay_paths else "mixture.replay_kind"
+        given = "corpus.sources" if config.corpus.sources else replayed
         raise ConfigError(
-            f"{'corpus.sources' if config.corpus.sources else 'mixture.replay_paths'} is set, but a streamed corpus has"
-            " one source",
+            f"{given} is set, but a streamed corpus has one source",
             "name all files in corpus.paths, or remove corpus.streaming",
         )
 

@@ -5,6 +5,7 @@
 - `budget`: keeps a job or a chain within its budget of device time or cost.
 - `text_sources`: lists of files with their digests, texts of tasks, duplicates.
 - `prepare_text`: text as token shards.
+- `generate_text`: text that models generate, and its filters.
 - `document_vectors`: vectors of documents.
 - `select_documents`: documents of a pool that are worth training on.
 - `judge_selection`: compares selected documents with random ones.

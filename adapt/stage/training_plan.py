@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from adapt.config import Config, CorpusConfig, TrainingConfig, fewest_of, most_of, what
+from adapt.config import Config, CorpusConfig, MixtureConfig, TrainingConfig, fewest_of, most_of, what
 from adapt.corpus.corpora import FEWEST_DOCUMENTS
 from adapt.corpus.heldout import share_holding
-from adapt.corpus.sample_order import Mixture, replay_shares, share_changes
+from adapt.corpus.sample_order import Mixture, proportions, replay_shares, share_changes
 from adapt.corpus.token_shards import TokenStream
 from adapt.evaluate.measurements import FEW_DOCUMENTS, FEWEST
 from adapt.method.table import method_of, past_fraction
@@ -276,6 +276,8 @@ def mixed(
     )
     replayed = [rows_of(replay.train_tokens or 0, config.training)] if replay else []
     weights = weights_of(config.corpus)
+    if config.mixture.rephrased_fraction is not None:
+        weights = weights_with_rephrased(rows, weights, config.mixture)
     _check_rows(rows, weights)
     if replayed == [0] and any(replay_shares(config.mixture)):
         raise DataError(
@@ -302,6 +304,30 @@ def mixed(
         return make()
     shapes = shapes_of(config.training, steps_over(config, make(), phase))
     return make(samples=sum((shape.last - shape.first) * shape.global_batch_size for shape in shapes))
+
+
+REPHRASED = "(rephrased)"
+"""End of the names of sources that consist of rewritten documents."""
+
+
+def weights_with_rephrased(
+    rows: Mapping[str, int], weights: Sequence[float] | None, mixture: MixtureConfig
+) -> list[float]:
+    """Returns the weight of each source if rewritten documents have the share `mixture.rephrased_fraction`.
+
+    Args:
+        rows: number of rows of each source, with the sources of rewritten documents.
+        weights: weights of the other sources; None for shares by number of rows.
+        mixture: settings of the mixture.
+    """
+    rephrased = [count for name, count in rows.items() if name.endswith(REPHRASED)]
+    others = [count for name, count in rows.items() if not name.endswith(REPHRASED)]
+    share = mixture.rephrased_fraction if any(rephrased) else 0.0
+    assert share is not None
+    own = proportions(weights) if weights else proportions(others, mixture.temperature) if any(others) else others
+    written = proportions(rephrased) if any(rephrased) else [0.0] * len(rephrased)
+    shares = iter([each * (1 - share) for each in own]), iter([each * share for each in written])
+    return [next(shares[name.endswith(REPHRASED)]) for name in rows]
 
 
 def weights_of(corpus: CorpusConfig) -> list[float] | None:

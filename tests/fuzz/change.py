@@ -15,11 +15,13 @@ from tests.fuzz.grammar import SUFFIXES, World
 LINES = (".jsonl", ".json", ".csv", ".tsv", ".txt")
 """Suffixes of uncompressed formats, in which a line can be inserted."""
 OUTSIDE = {"model", "storage", "tracking", "resources", "comparison", "similarity", "advice", "sequence"}
+OUTSIDE |= {"generate", "synthesize"}
 """Sections that contain models or decide where work is done. No random change affects them."""
 PLACES = {"paths", "sources", "source", "dataset", "dataset_config", "dataset_split", "dataset_revision", "packages"}
 PLACES |= {
     "general_paths",
     "replay_paths",
+    "replay_kind",
     "pool_paths",
     "target_paths",
     "train",

@@ -188,7 +188,10 @@ OF_DECODERS = ("model.attention",)
 """Fields of decoders only, which other tests check."""
 BY_POINTS = ("training.keep", "training.keep_metric", "evaluation.probe", "evaluation.probe_pooling")
 """Fields of measurements while the model trains, which `tests/stage/test_measured_training.py` checks."""
+GENERATED = ("mixture.replay_kind", "mixture.rephrased_fraction")
+"""Fields of generated text, which `tests/job/test_generated_text.py` checks, as well as the sections below."""
 OTHER_JOBS = {
+    *("generate", "synthesize"),
     "sequence",
     "task",
     "tasks",
@@ -231,7 +234,7 @@ def given(config: Config, name: str, value: Any) -> Config:
 def test_every_field_is_classified() -> None:
     fields = [name for name in flat(Config(method_options=None)) if name.split(".")[0] not in OTHER_JOBS]
     options = [f"das.{name}" for name in vars(DasOptions())]
-    assert sorted([*WHAT, *HOW, *WITH, *CONTENT, *OF_DECODERS, *BY_POINTS]) == sorted([*fields, *options])
+    assert sorted([*WHAT, *HOW, *WITH, *CONTENT, *OF_DECODERS, *BY_POINTS, *GENERATED]) == sorted([*fields, *options])
 
 
 def test_stages_have_distinct_and_reproducible_keys(config: Config) -> None:

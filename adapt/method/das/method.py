@@ -283,7 +283,7 @@ class Das(Method):
 
 
 def _check_replayed(mixture: MixtureConfig) -> None:
-    if not mixture.replay_paths:
+    if not mixture.replays:
         raise ConfigError(
             "das.contrast_text is general, but no general text is replayed",
             "name general text in mixture.replay_paths, or set das.contrast_text to all",

@@ -1,0 +1,215 @@
+"""Ways to make the texts of a block: from a decoder, from an encoder, and by rewriting documents.
+
+A maker is sent to the actors of the cluster, loads its model there once, and makes one block after another. The texts
+of a block depend only on the block.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adapt.corpus.heldout import keys_of
+from adapt.generate.decoder import Decoder
+from adapt.generate.gibbs import GibbsSampler
+from adapt.generate.rewriting import Format
+from adapt.generate.token_draws import DrawSettings, Request
+from adapt.model.locate import Pretrained
+
+
+@dataclass(frozen=True)
+class MadeText:
+    """A text that a model has made."""
+
+    text: str
+    tokens: int
+    """Number of tokens that were generated, without those of a prompt to rewrite a document."""
+    is_cut: bool
+    """Whether the text ended because it reached its largest length."""
+    details: Mapping[str, Any]
+    """Further fields of the text's line, such as its temperature."""
+
+
+class Maker(ABC):
+    """Makes the texts of blocks. `load` is called once in each process, before the first block."""
+
+    @abstractmethod
+    def load(self) -> None:
+        """Loads the model, on the GPU that this process may use, or else on the CPU."""
+
+    @abstractmethod
+    def make(self, block: Mapping[str, Any]) -> list[MadeText]:
+        """Makes the texts of a block.
+
+        Args:
+            block: the numbers of its texts as `first` and `count`; or the `ids` and `texts` of documents to rewrite.
+        """
+
+
+class FromDecoder(Maker):
+    """Generates texts that begin with the start token or with a prompt, in turn over the prompts.
+
+    Args:
+        pretrained: the decoder.
+        drawing: how tokens are drawn.
+        prompts: texts whose first tokens begin the texts; empty for the start token alone.
+        most: largest number of tokens of a prompt.
+    """
+
+    def __init__(self, pretrained: Pretrained, drawing: DrawSettings, prompts: Sequence[str], most: int) -> None:
+        self._pretrained, self._drawing = pretrained, drawing
+        self._prompts, self._most = prompts, min(most, drawing.max_length - 1)
+
+    def load(self) -> None:
+        """Loads the decoder and tokenizes the prompts."""
+        self._decoder = Decoder(self._pretrained)
+        tokenizer = self._decoder.tokenizer
+        encoded = (tokenizer.encode(text, add_special_tokens=False) for text in self._prompts)
+        self._starts = [tokens[: self._most] for tokens in encoded] or [[]]
+
+    def make(self, block: Mapping[str, Any]) -> list[MadeText]:
+        """Generates the texts of a block."""
+        drawing, decoder = self._drawing, self._decoder
+        numbers = range(block["first"], block["first"] + block["count"])
+        starts = [self._starts[number // len(drawing.temperatures) % len(self._starts)] for number in numbers]
+        requests = [
+            Request(
+                number,
+                [decoder.start, *start],
+                drawing.temperature(number),
+                max(drawing.min_length - len(start), 1),
+                drawing.max_length - len(start),
+            )
+            for number, start in zip(numbers, starts, strict=True)
+        ]
+        found = decoder.generate(requests, drawing.seed, drawing.top_p, drawing.micro_batch)
+        return [
+            MadeText(
+                decoder.text_of([*start, *tokens]),
+                len(tokens),
+                len(tokens) == request.most,
+                {"temperature": request.temperature},
+            )
+            for request, start, tokens in zip(requests, starts, found, strict=True)
+        ]
+
+
+class FromEncoder(Maker):
+    """Samples texts from an encoder (`adapt.generate.gibbs`).
+
+    Args:
+        pretrained: the encoder.
+        drawing: how tokens are drawn.
+        sweeps: number of times that every position is drawn.
+        share: share of the positions that are drawn together.
+    """
+
+    def __init__(self, pretrained: Pretrained, drawing: DrawSettings, sweeps: int, share: float) -> None:
+        self._pretrained, self._drawing, self._sweeps, self._share = pretrained, drawing, sweeps, share
+
+    def load(self) -> None:
+        """Loads the encoder."""
+        self._sampler = GibbsSampler(self._pretrained, self._drawing, self._sweeps, self._share)
+
+    def make(self, block: Mapping[str, Any]) -> list[MadeText]:
+        """Samples the texts of a block."""
+        numbers = range(block["first"], block["first"] + block["count"])
+        return [
+            MadeText(
+                str(self._sampler.tokenizer.decode(tokens, skip_special_tokens=True)),
+                len(tokens),
+                False,
+                {"temperature": self._drawing.temperature(number)},
+            )
+            for number, tokens in zip(numbers, self._sampler.sample(numbers), strict=True)
+        ]
+
+
+_MOST_FORMATS = 1 << 8
+"""Largest number of formats; the number of a rewritten text is that of its document times this number."""
+
+
+class Rewriting(Maker):
+    """Rewrites documents in formats. The generator's chat template is used if it has one.
+
+    Args:
+        pretrained: the generator, a decoder.
+        drawing: how tokens are drawn.
+        formats: the formats.
+        document_tokens: longer documents are truncated to this number of tokens.
+    """
+
+    def __init__(
+        self, pretrained: Pretrained, drawing: DrawSettings, formats: Sequence[Format], document_tokens: int
+    ) -> None:
+        self._pretrained, self._drawing = pretrained, drawing
+        self._formats, self._document_tokens = formats, document_tokens
+
+    def load(self) -> None:
+        """Loads the generator."""
+        self._decoder = Decoder(self._pretrained)
+
+    def make(self, block: Mapping[str, Any]) -> list[MadeText]:
+        """Rewrites the documents of a block, each in every format. A text's line has the key of its document."""
+        drawing, decoder = self._drawing, self._decoder
+        asked = [
+            (number * _MOST_FORMATS + place, text, each)
+            for number, text in zip(block["ids"], block["texts"], strict=True)
+            for place, each in enumerate(self._formats)
+        ]
+        requests = [
+            Request(
+                number,
+                self._prompt(text, each),
+                drawing.temperature(number),
+                drawing.min_length,
+                drawing.max_length,
+            )
+            for number, text, each in asked
+        ]
+        found = decoder.generate(requests, drawing.seed, drawing.top_p, drawing.micro_batch)
+        sources = dict(zip(block["ids"], keys_of(block["texts"]).tolist(), strict=True))
+        made = []
+        for (number, text, each), tokens in zip(asked, found, strict=True):
+            written = decoder.text_of(tokens).strip()
+            details = {"format": each.name, "source": str(sources[number // _MOST_FORMATS])}
+            is_cut = len(tokens) == drawing.max_length
+            if each.pairs:  # the query is the first line, because generators may go on after it
+                made.append(MadeText(first_line(written), len(tokens), is_cut, {**details, "positive": text}))
+            else:
+                made.append(MadeText(written, len(tokens), is_cut, details))
+        return made
+
+    def _prompt(self, document: str, wanted: Format) -> list[int]:
+        tokenizer = self._decoder.tokenizer
+        shortened = shortened_text(tokenizer, document, self._document_tokens)
+        return prompt_tokens(tokenizer, wanted.prompt(shortened), self._decoder.start)
+
+
+def shortened_text(tokenizer: Any, text: str, most: int) -> str:
+    """Returns the beginning of a text that has at most `most` tokens, cut at the end of a token.
+
+    Special tokens in the text are replaced by spaces, so that a document cannot end the message that it is part of.
+    """
+    for token in tokenizer.all_special_tokens:
+        text = text.replace(token, " ") if len(token) > 1 else text
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    if len(encoded["input_ids"]) <= most:
+        return text
+    return text[: encoded["offset_mapping"][most - 1][1]]
+
+
+def prompt_tokens(tokenizer: Any, prompt: str, start: int) -> list[int]:
+    """Returns the tokens of a prompt: as a user's message in the chat template, or else after the start token."""
+    if not tokenizer.chat_template:
+        return [start, *tokenizer.encode(prompt, add_special_tokens=False)]
+    message = [{"role": "user", "content": prompt}]
+    text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def first_line(text: str) -> str:
+    """Returns the first line of a text, which is the query if a generator goes on after it."""
+    return next(iter(text.strip().splitlines()), "").strip()

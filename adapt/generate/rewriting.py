@@ -1,0 +1,77 @@
+"""The formats in which documents are rewritten, with the prompt of each. No heavy library is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from adapt.config import SynthesizeConfig
+from adapt.support.errors import ConfigError, nearest
+
+OWN_TEMPLATES = Path(__file__).with_name("templates.yaml")
+DOCUMENT = "{document}"
+"""Place of the document in a prompt."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format in which documents are rewritten."""
+
+    name: str
+    before: str
+    """Text of the prompt before the document."""
+    after: str
+    """Text of the prompt after the document."""
+    pairs: bool = False
+    """Whether the output is a query, which is paired with the document, instead of text to train on."""
+
+    def prompt(self, document: str) -> str:
+        """Returns the prompt that asks for a document in this format."""
+        return f"{self.before}{document}{self.after}"
+
+
+def formats_of(section: SynthesizeConfig) -> tuple[Format, ...]:
+    """Reads the formats that a configuration names, in its order.
+
+    Raises:
+        ConfigError: the file of templates cannot be read, lacks a format, or a format has no valid prompt; or there is
+            no format, or one twice.
+    """
+    file = Path(section.templates).expanduser() if section.templates else OWN_TEMPLATES
+    known = _read(file)
+    if not section.formats or len(set(section.formats)) < len(section.formats):
+        raise ConfigError(
+            f"synthesize.formats is {section.formats}: empty, or with a format twice",
+            f"name some of {', '.join(known)}",
+        )
+    return tuple(_format(name, known, file) for name in section.formats)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"synthesize.templates: {file} cannot be read: {reason}", "give a YAML file {NAME: {prompt: …}}"
+        ) from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"synthesize.templates: {file} has no formats", "write it as {NAME: {prompt: …}}")
+    return {str(name): value for name, value in content.items()}
+
+
+def _format(name: str, known: dict[str, Any], file: Path) -> Format:
+    if name not in known:
+        raise ConfigError(f"synthesize.formats: {file} has no format {name!r}", nearest(name, known))
+    given = known[name]
+    fix = f"write it as {{prompt: a text with {DOCUMENT}, pairs: true or false}}"
+    if not isinstance(given, dict) or given.keys() - {"prompt", "pairs"} or not isinstance(given.get("prompt"), str):
+        raise ConfigError(f"synthesize.templates: {file}: {name} has no prompt, or other fields", fix)
+    prompt, pairs = given["prompt"].strip(), given.get("pairs", False)
+    if prompt.count(DOCUMENT) != 1 or not isinstance(pairs, bool):
+        raise ConfigError(f"synthesize.templates: {file}: {name} does not contain {DOCUMENT} once", fix)
+    before, after = prompt.split(DOCUMENT)
+    return Format(name, before, after, pairs)

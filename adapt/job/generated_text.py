@@ -1,0 +1,252 @@
+"""Builds the stages that generate text: text to replay, and rewritten documents of the domain."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from adapt.config import Config, GenerateConfig, SynthesizeConfig
+from adapt.corpus.cleaning.cleaning_blocks import blocks_of
+from adapt.corpus.corpora import MIXED_IN
+from adapt.generate.rewriting import formats_of
+from adapt.model.architecture import is_decoder_folder, max_sequence_length
+from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
+from adapt.model.start import Start
+from adapt.runner import Stage
+from adapt.stage.add_head import RedrawTop
+from adapt.stage.context import Context
+from adapt.stage.generate_text import FilterTexts, Generate, Synthesize, cleaning_of
+from adapt.stage.prepare_text import Prepare, Prepared, PrepareTexts
+from adapt.stage.text_sources import Files, TaskTexts, listed_files
+from adapt.stage.training_plan import REPHRASED
+from adapt.support.errors import ConfigError
+
+AROUND = {"decoder": 1, "gibbs": 2}
+"""Number of special tokens around a text for which the model needs room, by the way of generating."""
+
+
+def generated_replay(
+    context: Context,
+    base: Start,
+    general: Prepare | None,
+    unseen: TaskTexts | None,
+    measured: Sequence[Stage[Prepared]],
+) -> PrepareTexts:
+    """Builds the stages that generate text, filter it, and prepare it to be replayed.
+
+    Args:
+        context: context of the job.
+        base: the model whose knowledge is replayed, with mixture.replay_kind `self` and `gibbs`.
+        general: the general text on which losses are measured, or None.
+        unseen: texts that the replayed text must not contain.
+        measured: all texts on which losses are measured.
+
+    Raises:
+        ConfigError: the model cannot generate in this way, or fields contradict each other.
+        ModelError: the generator does not exist.
+    """
+    config = context.config
+    kind, section, name = config.mixture.replay_kind, config.generate, f"{config.name}-replay"
+    _check_section("generate", section, config)
+    if config.mixture.replay_paths:
+        raise ConfigError(
+            f"mixture.replay_paths is set, but mixture.replay_kind {kind} generates the replayed text",
+            "remove one of the two",
+        )
+    if section.generator and kind != "decoder":
+        raise ConfigError(
+            f"generate.generator is set, but mixture.replay_kind is {kind}",
+            "set it to decoder, or remove the generator",
+        )
+    way: Literal["decoder", "gibbs"] = "gibbs" if kind == "gibbs" else "decoder"
+    start = _given_generator(context, section.generator) if kind == "decoder" else _own_model(base, config)
+    _check_way(start.pretrained.model, kind)
+    longest = max_sequence_length(start.pretrained.model)
+    if longest is not None and section.max_length + AROUND[way] > longest:
+        raise ConfigError(
+            f"generate.max_length is {section.max_length}, but the model takes {longest} tokens with"
+            f" {AROUND[way]} special",
+            f"set generate.max_length to {longest - AROUND[way]} or less",
+        )
+    if way == "gibbs" and section.prompts:
+        raise ConfigError("generate.prompts is set, but gibbs begins with mask tokens", "remove generate.prompts")
+    prompts = _prompts(context, section) if section.prompts else None
+    tokenizer = context.digests.of_all(tokenizer_files(start.pretrained.tokenizer))
+    generated = Generate(name, config, way, start, tokenizer, prompts)
+    before = (replace(general.files, source="general"),) if general else ()
+    return _filtered(context, section, generated, unseen, measured, before)
+
+
+def _filtered(
+    context: Context,
+    section: GenerateConfig | SynthesizeConfig,
+    generated: Generate | Synthesize,
+    unseen: TaskTexts | None,
+    measured: Sequence[Stage[Prepared]],
+    before: tuple[Files, ...],
+) -> PrepareTexts:
+    """Builds the stages that filter and tokenize generated text."""
+    kept = FilterTexts(generated.name, context.config, section, generated, unseen, tuple(measured), before)
+    return PrepareTexts.of(context, kept, context.config.corpus.heldout_fraction, measured)
+
+
+def _check_section(name: str, section: GenerateConfig | SynthesizeConfig, config: Config) -> None:
+    """Refuses settings that contradict each other, and unknown cleaning blocks."""
+    if section.min_length > section.max_length:
+        raise ConfigError(
+            f"{name}.min_length {section.min_length} is above {name}.max_length {section.max_length}", "lower it"
+        )
+    if not section.temperatures:
+        raise ConfigError(f"{name}.temperatures is empty", "give at least one temperature, such as [1.0]")
+    blocks_of(cleaning_of(section, config.corpus))
+
+
+def _own_model(base: Start, config: Config) -> Start:
+    """Returns the job's model before its top layers were drawn anew.
+
+    Raises:
+        ConfigError: the model's head is new, or the model is a decoder that was turned into an encoder.
+    """
+    start = base.training.start if isinstance(base.training, RedrawTop) else base
+    kind = config.mixture.replay_kind
+    if start.head is not None and start.training is start.head:
+        raise ConfigError(
+            f"mixture.replay_kind is {kind}, but the model's head is new (model.head), so it has learnt no text",
+            "set mixture.replay_kind to decoder and generate.generator, or to files and mixture.replay_paths",
+        )
+    if start.turned is not None:
+        raise ConfigError(
+            f"mixture.replay_kind is {kind}, but model.attention turns the model into an encoder",
+            f"set mixture.replay_kind to decoder, and generate.generator to {config.model.path}",
+        )
+    return start
+
+
+def _given_generator(context: Context, generator: str | None) -> Start:
+    """Returns the decoder that generate.generator names.
+
+    Raises:
+        ConfigError: no generator is named.
+        ModelError: the generator does not exist.
+    """
+    if not generator:
+        raise ConfigError(
+            "mixture.replay_kind is decoder, but generate.generator is not set",
+            "set it to the folder or Hugging Face id of a decoder",
+        )
+    folder = locate(generator)
+    return Start(Pretrained(folder, folder), context.digests.of_all(model_files(folder)))
+
+
+def _check_way(folder: Path, kind: str) -> None:
+    """Refuses an encoder that should generate from left to right, and a decoder that should be sampled by gibbs.
+
+    Raises:
+        ConfigError: the model is of the other kind. The message says what works with it.
+    """
+    if is_decoder_folder(folder) == (kind != "gibbs"):
+        return
+    if kind == "gibbs":
+        raise ConfigError(
+            f"mixture.replay_kind is gibbs, but {folder} is a decoder", "set mixture.replay_kind to self for a decoder"
+        )
+    what = "mixture.replay_kind is self" if kind == "self" else "mixture.replay_kind is decoder"
+    raise ConfigError(
+        f"{what}, but {folder} is no decoder, so it cannot generate text from left to right",
+        "set mixture.replay_kind to gibbs for an encoder, or to decoder and generate.generator to a decoder; or set"
+        " method.kind to distill, which needs no general text",
+    )
+
+
+def _prompts(context: Context, section: GenerateConfig) -> Files:
+    """Lists the files of the prompts, which are read without cleaning."""
+    corpus = replace(
+        context.config.corpus,
+        **MIXED_IN,
+        paths=section.prompts,
+        text_field=section.prompt_field,
+        cleaning=[],
+        decontaminate=[],
+    )
+    return listed_files(context, corpus, f"{context.config.name}-prompts")
+
+
+def rephrased_sources(
+    context: Context, sources: Mapping[str, Stage[Prepared]], general: Prepare | None
+) -> dict[str, Stage[Prepared]]:
+    """Builds the stages that rewrite the documents of each source, and prepares the result as further sources.
+
+    Args:
+        context: context of the job.
+        sources: the domain's text to train on, keyed by source.
+        general: the general text on which losses are measured, or None.
+
+    Returns:
+        The rewritten text, keyed by the name of a source. Empty if synthesize.generator is not set.
+
+    Raises:
+        ConfigError: the text cannot be rewritten, or fields contradict each other.
+        ModelError: the generator does not exist.
+    """
+    config, section = context.config, context.config.synthesize
+    if not section.generator:
+        if config.mixture.rephrased_fraction is not None:
+            raise ConfigError(
+                "mixture.rephrased_fraction is set, but no document is rewritten",
+                "set synthesize.generator, or remove mixture.rephrased_fraction",
+            )
+        return {}
+    _check_section("synthesize", section, config)
+    _check_mixture(config)
+    if all(each.pairs for each in formats_of(section)):
+        raise ConfigError(
+            f"synthesize.formats {', '.join(section.formats)} write only pairs, and no text to train on",
+            "add a format such as question_answer",
+        )
+    folder = locate(section.generator)
+    if not is_decoder_folder(folder):
+        raise ConfigError(
+            f"synthesize.generator {section.generator} is no decoder, so it cannot write text",
+            "name a decoder, such as an instruct model",
+        )
+    generator, digest = Pretrained(folder, folder), context.digests.of_all(model_files(folder))
+    written: dict[str, Stage[Prepared]] = {}
+    for source, text in sources.items():
+        if not isinstance(text, Prepare) or text.files.corpus.streaming:
+            raise ConfigError(
+                "synthesize.generator rewrites the documents of a prepared corpus, not of a selection or a stream",
+                "name the documents in corpus.paths, and remove corpus.streaming",
+            )
+        name = f"{text.name}-rephrased"
+        synthesized = Synthesize(name, config, text.files, text.dedup, text.place, generator, digest)
+        before = (*((replace(general.files, source="general"),) if general else ()), text.files)
+        measured = (general,) if general else ()
+        place = REPHRASED if len(sources) == 1 else f"{source} {REPHRASED}"
+        written[place] = _filtered(context, section, synthesized, None, measured, before)
+    return written
+
+
+def _check_mixture(config: Config) -> None:
+    mixture = config.mixture
+    weighted = any(source.weight is not None for source in config.corpus.sources)
+    if weighted and mixture.rephrased_fraction is None:
+        raise ConfigError(
+            "corpus.sources have weights, but the rewritten documents have none", "set mixture.rephrased_fraction"
+        )
+    if mixture.order == "sequential" and mixture.rephrased_fraction is not None:
+        raise ConfigError(
+            "mixture.rephrased_fraction is set, but under mixture.order sequential every source is passed through once",
+            "remove it, or set mixture.order to interleaved",
+        )
+
+
+def refuse_rewriting(config: Config, job: str) -> None:
+    """Refuses synthesize.generator in a job that does not rewrite documents.
+
+    Raises:
+        ConfigError: the generator is set.
+    """
+    if config.synthesize.generator:
+        raise ConfigError(
+            f"synthesize.generator is set, but dontstop {job} rewrites no documents", "use it with dontstop dapt"
+        )

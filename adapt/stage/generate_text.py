@@ -1,0 +1,320 @@
+"""Stages `generate` and `synthesize` generate text with a model. Stage `filter` drops a part of the generated text.
+
+The stages are separate, so that other filters or evaluation sets do not generate the text again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from adapt.config import Config, CorpusConfig, GenerateConfig, SynthesizeConfig, what
+from adapt.corpus.corpora import FILES, dedup_identity, reading_identity
+from adapt.corpus.files.formats import Bad
+from adapt.corpus.files.manifest import check_listed
+from adapt.corpus.files.sources import items_of, read_slice, slices_of
+from adapt.generate.rewriting import formats_of
+from adapt.model.architecture import max_sequence_length
+from adapt.model.locate import Pretrained
+from adapt.model.start import Start
+from adapt.ray.runtime import connect
+from adapt.runner import Done, Outcome, Stage
+from adapt.runner.digest import Digests
+from adapt.runner.record import cost_of
+from adapt.select import TEXTS_FILE
+from adapt.stage.prepare_text import Prepared, duplicates_of
+from adapt.stage.text_sources import Dedup, Files, TaskTexts, excluding
+from adapt.support.errors import ConfigError, DataError, ModelError
+from adapt.terminal.console import log
+
+MOST_PROMPTS = 10_000
+"""Largest number of prompts that are read. Further prompts are not used."""
+
+
+@dataclass(frozen=True)
+class GeneratedTexts:
+    """Result of generating text."""
+
+    texts: int
+    tokens: int
+    """Number of generated tokens."""
+    cut: int
+    """Number of texts that ended because they reached the largest length."""
+    tokens_per_device_second: float
+    """Generated tokens per second of an actor, which has a GPU or, without GPUs, a core."""
+
+
+@dataclass(frozen=True, eq=False)
+class Generate(Stage[GeneratedTexts]):
+    """Generates text with a model: a decoder, or an encoder by Gibbs sampling."""
+
+    kind = "generate"
+    device_time = "own"
+
+    name: str
+    config: Config
+    way: Literal["decoder", "gibbs"]
+    start: Start
+    """The model."""
+    tokenizer: str
+    """Digest of the tokenizer's files."""
+    prompts: Files | None
+    """Texts whose first tokens begin the generated texts. None for the start token alone."""
+
+    def what(self) -> Mapping[str, Any]:
+        """Returns the model, the settings of section `generate` that this way of generating uses, and the seed."""
+        used = ["tokens", "temperatures", "top_p", "min_length", "max_length", "seed"]
+        used += ["sweeps", "masked_fraction"] if self.way == "gibbs" else []
+        used += ["prompt_field", "prompt_tokens"] if self.prompts else []
+        settings = what(self.config.generate)
+        return {
+            "way": self.way,
+            "model": self.start.digest,
+            "tokenizer": self.tokenizer,
+            **{name: settings[name] for name in used},
+            **({"prompts": self.prompts.reading} if self.prompts else {}),
+        }
+
+    def refuse_early(self) -> None:
+        """Loads the tokenizer, so that a tokenizer that cannot be loaded is refused before any computation."""
+        if self.start.vocabulary is None:
+            field = "generate.generator" if self.config.mixture.replay_kind == "decoder" else "model.path"
+            load_generators_tokenizer(self.start.pretrained, field)
+
+    def run(self, folder: Path, done: Done) -> Outcome[GeneratedTexts]:
+        """Generates the text on the cluster, and goes on with the blocks that an interrupted run has left."""
+        from adapt.generate.generate_blocks import make_texts
+        from adapt.generate.makers import FromDecoder, FromEncoder, Maker
+        from adapt.generate.token_draws import DrawSettings
+
+        section, pretrained = self.config.generate, self.start.made(done)
+        drawing = DrawSettings.of(section)
+        if self.way == "decoder":
+            prompts = _prompts_of(self.prompts) if self.prompts else []
+            maker: Maker = FromDecoder(pretrained, drawing, prompts, section.prompt_tokens)
+        else:
+            maker = FromEncoder(pretrained, drawing, section.sweeps, section.masked_fraction)
+        connect(self.config.resources)
+        figures = make_texts(maker, section.tokens, section.max_length, folder, self.config.resources)
+        return _generated(self.name, figures, self.config)
+
+
+def _prompts_of(files: Files) -> list[str]:
+    """Reads the prompts, at most MOST_PROMPTS.
+
+    Raises:
+        DataError: there is no prompt, or files have changed since they were listed.
+    """
+    prompts: list[str] = []
+    for item in items_of(files.manifest, files.corpus):
+        for piece in slices_of(item):
+            for text in read_slice(piece, files.corpus):
+                if not isinstance(text, Bad) and text.strip() and len(prompts) < MOST_PROMPTS:
+                    prompts.append(str(text))
+    check_listed(files.manifest)
+    if not prompts:
+        raise DataError("the files of generate.prompts have no text", "check generate.prompts and prompt_field")
+    return prompts
+
+
+@dataclass(frozen=True, eq=False)
+class Synthesize(Stage[GeneratedTexts]):
+    """Rewrites the training documents of a source in other formats with a generator."""
+
+    kind = "synthesize"
+    device_time = "own"
+
+    name: str
+    config: Config
+    files: Files
+    """The source."""
+    dedup: Dedup | None
+    """Stage that lists the duplicates to exclude. None without deduplication."""
+    place: int
+    """Index of this source among the sources that were deduplicated together."""
+    generator: Pretrained
+    digest: str
+    """Digest of the generator's files."""
+
+    def what(self) -> Mapping[str, Any]:
+        """Returns the generator, the settings of section `synthesize`, the prompts, and how the source is read."""
+        section = what(self.config.synthesize)
+        del section["cleaning"]  # a setting of the filter
+        formats = [
+            {"before": each.before, "after": each.after, "pairs": each.pairs, "name": each.name}
+            for each in formats_of(self.config.synthesize)
+        ]
+        return {
+            **section,
+            "formats": formats,
+            "generator": self.digest,
+            "corpus": self.files.what(),
+            **({"place": self.place} if self.dedup else {}),
+        }
+
+    def refuse_early(self) -> None:
+        """Loads the generator's tokenizer, and checks that prompt and output fit the generator's longest input.
+
+        Raises:
+            ModelError: the tokenizer cannot be loaded, or does not belong to the generator.
+            ConfigError: documents and outputs are together longer than the generator accepts.
+        """
+        section, longest = self.config.synthesize, max_sequence_length(self.generator.model)
+        tokenizer = load_generators_tokenizer(self.generator, "synthesize.generator")
+        if longest is None:
+            return
+        from adapt.generate.makers import prompt_tokens
+
+        fixed = max(len(prompt_tokens(tokenizer, each.prompt(""), 0)) for each in formats_of(section))
+        if fixed + section.document_tokens + section.max_length > longest:
+            raise ConfigError(
+                f"synthesize.document_tokens {section.document_tokens}, the prompt of {fixed} tokens and"
+                f" synthesize.max_length {section.max_length} are more than the {longest} tokens that the generator"
+                " takes",
+                "lower synthesize.document_tokens or synthesize.max_length",
+            )
+
+    def run(self, folder: Path, done: Done) -> Outcome[GeneratedTexts]:
+        """Rewrites the documents on the cluster, and goes on with the blocks that an interrupted run has left."""
+        connect(self.config.resources)
+        from adapt.corpus.prepare_corpus import screen_of
+        from adapt.embed.text_chunks import ReadPool
+        from adapt.generate.generate_blocks import rewrite_texts
+        from adapt.generate.makers import Rewriting
+        from adapt.generate.token_draws import DrawSettings
+
+        section, corpus = self.config.synthesize, replace(self.files.corpus, write_rejects=False)
+        screen = screen_of(corpus, folder, duplicates_of(self.dedup, self.place, done))
+        maker = Rewriting(self.generator, DrawSettings.of(section), formats_of(section), section.document_tokens)
+        read = ReadPool(corpus, screen)
+        figures = rewrite_texts(maker, self.files.manifest, read, section.share, folder, self.config.resources)
+        if not figures.texts:
+            raise DataError(
+                f"synthesize.share {section.share:g} takes no document of {self.name}", "raise synthesize.share"
+            )
+        return _generated(self.name, figures, self.config)
+
+
+def _generated(name: str, figures: Any, config: Config) -> Outcome[GeneratedTexts]:
+    """Returns the outcome of a stage that generated text, and logs its figures."""
+    speed = figures.tokens / max(figures.seconds, 1e-9)
+    log(f"{name}: {figures.texts:,} texts of {figures.tokens:,} tokens, {speed:,.0f} tokens per second and device")
+    result = GeneratedTexts(figures.texts, figures.tokens, figures.cut, round(speed, 1))
+    cost = cost_of(figures.seconds, config.resources.price_per_device_hour)
+    return Outcome(result, {**cost, "tokens": figures.tokens})
+
+
+@dataclass(frozen=True)
+class FilteredTexts:
+    """Result of filtering generated text. The file `texts.jsonl` has a kept text per line, `pairs.jsonl` a pair."""
+
+    texts: int
+    tokens: int
+    """Number of generated tokens of the kept texts and pairs."""
+    pairs: int
+    dropped: dict[str, int]
+    """Number of dropped texts, keyed by reason."""
+    dropped_tokens: dict[str, int]
+    """Number of generated tokens of dropped texts, keyed by reason."""
+    evaluation_texts: dict[str, Any]
+    """Number of evaluation texts that were searched for, keyed by set and file."""
+
+
+@dataclass(frozen=True, eq=False)
+class FilterTexts(Stage[FilteredTexts]):
+    """Drops generated texts by cleaning blocks, near copies, evaluation texts, and measured texts."""
+
+    kind = "filter"
+
+    name: str
+    config: Config
+    section: GenerateConfig | SynthesizeConfig
+    """Section that has the cleaning steps."""
+    generated: Stage[GeneratedTexts]
+    unseen: TaskTexts | None
+    """Texts of task splits that the text must not contain."""
+    measured: tuple[Stage[Prepared], ...]
+    """Stages with held-out text on which models are measured. Generated texts that equal one of its documents, or were
+    made from one, are dropped."""
+    before: tuple[Files, ...]
+    """Measured text whose near copies are dropped."""
+
+    @property
+    def corpus(self) -> CorpusConfig:
+        """Configuration by which the generated text is read, cleaned and compared."""
+        corpus = self.config.corpus
+        return replace(
+            corpus,
+            **FILES,
+            paths=[],
+            text_field="text",
+            cleaning=cleaning_of(self.section, corpus),
+            deduplicate="near",
+            heldout_fraction=0.0,
+        )
+
+    def what(self) -> Mapping[str, Any]:
+        """Returns the filters: cleaning blocks, evaluation sets, what counts as a near copy, and the measured text."""
+        return {
+            "corpus": reading_identity(self.corpus, Digests()),
+            "near": dedup_identity(self.corpus),
+            **({"before": [files.reading for files in self.before]} if self.before else {}),
+        }
+
+    def run(self, folder: Path, done: Done) -> Outcome[FilteredTexts]:
+        """Filters the text, and writes what is left.
+
+        Raises:
+            DataError: no text to train on is left.
+        """
+        connect(self.config.resources)
+        from adapt.generate.filter_texts import filter_texts
+
+        counts = filter_texts(
+            done[self.generated].path,
+            excluding(self.corpus, self.unseen, done),
+            folder,
+            folder / TEXTS_FILE,
+            [done[text].path for text in self.measured],
+            [(files.source, files.manifest, files.corpus) for files in self.before],
+            self.config.resources.stall_s,
+        )
+        number = done[self.generated].result.texts
+        if not counts.texts and not counts.pairs:
+            section = "generate" if isinstance(self.section, GenerateConfig) else "synthesize"
+            raise DataError(
+                f"{self.name}: all {number:,} generated texts were dropped: {counts.reasons}",
+                f"loosen the filters ({section}.cleaning), change {section}.temperatures, or choose a better generator",
+            )
+        share = counts.tokens / max(done[self.generated].result.tokens, 1)
+        dropped = f"; dropped: {counts.reasons}" if counts.dropped else ""
+        log(
+            f"{self.name}: {counts.texts + counts.pairs:,} of {number:,} texts kept, {share:.0%} of the tokens{dropped}"
+        )
+        return Outcome(FilteredTexts(**vars(counts)))
+
+
+def cleaning_of(section: GenerateConfig | SynthesizeConfig, corpus: CorpusConfig) -> list[str | dict[str, Any]]:
+    """Returns the cleaning steps of generated text: those of its section, or those of the corpus and `repetition`."""
+    if section.cleaning is not None:
+        return section.cleaning
+    names = [step if isinstance(step, str) else next(iter(step), "") for step in corpus.cleaning]
+    return corpus.cleaning if "repetition" in names else [*corpus.cleaning, "repetition"]
+
+
+def load_generators_tokenizer(generator: Pretrained, field: str) -> Any:
+    """Loads the tokenizer of a generator.
+
+    Args:
+        generator: the generator.
+        field: field of the configuration that names the generator, for the message.
+
+    Raises:
+        ModelError: the tokenizer cannot be loaded, or does not belong to the model.
+    """
+    from adapt.model.tokenizer import load_tokenizer
+
+    try:
+        return load_tokenizer(generator.model, generator.tokenizer, generator.trust_remote_code)
+    except ModelError as error:
+        raise ModelError(f"{field}: {error.what}", error.fix) from error

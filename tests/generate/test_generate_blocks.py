@@ -1,0 +1,122 @@
+"""Blocks made on Ray do not depend on interruptions, and filters count what they drop and why."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from adapt.config import CorpusConfig, EvaluationSet, GenerateConfig, ResourcesConfig, SynthesizeConfig
+from adapt.corpus.files.manifest import build_manifest
+from adapt.corpus.heldout import keys_of
+from adapt.embed.text_chunks import ReadPool
+from adapt.generate.filter_texts import PAIRS_FILE, filter_texts
+from adapt.generate.generate_blocks import (
+    files_of_block,
+    join_blocks,
+    make_texts,
+    part_files,
+    rewrite_texts,
+)
+from adapt.generate.makers import FromDecoder, Rewriting
+from adapt.generate.rewriting import formats_of
+from adapt.generate.token_draws import DrawSettings
+from adapt.runner.digest import Digests
+from adapt.select import TEXTS_FILE
+from adapt.stage.generate_text import cleaning_of
+from tests.generate.toys import tiny_decoder
+from tests.samples import sentences
+
+pytestmark = pytest.mark.heavy
+
+
+def test_an_interrupted_generation_goes_on_and_ends_with_the_same_text(ray_cluster: None, tmp_path: Path) -> None:
+    maker = FromDecoder(tiny_decoder(tmp_path / "model"), DrawSettings((0.7, 1.3), 1.0, 2, 20, 3, 16), [], 4)
+    whole, again, documents = (tmp_path / name for name in ("whole", "again", "documents"))
+    for folder in (whole, again, documents):
+        folder.mkdir()
+    figures = make_texts(maker, 1500, 20, whole, ResourcesConfig())
+    lines = [json.loads(line) for file in part_files(whole) for line in file.read_text().splitlines()]
+    assert figures.texts == len(lines)
+    assert figures.tokens == sum(line["tokens"] for line in lines) >= 1500
+    assert figures.tokens - sum(line["tokens"] for line in lines[-64:]) < 1500
+    assert not (whole / "blocks").exists()
+    # A killed run leaves some blocks, and a block without figures, which is made again.
+    content = part_files(whole)[0].read_text().splitlines(keepends=True)
+    text_file, figures_file = files_of_block(again, "00000001")
+    text_file.parent.mkdir()
+    text_file.write_text("".join(content[64:128]))
+    known = {"texts": 64, "tokens": sum(each["tokens"] for each in lines[64:128]), "cut": 1000}
+    figures_file.write_text(json.dumps(known))
+    files_of_block(again, "00000000")[0].write_text("broken")
+    resumed = make_texts(maker, 1500, 20, again, ResourcesConfig())
+    assert [file.read_text() for file in part_files(again)] == [file.read_text() for file in part_files(whole)]
+    assert resumed.tokens == figures.tokens
+    assert resumed.cut >= 1000  # the finished block was not made again
+    assert make_texts(maker, 1500, 20, again, ResourcesConfig()) == resumed
+    _rewritten(tmp_path, documents)
+
+
+def _rewritten(root: Path, folder: Path) -> None:
+    """Rewrites the documents of a corpus of which a half is held out."""
+    texts = sentences(200, seed=1)
+    (root / "corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    corpus = CorpusConfig(paths=str(root / "corpus.jsonl"), heldout_fraction=0.5)
+    manifest = build_manifest(corpus, Digests())
+    formats = formats_of(SynthesizeConfig(formats=["summary", "question"]))
+    maker = Rewriting(tiny_decoder(root / "model"), DrawSettings((1.0,), 1.0, 2, 10, 0, 32), formats, 16)
+    figures = rewrite_texts(maker, manifest, ReadPool(corpus), 1.0, folder, ResourcesConfig())
+    keys = {str(key): text for key, text in zip(keys_of(texts).tolist(), texts, strict=True)}
+    lines = [json.loads(line) for file in part_files(folder) for line in file.read_text().splitlines()]
+    trained = {key for key in keys if int(key) >= 2**63}
+    assert {line["source"] for line in lines} == trained
+    assert figures.texts == len(lines) == 2 * len(trained)
+    assert {line["positive"] for line in lines if "positive" in line} == {keys[key] for key in trained}
+
+
+def test_filters_drop_copies_repetition_evaluation_texts_and_text_of_measured_documents(
+    ray_cluster: None, tmp_path: Path
+) -> None:
+    (tmp_path / "blocks").mkdir()
+    good, asked, general = sentences(60, seed=2, shortest=25), sentences(3, seed=3, shortest=25), sentences(5, seed=4)
+    lines = [
+        *({"text": text, "tokens": 10, "temperature": 1.0} for text in good),
+        {"text": good[5] + " and", "tokens": 11, "temperature": 1.3},
+        {"text": "model " * 60, "tokens": 12, "temperature": 1.0},
+        {"text": "short", "tokens": 13, "temperature": 1.0},
+        {"text": f"{asked[0]} {good[0].swapcase()[:10]}", "tokens": 14, "temperature": 1.0},
+        {"text": general[0], "tokens": 15, "temperature": 1.0},
+        {"text": "which layer of the model has the largest loss?", "tokens": 16, "format": "question", "positive": "d"},
+    ]
+    text_file, figures_file = files_of_block(tmp_path, "00000000")
+    text_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    figures_file.write_text(json.dumps({"texts": len(lines)}))
+    join_blocks(tmp_path, ["00000000"])
+    for name, texts in (("asked", asked), ("general", general)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    base = CorpusConfig(decontaminate=[EvaluationSet("asked", str(tmp_path / "asked.jsonl"))])
+    settings = {"deduplicate": "near", "heldout_fraction": 0.0}
+    corpus = replace(base, cleaning=cleaning_of(GenerateConfig(), base), **settings)  # type: ignore[arg-type]
+    measured = replace(CorpusConfig(), paths=str(tmp_path / "general.jsonl"), heldout_fraction=1.0, deduplicate="near")
+    before = [("general", build_manifest(measured, Digests()), measured)]
+    folder = tmp_path / "filter"
+    folder.mkdir()
+    counts = filter_texts(tmp_path, corpus, folder, folder / TEXTS_FILE, before=before)
+    assert counts.dropped == {
+        "duplicate": 1,
+        "repeated words": 1,
+        "too short": 1,
+        "in evaluation set asked": 1,
+        "measured": 1,
+    }
+    assert counts.dropped_tokens == {
+        "duplicate": 11,
+        "repeated words": 12,
+        "too short": 13,
+        "in evaluation set asked": 14,
+        "measured": 15,
+    }
+    assert (counts.texts, counts.tokens, counts.pairs) == (60, 616, 1)
+    written = [json.loads(line) for line in (folder / TEXTS_FILE).read_text().splitlines()]
+    assert [line["text"] for line in written] == good
+    assert json.loads((folder / PAIRS_FILE).read_text()) == {"query": lines[-1]["text"], "positive": "d"}

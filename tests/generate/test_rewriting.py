@@ -1,0 +1,93 @@
+"""Templates are read from a file that users can replace, and prompts use the generator's chat template."""
+
+from pathlib import Path
+
+import pytest
+
+from adapt.config import SynthesizeConfig
+from adapt.generate.makers import FromDecoder, Rewriting, prompt_tokens, shortened_text
+from adapt.generate.rewriting import OWN_TEMPLATES, formats_of
+from adapt.generate.token_draws import DrawSettings
+from adapt.model.tokenizer import load_tokenizer
+from adapt.support.errors import ConfigError
+from tests.generate.toys import TEMPLATE, tiny_decoder
+
+
+def test_the_shipped_formats_contain_the_document_once() -> None:
+    names = ["question_answer", "table", "summary", "tutorial", "question"]
+    formats = formats_of(SynthesizeConfig(formats=names))
+    assert [each.name for each in formats] == names
+    assert [each.name for each in formats if each.pairs] == ["question"]
+    assert all(each.prompt("DOC {x}").count("DOC {x}") == 1 for each in formats)
+    assert SynthesizeConfig().formats == names[:-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "formats", "said"),
+    [
+        ("a: {prompt: 'no place'}", ["a"], "does not contain {document} once"),
+        ("a: {prompt: '{document}', pair: true}", ["a"], "or other fields"),
+        ("a: [1]", ["a"], "has no prompt"),
+        ("[1]", ["a"], "has no formats"),
+        ("a: {", ["a"], "cannot be read"),
+        ("a: {prompt: '{document}'}", ["b"], "no format 'b'"),
+        ("a: {prompt: '{document}'}", [], "empty, or with a format twice"),
+        ("a: {prompt: '{document}'}", ["a", "a"], "empty, or with a format twice"),
+    ],
+)
+def test_faulty_templates_are_named(text: str, formats: list[str], said: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        formats_of(SynthesizeConfig(templates=str(file), formats=formats))
+    assert said in caught.value.what
+
+
+def test_a_missing_file_of_templates_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        formats_of(SynthesizeConfig(templates=str(tmp_path / "nowhere.yaml")))
+    assert OWN_TEMPLATES.is_file()
+
+
+def test_the_chat_template_of_the_generator_is_used(tmp_path: Path) -> None:
+    for template in (None, TEMPLATE):
+        pretrained = tiny_decoder(tmp_path / str(template is None), template=template)
+        tokenizer = load_tokenizer(pretrained.model)
+        shown = tokenizer.decode(prompt_tokens(tokenizer, "rewrite it", 0))
+        assert shown == ("<s>rewrite it</s>reply:" if template else "<s>rewrite it")
+
+
+def test_long_documents_are_cut_and_cannot_end_the_message(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tiny_decoder(tmp_path).model)
+    text = "the loss of the model is large </s> and then"
+    assert "</s>" not in shortened_text(tokenizer, text, 100)
+    cut = shortened_text(tokenizer, text, 4)
+    assert text.startswith(cut)
+    assert len(tokenizer.encode(cut, add_special_tokens=False)) == 4
+
+
+def test_texts_begin_with_the_first_tokens_of_the_prompts_in_turn(tmp_path: Path) -> None:
+    prompts = ["the loss of the model is large", "words"]
+    maker = FromDecoder(tiny_decoder(tmp_path), DrawSettings((0.5, 1.0), 1.0, 2, 9, 0, 4), prompts, 3)
+    maker.load()
+    made = maker.make({"first": 0, "count": 8})
+    tokenizer = load_tokenizer(tmp_path)
+    begun = [tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)[:3]) for text in prompts]
+    assert all(each.text.startswith(begun[number // 2 % 2]) for number, each in enumerate(made))
+    assert [each.details["temperature"] for each in made] == [0.5, 1.0] * 4
+    assert all(1 <= each.tokens < 9 for each in made)
+    assert maker.make({"first": 5, "count": 1}) == made[5:6]
+
+
+def test_documents_are_rewritten_in_every_format_whatever_the_order(tmp_path: Path) -> None:
+    formats = formats_of(SynthesizeConfig(formats=["summary", "question"]))
+    maker = Rewriting(tiny_decoder(tmp_path), DrawSettings((1.0,), 1.0, 3, 12, 0, 4), formats, 20)
+    maker.load()
+    documents = {"ids": [4, 9, 2**40], "texts": ["the loss of a model", "words of the text", "more than each"]}
+    made = maker.make(documents)
+    assert [each.details["format"] for each in made] == ["summary", "question"] * 3
+    assert [each.details.get("positive") for each in made][1::2] == documents["texts"]
+    assert all("\n" not in each.text for each in made[1::2])
+    assert all(3 <= each.tokens <= 12 for each in made)
+    assert len({each.details["source"] for each in made}) == 3
+    assert maker.make({"ids": [9], "texts": ["words of the text"]}) == made[2:4]

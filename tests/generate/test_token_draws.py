@@ -1,0 +1,51 @@
+"""Random numbers are a function of seed, text and position, and tokens are drawn from the stated distribution."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import TopPLogitsWarper
+
+from adapt.generate.token_draws import draw_tokens, uniforms
+
+MASK = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def finalized(value: int) -> int:
+    """SplitMix64's finalizer, computed with Python's integers."""
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+    return value ^ (value >> 31)
+
+
+@pytest.mark.parametrize(("seed", "number", "step"), [(0, 0, 0), (3, 5, 7), (2**40, 2**63 + 1, 12)])
+def test_random_numbers_are_those_of_splitmix64(seed: int, number: int, step: int) -> None:
+    state = finalized((number * GOLDEN + finalized(seed)) & MASK)
+    expected = (finalized((state + (step + 1) * GOLDEN) & MASK) >> 11) * 2.0**-53
+    (found,) = uniforms(seed, np.array([number], np.uint64), np.array([step], np.uint64))
+    assert found == expected
+
+
+def test_random_numbers_of_texts_and_steps_are_uniform_and_differ() -> None:
+    numbers, steps = (each.ravel().astype(np.uint64) for each in np.meshgrid(np.arange(100), np.arange(100)))
+    found = uniforms(1, numbers, steps)
+    assert len(np.unique(found)) == len(found)
+    assert np.histogram(found, 10, (0, 1))[0] == pytest.approx(np.full(10, 1000), abs=150)
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.8, 0.95])
+def test_only_the_nucleus_is_drawn_from(top_p: float) -> None:
+    scores = torch.randn(4, 50, generator=torch.Generator().manual_seed(0)) * 2
+    kept = TopPLogitsWarper(top_p)(None, scores / 0.7) > -torch.inf  # type: ignore[arg-type]
+    draws = torch.linspace(0, 1 - 1e-9, 2000, dtype=torch.float64)
+    for row in range(4):
+        drawn = draw_tokens(scores[row].expand(2000, -1), torch.full((2000,), 0.7), top_p, draws)
+        assert set(drawn.tolist()) == set(kept[row].nonzero().flatten().tolist())
+
+
+def test_shares_of_drawn_tokens_are_their_probabilities() -> None:
+    scores = torch.tensor([[0.0, 1.0, -torch.inf, 2.0]])
+    draws = (torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000
+    drawn = draw_tokens(scores.expand(10_000, -1), torch.full((10_000,), 2.0), 1.0, draws)
+    shares = torch.bincount(drawn, minlength=4) / 10_000
+    assert shares.tolist() == pytest.approx((scores / 2).softmax(1)[0].tolist(), abs=2e-4)

@@ -1,0 +1,235 @@
+"""The stages that generate text: what their keys depend on, what is refused, and that training text stays separate."""
+
+import json
+import shutil
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.config import (
+    Config,
+    GenerateConfig,
+    MixtureConfig,
+    ObjectiveConfig,
+    SourceConfig,
+    SynthesizeConfig,
+)
+from adapt.generate.rewriting import OWN_TEMPLATES
+from adapt.job.training_jobs import dapt_stages
+from adapt.runner.stage import everything
+from adapt.stage.context import Context
+from adapt.stage.generate_text import FilterTexts, Generate, Synthesize
+from adapt.stage.prepare_text import PrepareTexts
+from adapt.stage.training_plan import REPHRASED, weights_with_rephrased
+from adapt.support.errors import AdaptError, ModelError
+from tests.generate.toys import tiny_decoder
+from tests.job.worlds import changed, dapt_world
+
+SELF = {"mixture.replay_kind": "self", "objective.kind": "causal"}
+SHORT = {"generate.max_length": 100}
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """Returns a configuration of a keyed encoder, with a keyed decoder next to it."""
+    made = dapt_world(tmp_path, monkeypatch)
+    folder = tmp_path / "decoder"
+    folder.mkdir()
+    llama = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "max_position_embeddings": 128}
+    (folder / "config.json").write_text(json.dumps(llama))
+    for name in ("model.safetensors", "tokenizer.json"):
+        (folder / name).write_text(name)
+    return made
+
+
+def built(config: Config, values: dict[str, Any]) -> dict[type, Any]:
+    """Returns the generating stages of DAPT by class."""
+    for name, value in values.items():
+        config = changed(config, name, value)
+    stages = everything([dapt_stages(Context.of(config))])
+    return {type(stage): stage for stage in stages if isinstance(stage, Generate | Synthesize | FilterTexts)}
+
+
+def test_text_of_the_model_is_replayed_like_general_text(config: Config) -> None:
+    decoder = changed(changed(config, "model.path", "decoder"), "generate.max_length", 100)
+    chosen = replace(decoder, mixture=MixtureConfig(replay_kind="self"), objective=ObjectiveConfig(kind="causal"))
+    export = dapt_stages(Context.of(chosen))
+    replay = export.training.replay
+    assert isinstance(replay, PrepareTexts)
+    assert isinstance(replay.texts, FilterTexts)
+    assert isinstance(replay.texts.generated, Generate)
+    assert replay.texts.measured == (export.general,)
+    assert [files.source for files in replay.texts.before] == ["general"]
+    assert replay.texts.generated.start.digest == Context.of(chosen).start.digest
+    assert replay.heldout_fraction == chosen.corpus.heldout_fraction
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "again"),
+    [
+        ("mixture.replay_kind", "decoder", set()),
+        ("generate.tokens", 7, {Generate, FilterTexts}),
+        ("generate.top_p", 0.5, {Generate, FilterTexts}),
+        ("generate.min_length", 7, {Generate, FilterTexts}),
+        ("generate.max_length", 99, {Generate, FilterTexts}),
+        ("generate.temperatures", [1.0], {Generate, FilterTexts}),
+        ("generate.seed", 1, {Generate, FilterTexts}),
+        ("generate.prompts", "data/b.jsonl", {Generate, FilterTexts}),
+        ("generate.cleaning", ["repetition"], {FilterTexts}),
+        ("corpus.near_threshold", 0.7, {FilterTexts}),
+        ("generate.sweeps", 3, set()),
+        ("generate.masked_fraction", 0.3, set()),
+        ("generate.prompt_tokens", 3, set()),
+        ("generate.prompt_field", "body", set()),
+        ("generate.micro_batch", 3, set()),
+        ("seed", 3, set()),
+        ("training.learning_rate", 1e-3, set()),
+        ("mixture.replay_fraction", 0.3, set()),
+    ],
+)
+def test_which_stages_a_field_repeats(config: Config, name: str, value: Any, again: set[type]) -> None:
+    given = {"model.path": "decoder", **SELF, **SHORT}
+    more = {"generate.generator": "decoder"} if name == "mixture.replay_kind" else {}
+    base, other = built(config, given), built(config, {**given, **more, name: value})
+    assert {kind for kind in base if base[kind].key != other[kind].key} == again
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "value"),
+    [
+        ({"mixture.replay_kind": "gibbs"}, "generate.sweeps", 3),
+        ({"mixture.replay_kind": "gibbs"}, "generate.masked_fraction", 0.3),
+        (SELF | {"model.path": "decoder", "generate.prompts": "data/b.jsonl"}, "generate.prompt_tokens", 3),
+        (SELF | {"model.path": "decoder", "generate.prompts": "data/b.jsonl"}, "generate.prompt_field", "body"),
+    ],
+)
+def test_fields_of_one_way_of_generating_repeat_it(
+    config: Config, given: dict[str, Any], name: str, value: Any
+) -> None:
+    base, other = (built(config, {**given, **SHORT, **more}) for more in ({}, {name: value}))
+    assert base[Generate].key != other[Generate].key
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "again"),
+    [
+        ("formats", ["summary"], {Synthesize, FilterTexts}),
+        ("templates", "mine.yaml", {Synthesize, FilterTexts}),
+        ("share", 0.5, {Synthesize, FilterTexts}),
+        ("document_tokens", 7, {Synthesize, FilterTexts}),
+        ("temperatures", [1.0], {Synthesize, FilterTexts}),
+        ("top_p", 0.5, {Synthesize, FilterTexts}),
+        ("min_length", 7, {Synthesize, FilterTexts}),
+        ("max_length", 100, {Synthesize, FilterTexts}),
+        ("seed", 3, {Synthesize, FilterTexts}),
+        ("generator", "other", {Synthesize, FilterTexts}),
+        ("cleaning", ["repetition"], {FilterTexts}),
+        ("micro_batch", 3, set()),
+    ],
+)
+def test_which_stages_a_field_of_rewriting_repeats(
+    config: Config, tmp_path: Path, name: str, value: Any, again: set[type]
+) -> None:
+    shutil.copytree(tmp_path / "decoder", tmp_path / "other")
+    (tmp_path / "other" / "model.safetensors").write_text("other")
+    (tmp_path / "mine.yaml").write_text(OWN_TEMPLATES.read_text().replace("Summary:", "A summary:"))
+    given = {"synthesize.generator": "decoder"}
+    base, other = built(config, given), built(config, {**given, f"synthesize.{name}": value})
+    assert {kind for kind in base if base[kind].key != other[kind].key} == again
+
+
+def test_every_field_of_the_sections_is_tested() -> None:
+    tested = Path(__file__).read_text()
+    assert [f.name for f in fields(GenerateConfig) if f"generate.{f.name}" not in tested] == []
+    assert [f.name for f in fields(SynthesizeConfig) if f'"{f.name}"' not in tested] == []
+
+
+def test_a_given_decoder_and_gibbs_serve_encoders(config: Config) -> None:
+    given = built(config, {"mixture.replay_kind": "decoder", "generate.generator": "decoder", **SHORT})[Generate]
+    gibbs = built(config, {"mixture.replay_kind": "gibbs", **SHORT})[Generate]
+    assert (given.way, given.start.pretrained.model.name) == ("decoder", "decoder")
+    assert (gibbs.way, gibbs.start.pretrained.model.name) == ("gibbs", "model")
+    assert {"sweeps", "masked_fraction"} <= gibbs.what().keys() - given.what().keys()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"mixture.replay_kind": "self", **SHORT}, "is no decoder, so it cannot generate text from left to right"),
+        ({"mixture.replay_kind": "decoder"}, "generate.generator is not set"),
+        ({"mixture.replay_kind": "decoder", "generate.generator": "model"}, "is no decoder"),
+        ({"mixture.replay_kind": "decoder", "generate.generator": "nowhere/at/all"}, "nowhere/at/all"),
+        ({"model.path": "decoder", "mixture.replay_kind": "gibbs", "objective.kind": "causal"}, "is a decoder"),
+        ({"mixture.replay_kind": "gibbs", "generate.max_length": 127}, "takes 128 tokens with 2 special"),
+        ({"mixture.replay_kind": "gibbs", "generate.prompts": "data/b.jsonl", **SHORT}, "gibbs begins with mask"),
+        ({"mixture.replay_kind": "gibbs", "mixture.replay_paths": "data/b.jsonl", **SHORT}, "generates the replayed"),
+        ({"mixture.replay_kind": "gibbs", "generate.generator": "decoder", **SHORT}, "mixture.replay_kind is gibbs"),
+        ({"mixture.replay_kind": "gibbs", "model.head": "new", **SHORT}, "so it has learnt no text"),
+        ({"mixture.replay_kind": "gibbs", "generate.temperatures": [], **SHORT}, "temperatures is empty"),
+        ({"mixture.replay_kind": "gibbs", "generate.min_length": 300, **SHORT}, "is above generate.max_length"),
+        ({"mixture.replay_kind": "gibbs", "generate.cleaning": ["repetitions"], **SHORT}, "repetitions"),
+        ({"mixture.rephrased_fraction": 0.5}, "no document is rewritten"),
+        ({"synthesize.generator": "model"}, "is no decoder, so it cannot write text"),
+        ({"synthesize.generator": "decoder", "synthesize.formats": ["question"]}, "write only pairs"),
+        ({"synthesize.generator": "decoder", "synthesize.formats": ["tables"]}, "no format 'tables'"),
+        (
+            {"synthesize.generator": "decoder", "mixture.order": "sequential", "mixture.rephrased_fraction": 0.5},
+            "under mixture.order sequential",
+        ),
+    ],
+)
+def test_what_cannot_work_is_named_in_the_plan(config: Config, values: dict[str, Any], said: str) -> None:
+    with pytest.raises(AdaptError) as caught:
+        built(config, values)
+    assert said in caught.value.what
+
+
+def test_only_the_documents_to_train_on_are_rewritten(config: Config) -> None:
+    chosen = changed(config, "synthesize", SynthesizeConfig(generator="decoder", formats=["summary", "question"]))
+    export = dapt_stages(Context.of(changed(chosen, "mixture.rephrased_fraction", 0.4)))
+    assert list(export.training.corpora) == ["domain", REPHRASED]
+    text = export.training.corpora[REPHRASED]
+    assert isinstance(text, PrepareTexts)
+    assert isinstance(text.texts, FilterTexts)
+    assert isinstance(text.texts.generated, Synthesize)
+    assert text.texts.generated.what()["corpus"]["heldout_fraction"] == chosen.corpus.heldout_fraction
+    assert text.texts.measured == (export.general,)
+    assert [files.corpus.paths for files in text.texts.before] == ["data/general.jsonl", chosen.corpus.paths]
+    assert export.domain == export.training.corpora["domain"]
+
+
+def test_the_share_of_rewritten_documents_is_that_of_the_field() -> None:
+    mixture = MixtureConfig(rephrased_fraction=0.4)
+    rows = {"a": 30, "b": 10, f"a {REPHRASED}": 10, f"b {REPHRASED}": 30}
+    assert weights_with_rephrased(rows, None, mixture) == pytest.approx([0.45, 0.15, 0.1, 0.3])
+    assert weights_with_rephrased(rows, [1.0, 1.0], mixture) == pytest.approx([0.3, 0.3, 0.1, 0.3])
+    assert weights_with_rephrased({"a": 30, REPHRASED: 0}, None, mixture) == [1.0, 0.0]
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_refused_before_any_stage_runs(config: Config, tmp_path: Path) -> None:
+    tiny_decoder(tmp_path / "tiny")
+    (tmp_path / "tiny" / "tokenizer.json").write_text("{")
+    stages = built(config, {"mixture.replay_kind": "decoder", "generate.generator": "tiny", **SHORT})
+    with pytest.raises(ModelError, match=r"generate\.generator: the tokenizer of"):
+        stages[Generate].refuse_early()
+    stages = built(config, {"synthesize.generator": "tiny"})
+    with pytest.raises(ModelError, match=r"synthesize\.generator: the tokenizer of"):
+        stages[Synthesize].refuse_early()
+
+
+def test_prompts_and_rewritten_documents_must_fit_the_generator(config: Config, tmp_path: Path) -> None:
+    tiny_decoder(tmp_path / "tiny", positions=256)
+    section = SynthesizeConfig(generator="tiny", formats=["summary"], document_tokens=100, max_length=100)
+    with pytest.raises(AdaptError, match="are more than the 256 tokens"):
+        built(config, {"synthesize": section})[Synthesize].refuse_early()
+    built(config, {"synthesize": replace(section, document_tokens=10, max_length=20)})[Synthesize].refuse_early()
+
+
+def test_sources_with_weights_need_a_share_for_rewritten_documents(config: Config) -> None:
+    sources = [SourceConfig(name, paths=f"data/{name}.jsonl", weight=1.0) for name in ("a", "b")]
+    weighted = replace(config, corpus=replace(config.corpus, paths=[], sources=sources))
+    with pytest.raises(AdaptError, match="the rewritten documents have none"):
+        built(weighted, {"synthesize.generator": "decoder"})
+    built(weighted, {"synthesize.generator": "decoder", "mixture.rephrased_fraction": 0.3})
