@@ -1,0 +1,157 @@
+"""Measures how fast text is generated, relative to a plain loop of `model.generate` over batches of the same prompts.
+
+Both sides sample with one temperature and the same lengths on one thread, as an actor does, and their tokens are
+counted. The model is a Phi with random weights whose head ends a text after about 100 tokens. `with_prompts` begins
+with prompts of 1 to 64 tokens. `scaling_2` is the rate of two actors together, divided by that of one actor alone.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from math import log
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import Options, Result, apart, main, workplace
+from benchmarks.rounds import alternate
+
+TARGETS = {"from_start": (">=", 1.0), "with_prompts": (">=", 1.0), "scaling_2": (">=", 1.6)}
+VOCABULARY, MEAN_LENGTH, LONGEST, BATCH = 8000, 100, 256, 32
+
+
+def measure(options: Options) -> Result:
+    """Compares both sides from the start token and with prompts, then one actor with two."""
+    texts = 96 if options.quick else 512
+    result = Result({}, [("texts", str(texts)), ("batch", str(BATCH))])
+    with workplace() as folder:
+        apart(write_model, str(folder / "model"), options.quick)
+        for figure, longest_prompt in (("from_start", 0), ("with_prompts", 64)):
+            sides: dict[str, Callable[[], float]] = {
+                name: partial(apart, side, str(folder / "model"), texts, longest_prompt)
+                for name, side in (("ours", ours), ("plain", plain))
+            }
+            found = alternate(sides)
+            result.compare(figure, found.ratio("ours", "plain", float))
+            rates = " against ".join(f"{found.middle(side, float):,.0f}" for side in sides)
+            result.details.append((f"tokens/s, {figure}", rates))
+        tokens = texts * MEAN_LENGTH
+        actors: dict[str, Callable[[], float]] = {
+            str(count): partial(apart, on_ray, str(folder / "model"), str(folder / "runs"), tokens, count)
+            for count in (1, 2)
+        }
+        found = alternate(actors)
+        result.compare("scaling_2", found.ratio("2", "1", float))
+        result.details.append(("tokens/s, two actors", f"{found.middle('2', float):,.0f}"))
+    return result
+
+
+def write_model(path: str, is_small: bool) -> None:
+    """Writes a Phi with random weights, whose head gives the end-of-text token a probability of about 1/100."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PhiConfig, PhiForCausalLM, PreTrainedTokenizerFast
+
+    from benchmarks.small_decoder import END
+
+    words = {END: 0, **{f"w{number}": number for number in range(1, VOCABULARY)}}
+    backend = Tokenizer(models.WordLevel(words, unk_token=END))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=END, eos_token=END, unk_token=END)
+    tokenizer.save_pretrained(path)
+    torch.manual_seed(0)
+    width, layers = (128, 2) if is_small else (384, 6)
+    model = PhiForCausalLM(
+        PhiConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=width,
+            intermediate_size=4 * width,
+            num_hidden_layers=layers,
+            num_attention_heads=width // 32,
+            max_position_embeddings=512,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    )
+    with torch.no_grad():
+        model.lm_head.bias[0] = log(VOCABULARY / MEAN_LENGTH)
+    model.save_pretrained(path)
+
+
+def prompts_of(texts: int, longest: int) -> list[list[int]]:
+    """Makes prompts of 1 to `longest` tokens after the start token."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, longest + 1, texts) if longest else np.zeros(texts, np.int64)
+    return [[0, *rng.integers(1, VOCABULARY, int(length)).tolist()] for length in lengths]
+
+
+def ours(path: str, texts: int, longest_prompt: int) -> float:
+    """Returns the tokens per second of `adapt.generate.decoder`."""
+    import torch
+
+    from adapt.generate.decoder import Decoder
+    from adapt.generate.token_draws import Request
+    from adapt.model.locate import Pretrained
+
+    torch.set_num_threads(1)
+    decoder = Decoder(Pretrained(Path(path), Path(path)))
+    prompts = [list(map(int, prompt)) for prompt in prompts_of(texts, longest_prompt)]
+    requests = [Request(number, prompt, 1.0, 0, LONGEST) for number, prompt in enumerate(prompts)]
+    decoder.generate(requests[:BATCH], 1, 1.0, BATCH)
+    began = time.perf_counter()
+    found = decoder.generate(requests, 0, 1.0, BATCH)
+    return sum(map(len, found)) / (time.perf_counter() - began)
+
+
+def plain(path: str, texts: int, longest_prompt: int) -> float:
+    """Returns the tokens per second of `model.generate` over batches, with prompts padded on the left."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_pretrained(path).eval()
+    prompts = prompts_of(texts, longest_prompt)
+
+    def batch(some: list[list[int]]) -> int:
+        longest = max(map(len, some))
+        ids = torch.tensor([[0] * (longest - len(prompt)) + [int(token) for token in prompt] for prompt in some])
+        real = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in some])
+        options = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "pad_token_id": 0}
+        with torch.inference_mode():
+            new = model.generate(input_ids=ids, attention_mask=real, max_new_tokens=LONGEST, **options)[:, longest:]
+        return int((new != 0).sum())  # token 0 ends a text and pads it
+
+    batch(prompts[:BATCH])
+    began = time.perf_counter()
+    tokens = sum(batch(prompts[start : start + BATCH]) for start in range(0, texts, BATCH))
+    return tokens / (time.perf_counter() - began)
+
+
+def on_ray(path: str, root: str, tokens: int, actors: int) -> float:
+    """Returns the tokens per second of a number of actors together, without the time in which they start."""
+    import shutil
+
+    import ray
+
+    from adapt.config import ResourcesConfig
+    from adapt.generate.generate_blocks import make_texts
+    from adapt.generate.makers import FromDecoder
+    from adapt.generate.token_draws import DrawSettings
+    from adapt.model.locate import Pretrained
+
+    folder = Path(root) / f"{actors}-{os.getpid()}"
+    folder.mkdir(parents=True)
+    ray.init(num_cpus=actors, include_dashboard=False, log_to_driver=False)
+    maker = FromDecoder(Pretrained(Path(path), Path(path)), DrawSettings((1.0,), 1.0, 0, LONGEST, 0, BATCH), [], most=1)
+    figures = make_texts(maker, actors * tokens, LONGEST, folder, ResourcesConfig())
+    ray.shutdown()
+    shutil.rmtree(folder)
+    return actors * figures.tokens / figures.seconds
+
+
+if __name__ == "__main__":
+    main("generate", TARGETS, measure)
