@@ -26,6 +26,8 @@ class Work:
     running: dict[str, Stage[Any]] = field(default_factory=dict)
     failed: dict[str, BaseException] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
+    total: int = 0
+    """Number of stages to run, if the log tells how many have finished."""
     is_given_up: bool = False
     """Whether the work was interrupted. Failures are then not logged, because stages fail when Ray ends."""
 
@@ -46,6 +48,7 @@ def ensure_all(stages: Sequence[Stage[Any]], store: Store, capacity: Capacity | 
     """
     work = Work([], {})
     add_stages(work, stages, store)
+    work.total = len(work.waiting)
     try:
         while step(work, store, capacity, most):
             pass
@@ -131,6 +134,9 @@ def _run(stage: Stage[Any], work: Work, store: Store) -> None:
             if not work.is_given_up:
                 log(f"{stage.kind}: {stage.name} failed: {str(ended).splitlines()[0] if str(ended) else ended!r}")
         del work.running[stage.key]
+        if work.total > 1 and isinstance(ended, Record):
+            left = len(work.waiting) + len(work.running) + len(work.failed)
+            log(f"{work.total - left} of {work.total} stages are finished")
         work.changed.notify()
 
 

@@ -116,8 +116,14 @@ def duration(seconds: float) -> str:
 
 
 def finish(stage: str, path: Any, metrics: dict[str, Any]) -> None:
-    """Prints the last line of stdout, which is JSON with the stage, its folder and its metrics."""
+    """Prints the last line of stdout, which is JSON with the stage, its folder and its metrics.
+
+    If people read the line, because stdout and stderr are the same terminal, it only has the stage and the folder.
+    """
     sys.stderr.flush()
+    if sys.stdout.isatty() and sys.stderr.isatty() and not logs_json():
+        print(redact(f"{stage}: {path}"), flush=True)
+        return
     line = json.dumps(redacted({"stage": stage, "path": str(path), "metrics": metrics}))
     print(line, flush=True)
     if getattr(sys.stdout, "is_full", False):  # true if a line could not be written (see adapt.terminal.streams)
