@@ -25,7 +25,6 @@ within the margin, both one-sided tests of Schuirmann (1987) reject differences 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from scipy.stats import norm, t, ttest_ind
@@ -42,13 +41,11 @@ from adapt.statistics.power import (
     quantile,
     seeds_needed,
 )
+from adapt.statistics.seed_rounds import Conclusion
 from adapt.statistics.seeds import CONFIDENCE, LEVEL, MARGIN, ROUNDING, Spread, spread
 
 SAMPLES = 2000
 """Number of resamples of the bootstrap and of the permutation of examples."""
-Conclusion = Literal["better", "worse", "equal", "open"]
-"""How a comparison has ended: the recipe is better or worse than the baseline, no difference that matters is left, or
-the comparison is undecided."""
 
 
 @dataclass(frozen=True)
