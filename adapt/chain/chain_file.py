@@ -15,10 +15,12 @@ from adapt.parse.blanks import refuse_blanks, takes_list
 from adapt.parse.command_line import note_repeated
 from adapt.parse.keys import nested, unknown
 from adapt.parse.yaml_file import compose_yaml, line_namer, load_yaml, node_at, read_yaml, yaml_text
+from adapt.statistics.continual_metrics import SequenceFigures
+from adapt.statistics.seed_rounds import SPENDINGS, SeedRounds
 from adapt.statistics.seeds import MARGIN, Margin
 from adapt.support.errors import ConfigError
 
-_KEYS = {"name", "baseline", "let", "common", "sets", "stages", "report"}
+_KEYS = {"name", "baseline", "let", "common", "sets", "stages", "report", "study", "sequential"}
 _NAME = r"(?!\.+$)[\w.+-][\w.+ -]*"
 """Form of a chain's name, which is also the name of its report's folder."""
 _MEMBER = r"[^][{},\s]+( [^][{},\s]+)*"
@@ -64,6 +66,8 @@ class ChainFile:
     entries: Mapping[str, ChainEntry]
     margin: Margin = MARGIN
     """Largest differences that do not matter, which the report uses."""
+    rounds: SeedRounds | None = None
+    """The looks of a sequential study. None for other chains."""
 
 
 def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[str, Any] | None = None) -> ChainFile:
@@ -110,6 +114,7 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
         sets=sets,
         entries=entries,
         margin=_margin(content, path),
+        rounds=_rounds(content, path),
     )
 
 
@@ -126,6 +131,40 @@ def _margin(content: Mapping[str, Any], path: str) -> Margin:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise ConfigError(f"report.margin.{key} in {path} is {value!r}", "write a number that is not below 0")
     return Margin(**margin)
+
+
+def _rounds(content: Mapping[str, Any], path: str) -> SeedRounds | None:
+    """Returns the looks of a sequential study, from the keys `study` and `sequential`. None for other chains."""
+    options = _mapping(content, "sequential", path)
+    if "study" not in content:
+        if options:
+            raise ConfigError(f"{path} has `sequential`, but no `study`", "add `study: sequential`")
+        return None
+    if content["study"] != "sequential":
+        raise ConfigError(f"study in {path} is {content['study']!r}", "write `study: sequential`, or remove it")
+    names = {each.name for each in fields(SeedRounds)}
+    least = {"first_seeds": 2, "round_seeds": 1, "max_seeds": 2}
+    for key, value in options.items():
+        place = f"sequential.{key} in {path}"
+        if key not in names:
+            raise unknown(place, key, names)
+        if key in least and (isinstance(value, bool) or not isinstance(value, int) or value < least[key]):
+            raise ConfigError(f"{place} is {value!r}", f"write a whole number, at least {least[key]}")
+        if key == "spending" and value not in SPENDINGS:
+            raise unknown(place, str(value), set(SPENDINGS))
+    figures = options.get("figures", ["average"])
+    known = {each.name for each in fields(SequenceFigures)}
+    if not isinstance(figures, list) or not figures or len({*map(str, figures)}) < len(figures):
+        what = f"sequential.figures in {path} is no list of different figures"
+        raise ConfigError(what, "write one, such as [average, general_change]")
+    for figure in figures:
+        if figure not in known:
+            raise unknown(f"{figure} in {path}, sequential.figures", str(figure), known)
+    rounds = SeedRounds(**options)
+    if rounds.max_seeds < rounds.first_seeds:
+        what = f"sequential.max_seeds in {path} is {rounds.max_seeds}, less than first_seeds, {rounds.first_seeds}"
+        raise ConfigError(what, "raise max_seeds, or lower first_seeds")
+    return rounds
 
 
 def _refuse_blanks_in(path: str, content: Mapping[str, Any], entries: Mapping[str, ChainEntry]) -> None:

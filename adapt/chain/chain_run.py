@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from adapt.chain.chain_file import ChainFile, read_chain
-from adapt.chain.chain_nodes import expand_chain
-from adapt.chain.chain_stages import Chain, ahead, build_chain, check_chain, study, trainings_ahead
+from adapt.chain.chain_stages import Chain, ahead, check_chain, study, trainings_ahead
+from adapt.chain.sequential_study import built_chain, study_nodes
 from adapt.job.job_run import run_stages
 from adapt.runner.notifications import notifying
 from adapt.show.blocks import Block, Section, TextBlock, first_sentence, summary
 from adapt.show.pages import SelfShown
 from adapt.show.progress.chain_now import ChainNow, chain_now
 from adapt.show.progress.goals import goal_states, goals_table, trainings_table
+from adapt.show.progress.study_now import StudyNow
 from adapt.show.report.study import Study
 from adapt.show.terminal import render_text
-from adapt.stage.budget import budget_outlook, within_budget
+from adapt.stage.budget import budget_outlook, exceeds_budget, within_budget
+from adapt.terminal.console import log
 from adapt.tuning.search_forecast import SearchAhead, check_search
 
 
@@ -35,10 +37,13 @@ class ChainPlan(SelfShown):
     tables: Sequence[Block]
     budget: str = ""
     """Comparison of the expected device time with `resources.budget`, in sentences. Empty without a budget."""
+    sequential: StudyNow | None = None
+    """Round, comparisons and remaining cost of a sequential study. None for other chains."""
 
     def blocks(self) -> list[Block]:
         """Shows how many stages will run, the budget, the goals, searches and trainings ahead."""
-        return [*summary(*ahead_lines(self.to_run, len(self.later)), self.budget), *self.tables]
+        study = self.sequential.blocks() if self.sequential else []
+        return [*summary(*ahead_lines(self.to_run, len(self.later)), self.budget), *self.tables, *study]
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,11 @@ class ChainRun:
         Raises:
             AdaptError: a stage cannot run as configured.
         """
-        return build_chain(expand_chain(self.file, self.only))
+        return self._built(self.only)
+
+    def _built(self, only: Mapping[str, list[str]] | None = None) -> Chain:
+        file = self.file
+        return built_chain(study_nodes(file, only), file.baseline, file.margin, file.rounds)
 
     def plan(self) -> ChainPlan:
         """Returns what would run, and its costs, without running anything.
@@ -114,7 +123,8 @@ class ChainRun:
         tables += [table for table in [trainings_table(trainings_ahead(chain))] if table]
         goals = [goal.stage for goal in chain.goals]
         outlook = budget_outlook(chain.resources, goals, chain.store)
-        return ChainPlan(goal_states(chain.goals, chain.store), ahead(chain), chain.later, tables, outlook)
+        states = goal_states(chain.goals, chain.store)
+        return ChainPlan(states, ahead(chain), chain.later, tables, outlook, chain.sequential)
 
     def run(self) -> Report:
         """Runs all unfinished stages, independent ones in parallel if resources suffice, and writes the report.
@@ -135,26 +145,38 @@ class ChainRun:
         return report
 
     def finish(self) -> Chain:
-        """Runs all unfinished stages. Stages that use the best values of a search run after that search."""
+        """Runs all unfinished stages. Stages that use the best values of a search run after that search.
+
+        In a sequential study, a round of seeds runs after the looks at the round before it. A round after the first
+        does not start if its forecast exceeds `resources.budget`.
+        """
         while True:
             chain = self.build()
             check_searches(chain)
-            whole = build_chain(expand_chain(self.file)) if chain.resources.budget and self.only else chain
-            with within_budget(chain.resources, [goal.stage for goal in whole.goals], chain.store) as store:
+            whole = self._built() if chain.resources.budget and self.only else chain
+            stages = [goal.stage for goal in whole.goals]
+            if chain.sequential and ahead(chain):
+                log(chain.sequential.sentence())
+                if (chain.sequential.next_look or 1) > 1 and exceeds_budget(chain.resources, stages, chain.store):
+                    log(
+                        "The next round would exceed resources.budget, so the study ends here. A larger budget goes on."
+                    )
+                    return chain
+            with within_budget(chain.resources, stages, chain.store) as store:
                 run_stages([goal.stage for goal in chain.goals], store, chain.resources)
-            if not chain.later:
+            if not chain.later and not (chain.sequential and ahead(self.build())):
                 return chain
 
     def status(self) -> ChainNow:
         """Returns the progress of the chain, wherever it runs."""
         chain = self.build()
-        return chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later)
+        return chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later, chain.sequential)
 
     def report(self) -> Report:
         """Writes the report of all finished stages, including members of sets that `only` leaves out."""
         from adapt.show.report.report_page import contents_of, write_report
 
-        chain = build_chain(expand_chain(self.file))
+        chain = self._built()
         found = study(self.file.name, self.file.baseline, chain, self.file.margin)
         page = write_report(found, chain.store.root / "reports" / self.file.name)
         return Report(page, found, contents_of(found)[1])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adapt.chain.chain_nodes import Node, node_label
+from adapt.chain.look_stage import SeedLook
 from adapt.config import Config, NotifyConfig, ResourcesConfig
 from adapt.job.job_run import Job
 from adapt.model.start import Start
@@ -16,11 +17,13 @@ from adapt.runner import Finished, Record, Stage, Store
 from adapt.runner.ensure import check_ahead, unfinished
 from adapt.runner.stage import everything
 from adapt.show.progress.goals import TrainingAhead
+from adapt.show.progress.study_now import StudyNow
 from adapt.show.report.study import Entry, Study
 from adapt.stage.context import Context, root_of
 from adapt.stage.merge_stage import Merge
 from adapt.stage.select_documents import Select
 from adapt.stage.train import Train
+from adapt.statistics.seed_rounds import Looked
 from adapt.statistics.seeds import MARGIN, Margin
 from adapt.support.errors import ConfigError
 from adapt.support.redact import redact
@@ -124,6 +127,8 @@ class Chain:
     notify: NotifyConfig
     later: list[str] = field(default_factory=list)
     """Labels of nodes whose stages are only known after a search has finished."""
+    sequential: StudyNow | None = None
+    """The state of a sequential study. None for other chains."""
 
     @property
     def searches(self) -> list[Search]:
@@ -247,10 +252,12 @@ def study(name: str, baseline: str, chain: Chain, margin: Margin = MARGIN) -> St
         chain: the chain.
         margin: largest differences that do not matter.
     """
-    entries, missing = [], []
+    entries, missing, looks = [], [], list[Looked]()
     for goal in chain.goals:
         record = chain.store.record_of(goal.stage)
-        if record:
+        if record and isinstance(goal.stage, SeedLook):
+            looks.append(Finished.of(goal.stage, record).result)
+        elif record:
             finished = Finished.of(goal.stage, record)
             made_by, task = trainings(goal.stage), goal.config.task.name
             entries.append(Entry(goal.name, goal.job.name, goal.values, finished, made_by, task))
@@ -259,7 +266,8 @@ def study(name: str, baseline: str, chain: Chain, margin: Margin = MARGIN) -> St
     missing += chain.later
     models = sorted({redact(goal.config.model.path) for goal in chain.goals})
     names = {stage.key: stage.name for stage in everything(goal.stage for goal in chain.goals)}
-    return Study(name, baseline, entries, missing, models, names=names, margin=margin)
+    looked = None if chain.sequential is None else looks
+    return Study(name, baseline, entries, missing, models, names=names, margin=margin, looks=looked)
 
 
 def trainings(stage: Stage[Any]) -> tuple[str, ...]:
@@ -303,7 +311,7 @@ def _trainings_of(goal: Goal) -> list[tuple[Train, str]]:
     The label of the training that a goal exports is the goal's label. Other labels also have the training's name.
     """
     needed = [stage for stage in everything([goal.stage]) if isinstance(stage, Train)]
-    of_trials = isinstance(goal.stage, Search | Confirm)
+    of_trials = isinstance(goal.stage, Search | Confirm | SeedLook)
     own = goal.job.training(goal.stage) if goal.job.training and not of_trials else None
     is_export = goal.stage.kind == "export"
     return [

@@ -150,7 +150,7 @@ def _status(built: Callable[[], Chain], follows: bool) -> None:
     """
     while True:
         chain = built()
-        now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later)
+        now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later, chain.sequential)
         show_blocks(now.blocks())
         if not follows or is_unread() or (now.counts["finished"] == len(chain.goals) and not chain.later):
             break
@@ -171,10 +171,11 @@ def _serve(asked: ClusterCommand) -> None:
     chains = [chain_of(order)]
 
     def look() -> tuple[Study, ChainNow]:
-        if chains[-1].later:  # the chain must be built again, because a finished search adds stages
+        # the chain must be built again, because a finished search or look adds stages
+        if chains[-1].later or chains[-1].sequential:
             chains[:] = [chain_of(order)]
         chain = chains[-1]
-        now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later)
+        now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later, chain.sequential)
         return study(order.name, order.baseline, chain, order.margin), now
 
     page = FollowedPage(order.name, look)

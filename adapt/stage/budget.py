@@ -100,18 +100,10 @@ def budget_outlook(resources: ResourcesConfig, stages: Iterable[Stage[Any]], sto
         stages: the stages that the job or chain is run for.
         store: store of the stages.
     """
-    budget, price = resources.budget, resources.price_per_device_hour
+    budget = resources.budget
     if budget is None:
         return ""
-    spent, hours, unknown = Spending(), 0.0, 0
-    for stage in everything(stages):
-        took, is_finished = spending_of(stage, store, price)
-        spent += took
-        ahead = 0.0 if is_finished or stage.device_time == "inputs" else hours_of(stage, store)
-        unknown += ahead is None
-        held = None if is_finished else HeldTime.load(store.folder_of(stage))
-        hours += took.device_hours + max((ahead or 0.0) - (held.productive / 3600 if held else 0.0), 0.0)
-    needed = Spending(hours, spent.cost + (hours - spent.device_hours) * (price or 0.0))
+    spent, needed, unknown = _needed(resources, stages, store)
     how = "at least" if unknown else "about"
     parts = [f"{how} {form.format(need)}; the budget is {limit:g}" for need, limit, form in _limited(budget, needed)]
     is_short = any(need > limit for need, limit, _ in _limited(budget, needed))
@@ -123,6 +115,32 @@ def budget_outlook(resources: ResourcesConfig, stages: Iterable[Stage[Any]], sto
     if is_short:
         said += " It will stop at the budget with a checkpoint, and goes on if you raise the budget."
     return said
+
+
+def exceeds_budget(resources: ResourcesConfig, stages: Iterable[Stage[Any]], store: Store) -> bool:
+    """Returns whether the expected device time or cost of a job or chain is above its budget.
+
+    Args:
+        resources: the section `resources`.
+        stages: the stages that the job or chain is run for.
+        store: store of the stages.
+    """
+    needed = _needed(resources, stages, store)[1] if resources.budget else Spending()
+    return any(need > limit for need, limit, _ in _limited(resources.budget, needed))
+
+
+def _needed(resources: ResourcesConfig, stages: Iterable[Stage[Any]], store: Store) -> tuple[Spending, Spending, int]:
+    """Returns what stages have spent, what they need in all, and the number of stages whose time is not known."""
+    price = resources.price_per_device_hour
+    spent, hours, unknown = Spending(), 0.0, 0
+    for stage in everything(stages):
+        took, is_finished = spending_of(stage, store, price)
+        spent += took
+        ahead = 0.0 if is_finished or stage.device_time == "inputs" else hours_of(stage, store)
+        unknown += ahead is None
+        held = None if is_finished else HeldTime.load(store.folder_of(stage))
+        hours += took.device_hours + max((ahead or 0.0) - (held.productive / 3600 if held else 0.0), 0.0)
+    return spent, Spending(hours, spent.cost + (hours - spent.device_hours) * (price or 0.0)), unknown
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ def _submit(asked: ClusterCommand, order: Order) -> None:
         raise ConfigError("--job-per-stage is for chain files", "leave it out, because a single job runs as one job")
     if "job-per-stage" in asked.switches and any(node.is_search for node in order.nodes.values()):
         raise ConfigError("--job-per-stage needs to know all stages, and this chain has searches", "leave it out")
+    if "job-per-stage" in asked.switches and order.rounds:
+        raise ConfigError("--job-per-stage needs to know all stages, and this study is sequential", "leave it out")
     for config in order.configs:
         check_absolute(config)
     if "job-per-stage" in asked.switches:

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adapt.chain.chain_file import read_chain, read_command, read_job
-from adapt.chain.chain_nodes import Node, expand_chain
-from adapt.chain.chain_stages import Chain, build_chain, build_one
+from adapt.chain.chain_nodes import Node
+from adapt.chain.chain_stages import Chain, build_one
+from adapt.chain.sequential_study import built_chain, study_nodes
 from adapt.config import Config, flat
 from adapt.job.job_run import Job
 from adapt.parse import parse
+from adapt.statistics.seed_rounds import SeedRounds
 from adapt.statistics.seeds import MARGIN, Margin
 from adapt.support.errors import ConfigError
 
@@ -118,6 +120,8 @@ class Order:
     """Member of a chain's set `recipe` to which its report compares the other members."""
     margin: Margin = MARGIN
     """Largest differences that do not matter, which a chain's report uses."""
+    rounds: SeedRounds | None = None
+    """The looks of a sequential study. None for other chains and jobs."""
 
     @property
     def entrypoint(self) -> str:
@@ -169,12 +173,15 @@ def order_of(arguments: Sequence[str]) -> Order:
         return Order(config.name, _digest([(job.name, config)]), job.name, rest, [config], job=job)
     command = read_command(["run", *arguments])
     source = read_chain(command.file, command.let, command.common)
-    nodes = {node.label: node for node in expand_chain(source, command.only)}
+    nodes = {node.label: node for node in study_nodes(source, command.only)}
     configs = [node.config for node in nodes.values()]
     taken = {label: f"{label} from {node.start}, {node.selected}, {node.tuned}" for label, node in nodes.items()}
     digest = _digest([(taken[label], node.config) for label, node in nodes.items()])
     return Order(
-        source.name, digest, "chain", list(arguments), configs, nodes, baseline=source.baseline, margin=source.margin
+        *(source.name, digest, "chain", list(arguments), configs, nodes),
+        baseline=source.baseline,
+        margin=source.margin,
+        rounds=source.rounds,
     )
 
 
@@ -187,4 +194,4 @@ def chain_of(order: Order) -> Chain:
     """Builds the stages of a submitted chain or job."""
     if order.job:
         return build_one(order.job, order.configs[0])
-    return build_chain(list(order.nodes.values()))
+    return built_chain(list(order.nodes.values()), order.baseline, order.margin, order.rounds)

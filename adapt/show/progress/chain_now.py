@@ -26,6 +26,7 @@ from adapt.show.progress.goals import (
     spent_lines,
     states_by_entry,
 )
+from adapt.show.progress.study_now import StudyNow
 from adapt.terminal.console import duration
 from adapt.train.held_time import HeldTime
 from adapt.train.progress_display import describe
@@ -154,6 +155,8 @@ class ChainNow(SelfShown):
     """Names of the running searches, each with its trials."""
     spent: dict[str, float] = field(default_factory=dict)
     """Cost of all finished stages: `seconds` of work, `device_hours`, and `cost`."""
+    sequential: StudyNow | None = None
+    """The state of a sequential study. None for other chains."""
 
     def blocks(self) -> list[Block]:
         """Returns blocks with finished and running stages, loss curves, waiting stages with reasons, and the cost."""
@@ -162,6 +165,7 @@ class ChainNow(SelfShown):
         counts = f"{finished} of {total} results are finished, {running} running and {waiting} waiting."
         later = f"{len(self.later)} more follow when the searches have finished." if self.later else ""
         blocks: list[Block] = [*summary(counts, later), Table(ENTRY_COLUMNS, self.entries, words=True)]
+        blocks += self.sequential.blocks() if self.sequential else []
         if self.running:
             rows = [[stage, dotted(said)] for stage, said in self.running]
             blocks.append(Table(["stage", "last report"], rows, "Running now", words=True))
@@ -205,6 +209,7 @@ def chain_now(
     store: Store,
     ahead: Sequence[TrainingAhead] = (),
     later: Sequence[str] = (),
+    sequential: StudyNow | None = None,
 ) -> ChainNow:
     """Reads the state of a chain from its store, on whichever machine the chain runs.
 
@@ -213,6 +218,7 @@ def chain_now(
         store: store with the chain's results.
         ahead: forecasts of the trainings that will run.
         later: labels of the goals that are unknown until a search has finished.
+        sequential: state of a sequential study.
     """
     stages: list[Stage[Any]] = [goal.stage for goal in goals]
     taken = spent(stages, store)
@@ -228,6 +234,7 @@ def chain_now(
         list(later),
         [(name, trials) for name, trials in searches if trials],
         taken,
+        sequential,
     )
 
 

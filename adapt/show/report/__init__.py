@@ -2,6 +2,7 @@
 
 - `study`: the chain of a report, with its finished stages.
 - `task_runs`, `task_comparison`, `task_tables`, `task_figures`: scores of fine-tuned models by recipe.
+- `look_texts`: verdicts of sequential studies.
 - `sequence_runs`, `sequence_tables`, `sequence_section`: sequences of domains by method.
 - `tradeoffs`: gains on a domain against forgetting of general text.
 - `search_results`, `searches`: results of hyperparameter searches.

@@ -24,10 +24,11 @@ from adapt.show.blocks import (
 )
 from adapt.show.pages import render_html, render_markdown
 from adapt.show.report.lineage import draw_lineage, lineage
+from adapt.show.report.look_texts import Change, look_drawings, looks_table
 from adapt.show.report.search_results import searches_of
 from adapt.show.report.searches import search_blocks, search_verdicts
 from adapt.show.report.selections import selection_blocks
-from adapt.show.report.sequence_runs import Sequences, sequences_of
+from adapt.show.report.sequence_runs import MEASURES, Sequences, sequences_of
 from adapt.show.report.sequence_section import front_verdict, sequence_verdicts, sequence_warnings
 from adapt.show.report.sequence_section import section as sequences_section
 from adapt.show.report.study import HTML, Entry, Study
@@ -47,6 +48,7 @@ from adapt.show.report.trainings import (
 from adapt.stage.export_model import skipped_steps
 from adapt.stage.judge_selection import SelectionJudged
 from adapt.stage.training_result import measured_blocks
+from adapt.statistics.comparison import points
 
 COMPARED = ("export", "finetune", "sequence", "selection", "search", "confirm")
 """Kinds of stages that sections with comparisons show."""
@@ -97,12 +99,40 @@ def _verdict(
     findings = [*findings, *trained]
     findings = [*findings, *searched]
     blocks: list[Block] = [Findings(findings)]
+    if study.looks is not None:
+        return [*blocks, *_looks(study)]
     if drawings := difference_figures(results, compared):
         text = (
             "Difference from the baseline with 95% intervals. Hollow: may be chance, Holm-corrected p is .05 or more."
         )
         blocks += [Figures(drawings), TextBlock(text)]
     return blocks
+
+
+def _looks(study: Study) -> list[Block]:
+    """Returns the table and the drawings of the looks of a sequential study."""
+    if not study.looks:
+        return [TextBlock("This study is sequential, and its first look has not been made.")]
+    recipes = list(dict.fromkeys(recipe for looked in study.looks for recipe in looked.found))
+    drawings = look_drawings(study.looks, recipes, _scale)
+    text = (
+        "Difference from the baseline by the number of seeds, with repeated 95% intervals. The band is the margin; a "
+        "filled point is the look at which the comparison ended."
+    )
+    legend = [(recipe, number) for number, recipe in enumerate(recipes, 1)]
+    drawn: list[Block] = [Figures(drawings, legend), TextBlock(text)] if drawings else []
+    return [looks_table(study.looks, _change), *drawn]
+
+
+def _change(figure: str) -> Change:
+    """Returns the function that formats a difference of a figure of sequences, or of scores if there is no figure."""
+    return next((measure.change for measure in MEASURES if measure.name == figure), points)
+
+
+def _scale(figure: str) -> tuple[float, str]:
+    """Returns the factor by which differences of a figure are shown, and their unit."""
+    is_loss = any(measure.is_loss for measure in MEASURES if measure.name == figure)
+    return (1.0, "nats per token") if is_loss else (100.0, "points")
 
 
 def _ran(study: Study, results: Results) -> list[Block]:
@@ -134,7 +164,7 @@ def _scores(results: Results, compared: Compared) -> list[Block]:
     if leaky := [row for row in results.rows if row.leaky]:
         clean = replace(results, rows=leaky)
         blocks.append(score_tables(clean, compare_all(clean, without_leaks=True), without_leaks=True))
-    if compared.tasks:
+    if compared.tasks and results.looks is None:
         blocks.append(score_differences(results, compared))
     blocks.append(Folded("The score of every seed", [seeds(results)]))
     return blocks

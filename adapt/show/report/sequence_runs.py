@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adapt.runner.record import Record
-from adapt.show.report.study import Entry, Study
+from adapt.show.report.look_texts import comparison_at
+from adapt.show.report.study import Study, method_name
 from adapt.show.report.task_comparison import RecipeCompared, corrected, nats
-from adapt.statistics.comparison import Conclusion, conclusion, paired, points
+from adapt.statistics.comparison import Comparison, conclusion, paired, points
 from adapt.statistics.continual_metrics import (
     Matrix,
     SequenceFigures,
@@ -18,6 +19,7 @@ from adapt.statistics.continual_metrics import (
     sequence_figures,
 )
 from adapt.statistics.permutation import vary
+from adapt.statistics.seed_rounds import Conclusion, Looked, endings
 from adapt.statistics.seeds import MARGIN, Margin
 from adapt.support.better import better_directions
 
@@ -67,6 +69,8 @@ class Sequences:
     """Names of the orders of learning in continual runs."""
     margin: Margin = MARGIN
     """Largest differences that do not matter."""
+    looks: Sequence[Looked] | None = None
+    """Looks of a sequential study at figures of sequences. None for other studies."""
 
     def values(self, method: str, figure: str) -> list[float]:
         """Returns a method's values of a figure, one per seed. Seeds without a known value are left out."""
@@ -98,7 +102,7 @@ def sequences_of(study: Study) -> Sequences:
             run = _run(entry.record)
             # Domains that are learnt separately or at the same time have no order.
             order_and_seed = (run.order if run.mode == "continual" else (), run.seed)
-            by_method.setdefault(_method(entry), {}).setdefault(order_and_seed, run)
+            by_method.setdefault(method_name(entry.name, entry.values), {}).setdefault(order_and_seed, run)
             if run.mode == "continual":
                 orders.setdefault(run.order, entry.values.get("order", ""))
     names = sorted(by_method, key=lambda name: name != study.baseline)
@@ -106,11 +110,8 @@ def sequences_of(study: Study) -> Sequences:
     separate = [run for runs in methods.values() for run in runs if run.mode == "separate"]
     baseline = study.baseline if study.baseline in methods else None
     methods = {name: [_with_one(run, separate) for run in runs] for name, runs in methods.items()}
-    return Sequences(methods, baseline, orders, study.margin)
-
-
-def _method(entry: Entry) -> str:
-    return " · ".join(value for name, value in entry.values.items() if name not in ("order", "seed")) or entry.name
+    looks = None if study.looks is None else [looked for looked in study.looks if looked.figure]
+    return Sequences(methods, baseline, orders, study.margin, looks)
 
 
 def _run(record: Record) -> SequenceRun:
@@ -216,6 +217,8 @@ class Paired(RecipeCompared):
     @property
     def ended(self) -> Conclusion:
         """How the comparison has ended."""
+        if self.ending:
+            return self.ending.seen.conclusion
         return conclusion(self.comparison, self.margin, self.adjusted, self.better)
 
 
@@ -223,30 +226,49 @@ def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
     """Compares each method with the baseline. Returns the comparisons, keyed by figure and method.
 
     The figure ONE is left out, because its differences equal the differences of the score on the domain learnt last.
+    In a sequential study, the figures that decide when it ends have the comparisons of its looks.
     """
     compared = {measure.name: _against_baseline(sequences, measure) for measure in MEASURES if measure.name != ONE}
+    for measure in MEASURES:
+        if looked := _at_looks(sequences, measure):
+            compared[measure.name] = looked
     return {**compared, ONE: {}}
+
+
+def _at_looks(sequences: Sequences, measure: Measure) -> dict[str, Paired]:
+    """Returns the latest look of a sequential study at each method in a figure."""
+    return {
+        method: Paired(
+            *(comparison_at(ending), None, ending.looked.recipes, ending.looked.margin, ending, ending.seeds),
+            better=measure.better,
+        )
+        for (_, figure, method), ending in endings(sequences.looks or ()).items()
+        if figure == measure.name and method in sequences.methods
+    }
 
 
 def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paired]:
     """Compares each method with the baseline, paired by seed. The p values are corrected for the number of methods."""
+    comparisons = corrected(method_comparisons(sequences, measure), measure.margin(sequences.margin))
+    return {
+        name: Paired(
+            *(compared.comparison, compared.adjusted, compared.recipes, compared.margin),
+            pairs=len(_pairs(sequences, name, measure)),
+            better=measure.better,
+        )
+        for name, compared in comparisons.items()
+    }
+
+
+def method_comparisons(sequences: Sequences, measure: Measure) -> dict[str, Comparison]:
+    """Compares each method with the baseline in a figure, paired by seed, without correction."""
     if sequences.baseline is None:
         return {}
     others = [name for name in sequences.methods if name != sequences.baseline]
     pairs = {name: values for name in others if (values := _pairs(sequences, name, measure))}
-    comparisons = corrected(
-        {
-            name: paired([mine - theirs for mine, theirs in values], any(map(vary, zip(*values, strict=True))))
-            for name, values in pairs.items()
-        },
-        measure.margin(sequences.margin),
-    )
     return {
-        name: Paired(
-            *(compared.comparison, compared.adjusted, compared.recipes, compared.margin, len(pairs[name])),
-            better=measure.better,
-        )
-        for name, compared in comparisons.items()
+        name: paired([mine - theirs for mine, theirs in values], any(map(vary, zip(*values, strict=True))))
+        for name, values in pairs.items()
     }
 
 

@@ -11,6 +11,7 @@ from matplotlib.transforms import Bbox
 
 from adapt.show.blocks import Block, Figures, FindingBlock, Folded, TextBlock, joined_names, worded_interval
 from adapt.show.drawing import INK, WIDTH, canvas, color, short, style, svg
+from adapt.show.report.look_texts import ending_text
 from adapt.show.report.sequence_runs import MEASURES, Measure, Paired, Sequences, cells_of, compare_methods
 from adapt.show.report.sequence_tables import (
     by_task,
@@ -115,6 +116,8 @@ def _level(method: str, measure: Measure, sequences: Sequences, unit: str = "") 
 def _difference(measure: Measure, paired: Paired) -> str:
     """Formats the difference from the baseline, as `difference +0.7, 95% CI +0.1 to +1.3, p = .031 (Holm .062)`."""
     comparison = paired.comparison
+    if paired.ending:
+        return ending_text(paired.ending, measure.change, is_paired=True)
     text = f"difference {measure.change(comparison.difference)}"
     if comparison.p is None:
         why = "seeds whose values do not vary" if comparison.is_constant else "one seed"

@@ -1,12 +1,13 @@
 """The chain of a report: its finished stages, each with its entry in the chain file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from adapt.runner import Finished
 from adapt.runner.record import Record, load_record
+from adapt.statistics.seed_rounds import Looked
 from adapt.statistics.seeds import MARGIN, Margin
 from adapt.support.errors import StageError
 
@@ -73,10 +74,30 @@ class Study:
     """Current label of each stage, keyed by the stage's key. Records have the labels from the time of the run."""
     margin: Margin = MARGIN
     """Largest differences that do not matter."""
+    looks: Sequence[Looked] | None = None
+    """Finished looks of a sequential study, with earlier looks first. None for other studies."""
 
     def name_of(self, record: Record) -> str:
         """Returns the current label of a stage."""
         return self.names.get(record.key, record.name)
+
+
+def row_names(name: str, values: Mapping[str, str], task: str, with_entry: bool) -> tuple[str, ...]:
+    """Returns the name of the row that a fine-tuning run belongs to, such as `("acl_arc", "mode=lora")`.
+
+    Args:
+        name: name of the run's entry in the chain file.
+        values: the swept values.
+        task: name of the task, if no set is called `task`.
+        with_entry: whether the name of the entry is part of the row's name.
+    """
+    more = [f"{key}={value}" for key, value in values.items() if key not in ("recipe", "task", "seed")]
+    return (values.get("task", task), *([name] if with_entry else []), *more)
+
+
+def method_name(name: str, values: Mapping[str, str]) -> str:
+    """Returns the name of a sequence's method: the swept values except order and seed, or else the entry's name."""
+    return " · ".join(value for key, value in values.items() if key not in ("order", "seed")) or name
 
 
 def record_at(folder: str | Path) -> Record | None:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from adapt.runner.record import Record
 from adapt.show.blocks import METRICS, FindingBlock
+from adapt.show.report.look_texts import comparison_at, ending_text
 from adapt.show.report.study import Entry, Study
 from adapt.show.report.task_runs import Results, Row, RunGroup
 from adapt.statistics.comparison import (
     Comparison,
-    Conclusion,
     average_over_tasks,
     compare,
     conclusion,
@@ -19,6 +19,7 @@ from adapt.statistics.comparison import (
     verdict,
 )
 from adapt.statistics.outcomes import Tested
+from adapt.statistics.seed_rounds import Conclusion, Ending, endings
 from adapt.statistics.seeds import MARGIN
 
 WORDS = {"better": "better", "worse": "worse", "equal": "equal", "open": "undecided"}
@@ -38,15 +39,22 @@ class RecipeCompared:
     """Number of recipes that were compared on the same task."""
     margin: float = MARGIN.share
     """Largest difference that does not matter, in the unit of the difference."""
+    ending: Ending | None = None
+    """The look of a sequential study at which the comparison ended, or the latest look. The comparison then has the
+    repeated interval of this look. None for other studies."""
 
     @property
     def significant(self) -> bool:
-        """Whether the corrected p is below .05."""
+        """Whether the corrected p is below .05, or the look of a sequential study found a difference."""
+        if self.ending:
+            return self.ending.seen.conclusion in ("better", "worse")
         return significant(self.comparison, self.adjusted)
 
     @property
     def ended(self) -> Conclusion:
         """How the comparison has ended."""
+        if self.ending:
+            return self.ending.seen.conclusion
         return conclusion(self.comparison, self.margin, self.adjusted)
 
 
@@ -60,14 +68,19 @@ class Compared:
     """Average comparison of each recipe over the rows that both the recipe and the baseline have.
 
     There are no averages if a task has several rows. Such rows share test examples, but averages need independent
-    tasks.
+    tasks. There are none in a sequential study either, whose results decide how many seeds a task has.
     """
     shared: dict[str, int]
     """Number of rows that each recipe shares with the baseline."""
 
 
 def compare_all(results: Results, without_leaks: bool = False) -> Compared:
-    """Compares all recipes with the baseline. Without a baseline, the result is empty."""
+    """Compares all recipes with the baseline. Without a baseline, the result is empty.
+
+    In a sequential study, the comparisons are those of its looks. Its looks use all test examples.
+    """
+    if results.looks is not None:
+        return Compared({} if without_leaks else _at_looks(results), {}, {})
     tasks: dict[tuple[str, str], RecipeCompared] = {}
     if results.baseline:
         for row in results.rows:
@@ -84,13 +97,30 @@ def compare_all(results: Results, without_leaks: bool = False) -> Compared:
     return Compared(tasks, corrected(pooled, results.margin), shared)
 
 
+def _at_looks(results: Results) -> dict[tuple[str, str], RecipeCompared]:
+    """Returns the latest look at each recipe in each row that has runs."""
+    rows = {row.name for row in results.rows}
+    return {
+        (row, recipe): RecipeCompared(
+            comparison_at(ending), None, ending.looked.recipes, ending.looked.margin, ending=ending
+        )
+        for (row, _, recipe), ending in endings(results.looks or ()).items()
+        if row in rows and recipe in results.recipes
+    }
+
+
 def _of_row(row: Row, results: Results, without_leaks: bool) -> dict[str, RecipeCompared]:
+    return corrected(row_comparisons(row, results, without_leaks), results.margin)
+
+
+def row_comparisons(row: Row, results: Results, without_leaks: bool = False) -> dict[str, Comparison]:
+    """Compares the recipes of a row with the baseline, without correction. Without a baseline, the result is empty."""
     baseline = row.groups.get(results.baseline or "")
     if baseline is None:
         return {}
     others = [row.groups[recipe] for recipe in results.recipes if recipe in row.groups and recipe != baseline.recipe]
     sides = {other.recipe: _sides(other, baseline, without_leaks) for other in others}
-    return corrected({recipe: compare(*both) for recipe, both in sides.items()}, results.margin)
+    return {recipe: compare(*both) for recipe, both in sides.items()}
 
 
 def _sides(recipe: RunGroup, baseline: RunGroup, without_leaks: bool) -> tuple[Tested, Tested]:
@@ -240,6 +270,8 @@ def _of_task(row: Row, results: Results, compared: Compared, trainings: Training
 
 
 def _sentence(compared: RecipeCompared, unit: str) -> str:
+    if compared.ending:
+        return ending_text(compared.ending, points, unit)
     text = verdict(compared.comparison, compared.adjusted, unit, compared.recipes, compared.margin)
     text = f"worse than the baseline, though the best of the others: {text}" if compared.ended == "worse" else text
     return text[0].upper() + text[1:]
@@ -271,7 +303,12 @@ def gain(compared: RecipeCompared) -> str:
 
 
 def stars(compared: RecipeCompared | None) -> str:
-    """Returns `*` for a corrected p below .05, `**` below .01, and otherwise an empty text."""
+    """Returns `*` for a corrected p below .05, `**` below .01, and otherwise an empty text.
+
+    A difference that a look of a sequential study found has one star.
+    """
+    if compared and compared.ending:
+        return "*" if compared.significant else ""
     if compared is None or not compared.significant or compared.adjusted is None:
         return ""
     return "**" if compared.adjusted < 0.01 else "*"

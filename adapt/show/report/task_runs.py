@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from adapt.runner.record import Record
-from adapt.show.report.study import Entry, Study, upstream
+from adapt.show.report.study import Entry, Study, row_names, upstream
 from adapt.statistics.outcomes import Tested, entities, multi_label, single_label
+from adapt.statistics.seed_rounds import Looked
 from adapt.statistics.seeds import MARGIN
 
 FILE = "predictions.jsonl"
@@ -139,6 +140,8 @@ class Results:
     warnings: list[str] = field(default_factory=list)
     margin: float = MARGIN.share
     """Largest difference of scores that does not matter, as a fraction."""
+    looks: Sequence[Looked] | None = None
+    """Looks of a sequential study at its fine-tuning runs. None for other studies."""
 
     def label(self, recipe: str) -> str:
         """Returns the name of a recipe, followed by a mark if the recipe is transductive."""
@@ -152,21 +155,16 @@ def collect(study: Study) -> Results:
     by_row: dict[tuple[str, ...], dict[str, list[Entry]]] = {}
     for entry in runs:
         recipe = entry.values.get("recipe", entry.name)
-        names = _row_names(entry, has_several_entries and "recipe" in entry.values)
+        with_entry = has_several_entries and "recipe" in entry.values
+        names = row_names(entry.name, entry.values, entry.task, with_entry)
         by_row.setdefault(names, {}).setdefault(recipe, []).append(entry)
     recipes = list(dict.fromkeys(recipe for groups in by_row.values() for recipe in groups))
     baseline = study.baseline if study.baseline in recipes else None
     recipes.sort(key=lambda recipe: recipe != baseline)
     warnings: list[str] = []
     rows = [_row(names, groups, warnings) for names, groups in by_row.items()]
-    return Results(rows, recipes, baseline, _transductive(study, rows), warnings, study.margin.share)
-
-
-def _row_names(entry: Entry, with_entry: bool) -> tuple[str, ...]:
-    """Returns the name of a run's row: the task and the other swept values, such as `("acl_arc", "mode=lora")`."""
-    task = entry.values.get("task", entry.task)
-    more = [f"{name}={value}" for name, value in entry.values.items() if name not in ("recipe", "task", "seed")]
-    return (task, *([entry.name] if with_entry else []), *more)
+    looks = None if study.looks is None else [looked for looked in study.looks if not looked.figure]
+    return Results(rows, recipes, baseline, _transductive(study, rows), warnings, study.margin.share, looks)
 
 
 def _row(names: tuple[str, ...], groups: Mapping[str, list[Entry]], warnings: list[str]) -> Row:

@@ -1,0 +1,114 @@
+"""Stage `look`: decides after a round of seeds which comparisons of a sequential study have ended.
+
+The stage reads the finished runs of one task, or of all sequences for one figure, and the result of the look before it.
+Its key contains the keys of both, so a look is made once, and a killed study finds it again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from adapt.runner import NOTHING, Done, Outcome, Stage
+from adapt.show.blocks import joined_names
+from adapt.show.report.study import Entry, Study
+from adapt.statistics.seed_rounds import Looked, SeedRounds
+from adapt.statistics.seeds import Margin
+from adapt.support.errors import ConfigError
+from adapt.terminal.console import log
+
+
+@dataclass(frozen=True)
+class ReadRun:
+    """A finished run that a look reads, with its place in the chain."""
+
+    name: str
+    """Name of the run's entry in the chain file."""
+    job: str
+    values: Mapping[str, str]
+    """The run's member of each set, and its seed."""
+    task: str
+    stage: Stage[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class SeedLook(Stage[Looked]):
+    """One look at the recipes whose comparison was open before it."""
+
+    kind = "look"
+    takes = NOTHING
+
+    name: str
+    runs: Mapping[str, ReadRun]
+    """Runs of the baseline and of the open recipes, keyed by label."""
+    previous: Optional["SeedLook"]
+    row: str
+    """Name of the task with its swept values, or title of the figure."""
+    figure: str
+    """Name of the figure of sequences. Empty for scores of fine-tuning runs."""
+    look: int
+    """Number of the look, from 1."""
+    rounds: SeedRounds
+    margin: Margin
+    baseline: str
+    recipes: int
+    """Number of recipes that are compared with the baseline."""
+
+    def what(self) -> Mapping[str, Any]:
+        """Returns the plan of the study, which determines the levels, and how runs are assigned to recipes."""
+        return {
+            "row": self.row,
+            "figure": self.figure,
+            "look": self.look,
+            "seeds": list(self.rounds.seeds),
+            "spending": self.rounds.spending,
+            "margin": asdict(self.margin),
+            "baseline": self.baseline,
+            "recipes": self.recipes,
+            "values": {label: dict(run.values) for label, run in self.runs.items()},
+        }
+
+    def run(self, folder: Path, done: Done) -> Outcome[Looked]:
+        """Compares the open recipes with the baseline, and decides which comparisons end."""
+        from adapt.show.report.sequence_runs import MEASURES, method_comparisons, sequences_of
+        from adapt.show.report.task_comparison import row_comparisons
+        from adapt.show.report.task_runs import collect
+        from adapt.statistics.looks import judge
+        from adapt.statistics.spending import seed_levels
+
+        entries = [Entry(run.name, run.job, run.values, done[run.stage], task=run.task) for run in self.runs.values()]
+        study, margin, better = Study("", self.baseline, entries, margin=self.margin), self.margin.share, 1
+        if self.figure:
+            (measure,) = (each for each in MEASURES if each.name == self.figure)
+            sequences = sequences_of(study)
+            comparisons = method_comparisons(sequences, measure)
+            if unknown := sequences.methods.keys() - comparisons.keys() - {self.baseline}:
+                raise ConfigError(
+                    f"{self.figure} is not known for {joined_names(sorted(unknown))}",
+                    "name figures that every sequence has in sequential.figures",
+                )
+            margin, better = measure.margin(self.margin), measure.better
+        else:
+            results = collect(study)
+            (row,) = results.rows
+            comparisons = row_comparisons(row, results)
+        before = done[self.previous].result.significant if self.previous else 0
+        found = judge(comparisons, self.rounds, self.look, margin, self.recipes - before, better)
+        for recipe, seen in found.items():
+            if seen.conclusion != "open":
+                log(f"look {self.look} of {len(self.rounds.seeds)}: {self.row}: {recipe} ended: {seen.conclusion}")
+        level = seed_levels(self.rounds.spending, self.rounds.seeds)[self.look - 1]
+        significant = before + sum(seen.conclusion in ("better", "worse") for seen in found.values())
+        looked = Looked(
+            row=self.row,
+            figure=self.figure,
+            look=self.look,
+            seeds=list(self.rounds.seeds),
+            level=level,
+            margin=margin,
+            recipes=self.recipes,
+            significant=significant,
+            spending=self.rounds.spending,
+            found=found,
+        )
+        return Outcome(looked)

@@ -1,0 +1,332 @@
+"""Follows a sequential study: reads which comparisons have ended, and builds the stages of the next round.
+
+Nothing but the records of finished looks decides what runs next, so a killed study goes on where it was. The runs of a
+seed have the keys that they have in a chain that lists all seeds from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from adapt.chain.chain_file import ChainFile
+from adapt.chain.chain_nodes import Node, expand_chain
+from adapt.chain.chain_stages import Chain, Goal, build_chain
+from adapt.chain.look_stage import ReadRun, SeedLook
+from adapt.chain.study_forecast import RemainingTime, outlook_of
+from adapt.config import Config
+from adapt.runner import Finished, Store
+from adapt.runner.stage import everything
+from adapt.show.blocks import NONE, worded_interval
+from adapt.show.progress.study_now import ComparisonNow, CostForecast, StudyNow
+from adapt.show.report.study import method_name, row_names
+from adapt.statistics.seed_rounds import Ending, Looked, SeedRounds, endings
+from adapt.statistics.seeds import Margin
+from adapt.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from adapt.statistics.looks import Outlook
+
+LOOKS = "look"
+"""Name that the looks have among the entries of the chain file."""
+MANY = 10**9
+"""More seeds than any study has."""
+VERDICTS = {"better": "better", "worse": "worse", "equal": "no difference that matters", "open": "undecided"}
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """The runs of all recipes on one task, or the sequences of all methods for one figure."""
+
+    name: str
+    figure: str
+    """Name of the figure of sequences. Empty for fine-tuning runs."""
+    arms: Mapping[str, Mapping[str, Sequence[Goal]]]
+    """Runs keyed by recipe and seed. A sequence has one run per order."""
+
+    def runs(self, recipes: Sequence[str], seeds: int) -> list[Goal]:
+        """Returns the runs of some recipes with the first seeds."""
+        return [goal for recipe in recipes for goals in list(self.arms[recipe].values())[:seeds] for goal in goals]
+
+
+@dataclass(frozen=True)
+class FollowedRow:
+    """A row with its looks so far."""
+
+    row: ComparedRow
+    baseline: str
+    looks: Sequence[SeedLook]
+    """All finished looks, and the next look if a comparison is open."""
+    finished: Sequence[Looked]
+    """Results of the finished looks."""
+    used: Sequence[Goal]
+    """Runs that the looks read."""
+
+    @property
+    def open(self) -> list[str]:
+        """Names of the recipes whose comparison has not ended."""
+        return self.finished[-1].open if self.finished else [name for name in self.row.arms if name != self.baseline]
+
+    @property
+    def next_look(self) -> int | None:
+        """Number of the next look. None if no look follows."""
+        return len(self.looks) if len(self.looks) > len(self.finished) else None
+
+    def up_to(self, seeds: Mapping[str, int]) -> list[Goal]:
+        """Returns the runs of the baseline and of some recipes, if these get this many seeds."""
+        most = {self.baseline: max(seeds.values(), default=0), **seeds}
+        return [goal for recipe, number in most.items() for goal in self.row.runs([recipe], number)]
+
+
+def study_nodes(source: ChainFile, only: Mapping[str, list[str]] | None = None) -> list[Node]:
+    """Returns the nodes of a chain. In a sequential study, fine-tuning nodes have all seeds that the study may use.
+
+    Raises:
+        ConfigError: for the reasons given at `adapt.chain.chain_nodes.expand_chain`; or `only` leaves out a recipe of
+            a sequential study, or fine-tuning seeds do not fit the study.
+    """
+    nodes = expand_chain(source, only)
+    if source.rounds is None:
+        return nodes
+    if only:
+        _refuse_partial(nodes, expand_chain(source))
+    return [_with_seeds(node, source.rounds) if node.job.parts and not node.is_search else node for node in nodes]
+
+
+def _with_seeds(node: Node, rounds: SeedRounds) -> Node:
+    """Returns a node with `finetune.seeds`, continued by the next numbers up to the largest number of seeds.
+
+    Raises:
+        ConfigError: a node for one member of the set `seed` has several fine-tuning seeds.
+    """
+    seeds = node.config.finetune.seeds
+    if "seed" in node.values:
+        if len(seeds) != 1:
+            raise ConfigError(
+                f"{node.label} has {len(seeds)} fine-tuning seeds for each member of the set seed",
+                'set finetune.seeds: ["{seed}"], so that a seed is one run of the whole recipe',
+            )
+        return node
+    following = range(max(seeds) + 1, max(seeds) + 1 + rounds.max_seeds)
+    chosen = [*seeds, *following][: rounds.max_seeds]
+
+    def configured(values: Mapping[str, Any]) -> Config:
+        return node.configured({"finetune.seeds": chosen, **values})
+
+    return replace(node, config=configured({}), configured=configured)
+
+
+def _arm(node: Node) -> tuple[tuple[str, ...], str] | None:
+    """Returns the row and the recipe that a node's runs belong to. None if the node is not compared."""
+    if node.job.name == "sequence" and not node.is_search:
+        return (), method_name(node.name, node.values)
+    if node.job.parts and not node.is_search:
+        recipe = node.values.get("recipe", node.name)
+        return row_names(node.name, node.values, node.config.task.name, "recipe" in node.values), recipe
+    return None
+
+
+def _refuse_partial(nodes: Sequence[Node], all_nodes: Sequence[Node]) -> None:
+    """Raises ConfigError if some but not all recipes of a row are among the nodes."""
+    rows: dict[tuple[str, ...], set[str]] = {}
+    for node in nodes:
+        if arm := _arm(node):
+            rows.setdefault(arm[0], set()).add(arm[1])
+    for node in all_nodes:
+        if (arm := _arm(node)) and arm[0] in rows and arm[1] not in rows[arm[0]]:
+            raise ConfigError(
+                f"--only leaves out {node.label}, but a sequential study compares all recipes of a task",
+                "choose tasks or entries of `stages` with --only, or leave it out",
+            )
+
+
+def built_chain(nodes: Sequence[Node], baseline: str, margin: Margin, rounds: SeedRounds | None) -> Chain:
+    """Builds the stages of a chain. Those of a sequential study are built for the rounds so far and the next round.
+
+    Args:
+        nodes: the nodes, from `study_nodes`.
+        baseline: name of the recipe that the others are compared with.
+        margin: largest differences that do not matter.
+        rounds: the looks of a sequential study; None for other chains.
+
+    Raises:
+        AdaptError: a stage cannot run as configured, or the study lacks its baseline or seeds.
+    """
+    chain = build_chain(nodes)
+    if rounds is None:
+        return chain
+    rows = list(compared_rows(chain.goals, rounds))
+    if any(node.label in chain.later and _arm(node) for node in nodes):  # their recipes have no values yet
+        first = [goal for row in rows for goal in row.runs(list(row.arms), rounds.first_seeds)]
+        now = StudyNow(len(rounds.seeds), rounds.seeds, 1)
+        return replace(chain, goals=_active(chain.goals, rows, first), sequential=now)
+    followed = [_followed(row, baseline, margin, rounds, chain.store) for row in rows]
+    runs = [goal for each in followed for goal in each.used]
+    looks = [_goal(look, chain.goals[0]) for each in followed for look in each.looks]
+    goals = [*_active(chain.goals, rows, runs), *looks]
+    return replace(chain, goals=goals, sequential=_study_now(followed, goals, rounds, chain))
+
+
+def compared_rows(goals: Sequence[Goal], rounds: SeedRounds) -> Iterator[ComparedRow]:
+    """Sorts the runs of a chain by row, recipe and seed.
+
+    Raises:
+        ConfigError: a recipe has fewer seeds than the study may use.
+    """
+    tuned = [goal for goal in goals if goal.stage.kind == "finetune"]
+    has_several_entries = len({goal.name for goal in tuned}) > 1
+    by_row: dict[str, dict[str, dict[str, list[Goal]]]] = {}
+    for goal in tuned:
+        with_entry = has_several_entries and "recipe" in goal.values
+        row = " · ".join(row_names(goal.name, goal.values, goal.config.task.name, with_entry))
+        recipe = goal.values.get("recipe", goal.name)
+        by_row.setdefault(row, {}).setdefault(recipe, {}).setdefault(goal.values["seed"], []).append(goal)
+    sequences: dict[str, dict[str, list[Goal]]] = {}
+    for goal in goals:
+        if goal.stage.kind == "sequence":
+            method = method_name(goal.name, goal.values)
+            sequences.setdefault(method, {}).setdefault(str(goal.config.seed), []).append(goal)
+    rows = [ComparedRow(name, "", arms) for name, arms in by_row.items()]
+    rows += [ComparedRow(figure, figure, sequences) for figure in rounds.figures if sequences]
+    for compared in rows:
+        _check_figure(compared)
+        for recipe, seeds in compared.arms.items():
+            if len(seeds) < rounds.max_seeds:
+                raise ConfigError(
+                    f"{recipe} has {len(seeds)} seeds on {compared.name}, but sequential.max_seeds is"
+                    f" {rounds.max_seeds}",
+                    "list as many seeds in the set seed, or lower sequential.max_seeds",
+                )
+        yield compared
+
+
+def _check_figure(row: ComparedRow) -> None:
+    """Raises ConfigError if the sequences of a row cannot have its figure."""
+    goals = [goal for seeds in row.arms.values() for goals in seeds.values() for goal in goals]
+    needs_tasks = row.figure and "loss" not in row.figure and row.figure != "general_change"
+    for goal in goals if row.figure else ():
+        if needs_tasks and not goal.config.tasks:
+            raise ConfigError(
+                f"sequential.figures has {row.figure}, but {goal.label} has no tasks",
+                "add `tasks` to the sequences, or name figures of losses, such as loss_average",
+            )
+        if row.figure == "general_change" and not goal.config.evaluation.general_paths:
+            raise ConfigError(
+                f"sequential.figures has general_change, but {goal.label} measures no general text",
+                "set evaluation.general_paths, or leave the figure out",
+            )
+
+
+def _followed(row: ComparedRow, baseline: str, margin: Margin, rounds: SeedRounds, store: Store) -> FollowedRow:
+    """Reads the finished looks of a row, and adds the next look if a comparison is open.
+
+    Raises:
+        ConfigError: the row has no runs of the baseline, or no other recipe.
+    """
+    if baseline not in row.arms or len(row.arms) < 2:
+        raise ConfigError(
+            f"a sequential study compares recipes with its baseline, {baseline}, but {row.name} has"
+            f" {', '.join(row.arms)}",
+            "name the baseline in the chain file (`baseline:`), and let every task have it and another recipe",
+        )
+    looks: list[SeedLook] = []
+    finished: list[Looked] = []
+    used: dict[str, Goal] = {}
+    others = [recipe for recipe in row.arms if recipe != baseline]
+    is_open = others
+    for number, seeds in enumerate(rounds.seeds, 1):
+        runs = {goal.label: goal for goal in row.runs([baseline, *is_open], seeds)}
+        used |= runs
+        look = SeedLook(
+            name=f"{row.name}-{number}",
+            runs={label: _run_of(goal) for label, goal in runs.items()},
+            previous=looks[-1] if looks else None,
+            row=row.name,
+            figure=row.figure,
+            look=number,
+            rounds=rounds,
+            margin=margin,
+            baseline=baseline,
+            recipes=len(others),
+        )
+        looks.append(look)
+        record = store.record_of(look)
+        if record is None:
+            break
+        finished.append(Finished.of(look, record).result)
+        is_open = finished[-1].open
+        if not is_open:
+            break
+    return FollowedRow(row, baseline, looks, finished, list(used.values()))
+
+
+def _run_of(goal: Goal) -> ReadRun:
+    return ReadRun(goal.name, goal.job.name, goal.values, goal.config.task.name, goal.stage)
+
+
+def _goal(look: SeedLook, like: Goal) -> Goal:
+    return Goal(LOOKS, like.job, {"task": look.row, "look": str(look.look)}, look, like.config)
+
+
+def _active(goals: Sequence[Goal], rows: Sequence[ComparedRow], used: Sequence[Goal]) -> list[Goal]:
+    """Returns the goals of a chain without runs that no look reads yet, and without goals that need their models."""
+    compared = [goal for row in rows for goal in row.runs(list(row.arms), MANY)]
+    now = {stage.key for stage in everything(goal.stage for goal in used)}
+    later = {stage.key for stage in everything(goal.stage for goal in compared)} - now
+    return [goal for goal in goals if not any(stage.key in later for stage in everything([goal.stage]))]
+
+
+def _study_now(followed: Sequence[FollowedRow], goals: Sequence[Goal], rounds: SeedRounds, chain: Chain) -> StudyNow:
+    """Describes the state of a study, with a forecast of its cost if it goes on."""
+    looks = [looked for each in followed for looked in each.finished]
+    latest, comparisons, expected = endings(looks), [], list[Goal]()
+    largest, is_forecast = list(goals), True
+    for each in followed:
+        seeds: dict[str, int] = {}
+        for recipe in each.row.arms:
+            if recipe == each.baseline:
+                continue
+            ending = latest.get((each.row.name, each.row.figure, recipe))
+            outlook = outlook_of(ending, rounds) if ending and recipe in each.open and not ending.is_last else None
+            is_forecast = is_forecast and ending is not None
+            seeds |= {recipe: ceil(outlook.seeds)} if outlook else {}
+            comparisons.append(_comparison_now(f"{each.row.name}, {recipe}", ending, each.row.figure, outlook))
+        expected += each.up_to(seeds)
+        if each.next_look is not None:
+            largest += each.up_to(dict.fromkeys(each.open, rounds.max_seeds))
+    following = [each.next_look for each in followed if each.next_look is not None]
+    now = StudyNow(len(rounds.seeds), rounds.seeds, min(following, default=None), comparisons)
+    if not following:
+        return now
+    costs = RemainingTime.of(largest, chain.store, chain.resources.price_per_device_hour)
+    unknown = CostForecast("expected", None, None, None)
+    ahead = [
+        costs.ahead("smallest", goals),
+        costs.ahead("expected", [*goals, *expected]) if is_forecast else unknown,
+        costs.ahead("largest", largest),
+    ]
+    return replace(now, ahead=ahead)
+
+
+def _comparison_now(name: str, ending: Ending | None, figure: str, outlook: Outlook | None) -> ComparisonNow:
+    if ending is None:
+        return ComparisonNow(name, "not looked at yet", NONE, 0, NONE, NONE)
+    seen, is_open = ending.seen, ending.seen.conclusion == "open"
+    is_loss = "loss" in figure or figure == "general_change"
+
+    def change(value: float) -> str:
+        return f"{value:+.3f}" if is_loss else f"{100 * value:+.1f}"
+
+    said = "" if outlook is None else f"about {outlook.seeds:.0f} seeds; a verdict in {outlook.ends:.0%} of studies"
+    return ComparisonNow(
+        name=name,
+        verdict=VERDICTS[seen.conclusion],
+        look=f"{ending.looked.look} of {len(ending.looked.seeds)}",
+        seeds=ending.seeds,
+        difference=change(seen.difference),
+        interval=worded_interval(seen.low, seen.high, change) or NONE,
+        outlook=said,
+        is_open=is_open,
+    )
