@@ -1,0 +1,59 @@
+"""Makes the data of the sequential studies: tasks with 100, 300 and 1,000 labels, their unlabelled text, and a pool.
+
+python -m benchmarks.few_labels --data ../shared/data --out /tmp/labels
+"""
+
+import argparse
+import gzip
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmarks.slices import POOLED, first_documents
+
+TASKS = ("scicite", "chemprot", "imdb")
+LABELS = (100, 300, 1000)
+"""Numbers of labelled examples. The smaller sets are parts of the larger ones."""
+MOST = {"dev": 500, "test": 2500}
+"""Largest number of examples of a split."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    for task in TASKS:
+        source, target = (folder / "tasks" / task for folder in (arguments.data, arguments.out))
+        target.mkdir(parents=True, exist_ok=True)
+        examples = [json.loads(line) for line in read(source / "train.jsonl.gz")]
+        random.Random(0).shuffle(examples)
+        for number in LABELS:
+            write(target / f"train-{number}.jsonl.gz", examples[:number])
+        write(target / "unlabelled.jsonl.gz", ({"text": example["text"]} for example in examples))
+        for split, most in MOST.items():
+            write(
+                target / f"{split}.jsonl.gz", [json.loads(line) for line in read(source / f"{split}.jsonl.gz")][:most]
+            )
+    corpora = arguments.out / "corpora"
+    if not corpora.exists():
+        corpora.symlink_to((arguments.data / "corpora").resolve())
+    with gzip.GzipFile(arguments.out / "pool.jsonl.gz", "wb", mtime=0) as pool:
+        for corpus in POOLED:
+            pool.writelines(first_documents(arguments.data / "corpora" / f"{corpus}.jsonl.gz"))
+
+
+def read(file: Path) -> list[bytes]:
+    with gzip.open(file, "rb") as lines:
+        return list(lines)
+
+
+def write(file: Path, examples: Iterable[object]) -> None:
+    """Writes examples without a time stamp, so that the same examples give the same bytes."""
+    with gzip.GzipFile(file, "wb", mtime=0) as lines:
+        lines.writelines(f"{json.dumps(example)}\n".encode() for example in examples)
+
+
+if __name__ == "__main__":
+    main()
