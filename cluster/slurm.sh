@@ -40,7 +40,7 @@ head="${nodes[0]}" # this script runs there too
 port=$((20000 + SLURM_JOB_ID % 1000 * 10)) # jobs that share a node need different ports
 address="$head:$port"
 dashboard="http://127.0.0.1:$((port + 1))"
-[ -s ~/.ray/auth_token ] || ray get-auth-token --generate > /dev/null || exit 1
+[ -s ~/.ray/auth_token ] || (umask 077; ray get-auth-token --generate > /dev/null) || exit 1
 
 say() { echo "$(date +%FT%T) $*"; }
 
@@ -63,7 +63,10 @@ stop_all() {
 trap stop_all EXIT
 runs() { kill -0 "$1" 2> /dev/null; }
 
-joined() { ray list nodes --address "$dashboard" --filter state=ALIVE --limit 10000 --format json 2> /dev/null | grep -c '"node_id"'; }
+joined() {
+    ray list nodes --address "$dashboard" --filter state=ALIVE --limit 10000 --format json 2> /dev/null |
+        grep -o '"node_id"' | wc -l
+}
 
 # Waits until this many nodes have joined. Fails if the step with this process id ends, or after JOIN_S.
 wait_for() {
@@ -105,7 +108,7 @@ if [ ${#nodes[@]} -gt 1 ]; then
     wait_for ${#nodes[@]} "${started[1]}" || say "only $(joined) of ${#nodes[@]} nodes have joined"
 fi
 
-dontstop chain submit "$@" --address "$dashboard" &
+python jobs/chain.py submit "$@" --address "$dashboard" &
 submit=$!
 started+=("$submit")
 while runs "$submit" && runs "${started[0]}" && { [ -z "$timer" ] || runs "$timer"; }; do
