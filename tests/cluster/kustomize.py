@@ -92,7 +92,7 @@ def _patched(objects: list[Object], changes: Any, target: Object) -> list[Object
         return [each for each in objects if each not in gone]
     for each in _selected(objects, target):
         for change in changes:
-            *parents, last = change["path"].removeprefix("/").split("/")
+            *parents, last = (part.replace("~1", "/") for part in change["path"].removeprefix("/").split("/"))
             parent = _at(each, parents)
             value = _copy(change["value"])
             match change["op"], parent:
