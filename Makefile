@@ -63,7 +63,7 @@ clean: ## remove caches and build leftovers (not .venv, not runs/)
 # Every installation can run the demo, so each of the three targets also creates TO_RUN.
 # PyTorch is installed first and without dependencies, so that no other package comes from TORCH_INDEX.
 $(STAMP): EXTRAS := dev
-$(ON_NODES): EXTRAS := mlflow,model2vec,optuna,s3,wandb
+$(ON_NODES): EXTRAS := documents,mlflow,model2vec,optuna,s3,wandb
 $(TO_RUN): EXTRAS :=
 $(STAMP) $(ON_NODES) $(TO_RUN): pyproject.toml constraints.txt
 	@test -x $(PY) || { \

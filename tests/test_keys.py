@@ -188,6 +188,9 @@ USED: dict[str, set[str]] = {
     "peft": set(),
     "faiss-cpu": {"index"},
     "optuna": set(),
+    **{
+        name: set() for name in ("resiliparse", "pypdfium2", "pylatexenc", "docutils", "markdown-it-py")
+    },  # no documents
 }
 """For each package, the kinds of stages whose keys contain the package's version with this configuration."""
 
@@ -259,13 +262,14 @@ FOLLOWING = {
     *("threadpoolctl", "psutil"),  # affect how work is done
     *("pyarrow", "datasets", "fsspec", "safetensors", "pydantic"),  # read and write file formats
     *("jinja2", "markupsafe", "matplotlib", "tensorboardX"),  # render reports
+    "fastwarc",  # reads a file format
     *("aiohttp", "requests"),  # report errors of connections to a cluster
     *("IPython", "packaging"),  # show notebooks, and check the machine
 }
 """Packages that do not affect results. A new package belongs into this set, or into DECIDING and its stages' keys."""
 
 
-IMPORTED = {"scikit-learn": "sklearn", "faiss-cpu": "faiss"}
+IMPORTED = {"scikit-learn": "sklearn", "faiss-cpu": "faiss", "markdown-it-py": "markdown_it"}
 """Module names of packages that are imported under another name than the package's."""
 
 
@@ -301,7 +305,7 @@ EDITS: dict[str, tuple[Edit, bool]] = {
     "its time": (lambda file: os.utime(file, (5, 5)), False),
     "its name": (renamed("y.jsonl"), False),
     "another name of its format": (renamed("x.ndjson"), False),
-    "a file beside it": (lambda file: file.with_name("notes.md").write_text("x"), False),
+    "a file beside it": (lambda file: file.with_name("notes.doc").write_text("x"), False),
     "its format: text": (renamed("x.txt"), True),
     "its format: csv": (renamed("x.csv"), True),
     "its compression": (renamed("x.jsonl.gz"), True),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from adapt.config import CorpusConfig
-from adapt.corpus.files.formats import MIB, TABLES, format_of
+from adapt.corpus.files.formats import DOCUMENTS, MIB, TABLES, format_of
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import Slice, items_of, read_slice, slices_of
 from adapt.corpus.sample_order import permute
@@ -66,7 +66,10 @@ def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample
         if read >= READ_BYTES:
             break
         with screen.of(number) as sieve:
-            beginning, at_end = _beginning(items[number], corpus, share, sieve)
+            # documents are read whole, because the size of their text says little about the size of their files
+            are_documents = corpus.source == "files" and format_of(items[number][0].path)[0] in DOCUMENTS
+            most_bytes = READ_BYTES if are_documents else share
+            beginning, at_end = _beginning(items[number], corpus, most_bytes, sieve)
         read_whole += at_end
         texts += beginning
         read += sum(map(_size, beginning))

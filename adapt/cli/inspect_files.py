@@ -2,6 +2,7 @@
 
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, islice
@@ -9,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import CorpusConfig, TaskConfig
+from adapt.corpus.documents.document_files import check_packages
 from adapt.corpus.files.filesystem import name_of
-from adapt.corpus.files.formats import DELIMITERS, Bad, format_of
+from adapt.corpus.files.formats import DELIMITERS, DOCUMENTS, WITHOUT_FIELDS, Bad, fix_of, format_of
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import Reading, check_field, read_objects, read_records, texts
 from adapt.corpus.files.storage import state
@@ -23,6 +25,7 @@ from adapt.task.labelled_examples import check_split, classes_of
 
 SAMPLE_BYTES = 32 << 20
 """Maximum amount of text to read from all files together [bytes]."""
+SAMPLE_TEXTS = 500
 SAMPLE_FILES = 50
 """Maximum number of files to read. They are evenly spaced among all files."""
 _RECORDS = 1000
@@ -146,6 +149,14 @@ class CorpusProperties:
     heldout_fraction: float
     heldout_documents: int
     """Approximate number of documents that `heldout_fraction` holds out."""
+    formats: dict[str, int]
+    """Number of files of each format."""
+    read: int
+    """Number of records in the sample, readable or not."""
+    bad: dict[str, int]
+    """Number of unreadable records in the sample, keyed by reason."""
+    sample: list[str]
+    """Texts of the sample after the default cleaning, at most SAMPLE_TEXTS of them, spread over the sample."""
 
 
 def inspect_corpus(paths: Sequence[str]) -> CorpusProperties:
@@ -159,8 +170,11 @@ def inspect_corpus(paths: Sequence[str]) -> CorpusProperties:
         StorageError: a remote store cannot be read.
     """
     files = expand_paths([*paths])
+    formats = Counter(format_of(file)[0] for file in files)
+    for kind in formats.keys() & {*DOCUMENTS}:
+        check_packages(next(file for file in files if format_of(file)[0] == kind), kind)
     sampled = _spread(files)
-    with_fields = [file for file in sampled if format_of(file)[0] != "text"]
+    with_fields = [file for file in sampled if format_of(file)[0] not in WITHOUT_FIELDS]
     text_field, others = None, []
     if with_fields:
         seen = field_statistics(record for file in with_fields for record in _first_records(file))
@@ -182,7 +196,8 @@ def inspect_corpus(paths: Sequence[str]) -> CorpusProperties:
         reasons = ", ".join(f"{count} {reason}" for reason, count in {**tally.dropped, **tally.bad}.items())
         raise DataError(
             f"{_named(files)}: no document is left to train on ({reasons or 'the files are empty'})",
-            "give longer text: a document has at least 20 characters, half of them letters",
+            fix_of(" ".join(tally.bad))
+            or "give longer text: a document has at least 20 characters, half of them letters",
         )
     size = sum(map(_size, files))
     factor = 1.0 if is_whole else max(size / max(on_disk, 1.0), 1.0)
@@ -199,6 +214,10 @@ def inspect_corpus(paths: Sequence[str]) -> CorpusProperties:
         round(factor * text_bytes),
         is_whole,
         *heldout_share(kept, documents, is_whole),
+        dict(formats.most_common()),
+        tally.seen,
+        tally.bad,
+        kept[:: -(-len(kept) // SAMPLE_TEXTS)],
     )
 
 
@@ -255,6 +274,8 @@ class _Share(Iterator[Any]):
     def bytes_on_disk(self, file: str) -> float:
         """Estimates how many bytes the texts that were read so far take in the file on disk."""
         kind, compression = format_of(file)
+        if kind in DOCUMENTS and kind != "warc":  # a document is read whole
+            return _size(file)
         if not compression:
             return self.bytes * _COMPRESSED_SHARE.get(kind, 1.0)
         text = "\n".join(self._sample).encode("utf-8", "replace")[: 4 << 20]

@@ -70,7 +70,9 @@ class CorpusConfig:
     docstrings of the installed Python packages (a demo corpus)."""
     paths: str | list[str] = how_list()
     """Files, folders or globs, local or remote (s3://, gs://, hf://, https:// and others), one path or a list. Formats:
-    .jsonl, .json, .csv, .tsv and .txt, each also compressed as .gz, .zst, .xz or .bz2; .parquet; .arrow."""
+    .jsonl, .json, .csv, .tsv and .txt, each also compressed as .gz, .zst, .xz or .bz2; .parquet; .arrow. With
+    `pip install 'dontstop[documents]'` also documents, whose main text is read: .html, .htm, .pdf, .docx, .epub, .md,
+    .rst, .tex and .warc.gz."""
     dataset: str | None = how(None)
     """`dataset`: id of a dataset on the Hugging Face Hub, or a folder that `datasets` can load. The dataset is
     streamed."""
@@ -90,6 +92,17 @@ class CorpusConfig:
     text_unit: Literal["line", "paragraph"] = "line"
     """What counts as one document in plain text files: each `line`, or each `paragraph` (lines separated by blank
     lines)."""
+    documents: Literal["file", "page", "heading"] = "file"
+    """What becomes a document of the corpus in files of documents: the whole `file`, each `page` (PDF) or chapter
+    (EPUB), or the text under each `heading` (all formats but PDF). A file without pages or headings stays whole."""
+    max_document_mib: PositiveInt = 128
+    """Largest size of a file of a document, of its unpacked content, and of its text [MiB]. Larger documents are
+    skipped and counted as unreadable."""
+    max_document_pages: PositiveInt = 5000
+    """Largest number of pages of a PDF file, or of chapters of an EPUB file. Longer documents are skipped and counted
+    as unreadable."""
+    max_document_seconds: PositiveInt = 60
+    """Largest CPU time for reading one document [s]. Slower documents are skipped and counted as unreadable."""
     max_record_mib: PositiveInt = 32
     """Largest record (line, paragraph or cell) that is read [MiB]; larger records are skipped and counted as
     unreadable."""
@@ -124,7 +137,8 @@ class CorpusConfig:
     near_threshold: OpenFraction = 0.8
     """`near`: two documents are duplicates if the Jaccard similarity of their n-grams is at least this value."""
     max_bad_fraction: Fraction = how(0.01)
-    """The job fails if more than this share of the records is unreadable (malformed JSON, no text, invalid UTF-8)."""
+    """The job fails if more than this share of the records is unreadable (malformed JSON, no text, invalid UTF-8, a
+    document that is encrypted, scanned or broken)."""
     heldout_fraction: Fraction = 0.01
     """Share of the documents that is held out of training for evaluation, chosen by a hash of their text without case
     and spaces. The same documents are also excluded from replayed text and pools."""

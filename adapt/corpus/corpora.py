@@ -164,6 +164,8 @@ PLAIN = Form()
 
 _LATER = ("heldout_fraction", "deduplicate", "near_ngram", "near_permutations", "near_threshold")
 _EVALUATION = ("decontaminate_ngram", "decontaminate_overlap")
+_DOCUMENTS = ("documents", "max_document_mib", "max_document_pages", "max_document_seconds")
+"""Fields that enter keys only if they differ from their defaults. Earlier versions did not have them."""
 
 
 def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
@@ -176,6 +178,8 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
         DataError: a file of an evaluation set is missing.
     """
     settings = {name: value for name, value in what(corpus).items() if name not in (*_LATER, *_EVALUATION, "cleaning")}
+    usual = what(CorpusConfig())
+    settings = {name: value for name, value in settings.items() if name not in _DOCUMENTS or value != usual[name]}
     settings["id_field"] = None  # earlier versions had this field; without it all keys would change
     settings["cleaning"] = cleaning_blocks.identity(corpus.cleaning)
     if corpus.decontaminate:

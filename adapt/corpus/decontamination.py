@@ -22,7 +22,7 @@ import numpy as np
 
 from adapt.config import CorpusConfig, EvaluationSet
 from adapt.corpus.cleaning.cleaning_blocks import Drop
-from adapt.corpus.files.formats import Bad, fix_of, format_of
+from adapt.corpus.files.formats import WITHOUT_FIELDS, Bad, fix_of, format_of
 from adapt.corpus.files.lines import TOO_LONG
 from adapt.corpus.files.manifest import Manifest, build_manifest, expand_paths
 from adapt.corpus.files.records import Reading, Record, check_field, read_objects, read_records
@@ -288,7 +288,7 @@ def _texts(file: str, evaluation: EvaluationSet, corpus: CorpusConfig) -> list[s
 
 def _records(file: str, evaluation: EvaluationSet, unit: str) -> Iterator[tuple[int, list[str] | Bad]]:
     """Yields the number of each record, from 1, and the record's texts or the reason why it cannot be read."""
-    if format_of(file)[0] == "text":
+    if format_of(file)[0] in WITHOUT_FIELDS:
         for number, text in enumerate(read_records(file, Reading(text_unit=unit)), 1):
             yield number, _reason(text) if isinstance(text, Bad) else [text]
     else:

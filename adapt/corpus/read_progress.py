@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adapt.config import CorpusConfig
-from adapt.corpus.files.formats import TABLES, format_of
+from adapt.corpus.files.formats import DOCUMENTS, TABLES, format_of
 from adapt.corpus.files.manifest import Manifest
 from adapt.ray.runtime import telling_stalls
 from adapt.terminal.console import duration
@@ -83,7 +83,7 @@ class Pace:
         ends = {part.path: part.size for part in manifest.parts}
         sizes = [sum((s["stop"] or ends[s["path"]]) - s["start"] for s in item) for item in slices]
         formats = [format_of(part.path) for part in manifest.parts]
-        is_plain = all(kind not in TABLES and compression is None for kind, compression in formats)
+        is_plain = all(kind not in (*TABLES, *DOCUMENTS) and compression is None for kind, compression in formats)
         return cls(sizes, 1.0 if is_plain else None)
 
     @property

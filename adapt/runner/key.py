@@ -114,6 +114,11 @@ DECIDING = {
     "scikit-learn": 2,  # definition of words, search of nearest neighbours, and convergence of regressions
     "faiss-cpu": 2,  # algorithms for centroids, codes and graphs
     "optuna": 2,  # its samplers propose the trials of a search
+    "resiliparse": 3,  # rules that find the main text of web pages
+    "pypdfium2": 3,  # contains PDFium, which decides on spaces and the order of text
+    "pylatexenc": 2,  # tables of what macros become
+    "docutils": 2,  # rules of reStructuredText
+    "markdown-it-py": 2,  # rules of Markdown
     "peft": 2,  # chooses positions and initial values of low-rank adapters
 }
 """Packages of which some releases computed other results, with the number of leading parts of the version that enter

@@ -25,11 +25,11 @@ REFUSED = [
     (["--resources.workers=3"], 2, ["training.global_batch_size 8 is no multiple of resources.workers 3"]),
     (["--corpus.paths=gone.jsonl"], 3, ["DataError: ", "gone.jsonl matches no file"]),
     (["--corpus.paths=."], 3, ["holds no corpus file"]),
-    (["--corpus.paths=notes.md"], 3, ["notes.md has no known format"]),
+    (["--corpus.paths=notes.doc"], 3, ["notes.doc has no known format"]),
     (["--model.path=./gone"], 4, ["ModelError: there is no model folder ./gone"]),
     (["--model.path=."], 4, ["has no config.json"]),
     (["--model.tokenizer=."], 4, ["holds no tokenizer"]),
-    (["--storage.root=notes.md"], 6, ["StorageError: cannot write ", "notes.md", "storage.root"]),
+    (["--storage.root=notes.doc"], 6, ["StorageError: cannot write ", "notes.doc", "storage.root"]),
 ]
 
 
@@ -37,7 +37,7 @@ REFUSED = [
 def test_wrong_configurations_are_refused_at_once(
     forked: Run, job: list[str], tmp_path: Path, arguments: list[str], code: int, messages: list[str]
 ) -> None:
-    (tmp_path / "notes.md").write_text("")
+    (tmp_path / "notes.doc").write_text("")
     if arguments == ["--corpus.paths=."]:
         (tmp_path / "corpus.jsonl").unlink()
     check_refused(forked("dapt.py", *replaced(job, *arguments)), code, *messages)

@@ -197,7 +197,7 @@ def test_whole_records_with_all_fields(tmp_path: Path) -> None:
 
 
 def test_files_of_a_split_are_listed(tmp_path: Path) -> None:
-    for name in ("b.jsonl", "a.csv", "note.md"):
+    for name in ("b.jsonl", "a.csv", "note.doc"):
         (tmp_path / name).touch()
     assert split_files(TaskConfig(dev=str(tmp_path)), "dev") == [str(tmp_path / "a.csv"), str(tmp_path / "b.jsonl")]
     with pytest.raises(ConfigError, match=r"task\.test is empty"):

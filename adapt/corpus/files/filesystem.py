@@ -21,6 +21,9 @@ from adapt.terminal.console import log
 
 _NOTES = ("dataset_dict.json", "dataset_info.json", "state.json")
 """Names of the metadata files that the `datasets` library saves next to its Arrow files."""
+_DESCRIPTIONS = ("readme", "license", "changelog")
+_MARKUP = (".md", ".rst", ".html")
+"""Names and suffixes, in small letters, of files that describe a folder. They are read only if they are named."""
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), ("s3fs", "install the extra: pip install 'dontstop[s3]'")),
     **dict.fromkeys(("gs", "gcs"), ("gcsfs", "install the extra: pip install 'dontstop[gs]'")),
@@ -75,9 +78,10 @@ def matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
     files, is_folder = (_remote if is_url(pattern) else _local)(pattern)
     if is_folder:
         inside = [file for file in files if name_of(file).name not in _NOTES]
-        files = [file for file in inside if file.lower().endswith(suffixes)]
+        files = [file for file in inside if file.lower().endswith(suffixes) and not _describes(file)]
         others = sorted(set(inside) - set(files))
-        such = f"{len(others)} of other formats, such as {others[0]}" if others else ""
+        kind = "others" if any(map(_describes, others)) else "of other formats"
+        such = f"{len(others)} {kind}, such as {others[0]}" if others else ""
         folder = pattern if is_url(pattern) else os.path.abspath(Path(pattern).expanduser())
         if not files:
             raise DataError(
@@ -89,6 +93,12 @@ def matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
     if not files:
         raise DataError(f"{pattern} matches no file", _fix_of(pattern))
     return files
+
+
+def _describes(file: str) -> bool:
+    """Returns whether a file describes its folder, as a README does, and is no text of the corpus."""
+    name = name_of(file).name.lower()
+    return name.endswith(_MARKUP) and name.partition(".")[0] in _DESCRIPTIONS
 
 
 def _fix_of(pattern: str) -> str:

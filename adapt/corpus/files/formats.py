@@ -11,7 +11,9 @@ from typing import Any, Literal
 from adapt.corpus.files.filesystem import name_of
 from adapt.support.errors import DataError
 
-Format = Literal["jsonl", "csv", "tsv", "text", "parquet", "arrow"]
+Format = Literal[
+    "jsonl", "csv", "tsv", "text", "parquet", "arrow", "html", "pdf", "docx", "epub", "markdown", "rst", "tex", "warc"
+]
 
 _FORMATS: dict[str, Format] = {
     **dict.fromkeys((".jsonl", ".json", ".ndjson"), "jsonl"),
@@ -20,31 +22,45 @@ _FORMATS: dict[str, Format] = {
     ".txt": "text",
     ".parquet": "parquet",
     ".arrow": "arrow",
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
+    ".pdf": "pdf",
+    ".docx": "docx",
+    ".epub": "epub",
+    **dict.fromkeys((".md", ".markdown"), "markdown"),
+    ".rst": "rst",
+    ".tex": "tex",
+    ".warc": "warc",
 }
 TABLES = ("parquet", "arrow")
 """Formats with typed columns and built-in compression."""
+DOCUMENTS = ("html", "pdf", "docx", "epub", "markdown", "rst", "tex", "warc")
+"""Formats of documents, whose text the libraries of the extra `documents` extract. A file is one document, except that
+a web archive (`warc`) has many."""
+WITHOUT_FIELDS = ("text", *DOCUMENTS)
+"""Formats whose records have no fields."""
+_PACKED = (*TABLES, "pdf", "docx", "epub")
+"""Formats that are compressed inside."""
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 """Formats of delimited values, with their delimiters."""
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bz2"}
 SUFFIXES = tuple(
     suffix + compression
     for suffix, kind in _FORMATS.items()
-    for compression in (("",) if kind in TABLES else ("", *_COMPRESSIONS))
+    for compression in (("",) if kind in _PACKED else ("", ".gz") if kind == "warc" else ("", *_COMPRESSIONS))
 )
 MIB = 1 << 20
 KNOWN = (
     "a name must end in .jsonl, .json, .ndjson, .csv or .tsv, or for plain text .txt (also compressed: .jsonl.gz,"
-    " .jsonl.zst, .jsonl.xz, .jsonl.bz2), or in .parquet or .arrow"
+    " .jsonl.zst, .jsonl.xz, .jsonl.bz2), or in .parquet or .arrow, or for documents in .html, .htm, .pdf, .docx,"
+    " .epub, .md, .rst, .tex or .warc.gz"
 )
 """Allowed endings of file names, for messages."""
 _FOREIGN = {
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "unpack it and name the files in it"),
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as .csv (UTF-8)"),
-    **dict.fromkeys(
-        (".pdf", ".doc", ".docx", ".odt", ".rtf", ".epub", ".html", ".htm", ".xml"),
-        "take its text out and save that as .txt or .jsonl",
-    ),
-    **dict.fromkeys((".md", ".rst", ".tex", ".text", ".log"), "give it a name that ends in .txt, if it is plain text"),
+    **dict.fromkeys((".doc", ".odt", ".rtf"), "save it as .docx"),
+    **dict.fromkeys((".xml", ".mobi"), "take its text out and save that as .txt or .jsonl"),
+    **dict.fromkeys((".text", ".log"), "give it a name that ends in .txt, if it is plain text"),
     **dict.fromkeys(
         (".pkl", ".pickle", ".npy", ".npz", ".h5", ".db", ".sqlite"), "write the texts as .jsonl or .parquet"
     ),
@@ -67,7 +83,7 @@ def format_of(path: str | Path) -> tuple[Format, str | None]:
     suffixes = [suffix.lower() for suffix in name_of(str(path)).suffixes]
     compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
     kind = _FORMATS.get(suffixes[-2 if compression else -1]) if len(suffixes) > bool(compression) else None
-    if kind is None or (kind in TABLES and compression):
+    if kind is None or (compression and (kind in _PACKED or (kind == "warc" and compression != "gzip"))):
         packed = f"do not compress it, since {kind} files are compressed inside" if kind else None
         fix = packed or _FOREIGN.get((suffixes or [""])[-2 if compression and suffixes[1:] else -1])
         raise DataError(f"{path} has no known format", f"{fix}; {KNOWN}" if fix else KNOWN)
@@ -78,10 +94,10 @@ def is_divisible(path: str | Path) -> bool:
     """Returns whether ranges of a file can be read separately, as in tables and in uncompressed files of lines.
 
     Csv files are not divisible, because a newline may be inside a value, so the start of a record is only known after
-    reading everything before it.
+    reading everything before it. Documents, such as PDF files, are read whole.
     """
     kind, compression = format_of(path)
-    return compression is None and kind not in DELIMITERS
+    return compression is None and kind not in DELIMITERS and kind not in DOCUMENTS
 
 
 HEAD_BYTES = 1 << 16
@@ -98,6 +114,10 @@ _FIXES = {
     "another number of columns": "put values with the mark between columns into quotes, without a blank before these",
     "malformed JSON": "write one JSON object on each line, or give it a name that says its format",
     "text is not a string": "name the field that holds the text as a string (text_field)",
+    "is encrypted": "remove the password, or leave the documents out",
+    "scan without text": "recognise the text first, for example with ocrmypdf, or leave the documents out",
+    "max_document": "raise this field, or leave the documents out",
+    "document": "leave the documents out",
     "no text": "name the field that holds the text (text_field)",
 }
 """Advice for unreadable records, keyed by a part of the reason. The first key that occurs in the reason applies."""
@@ -115,7 +135,7 @@ COMPRESSED = {
 }
 """First bytes of compressed files and the suffix of their names, keyed by compression."""
 _BINARY = (
-    (b"%PDF-", "a PDF document", "take its text out, for example with pdftotext, and save that as .txt or .jsonl"),
+    (b"%PDF-", "a PDF document", "give it a name that ends in .pdf"),
     (b"{\\rtf", "an RTF document", "save it as plain text (.txt)"),
     (b"PAR1", "a Parquet file", "give it a name that ends in .parquet"),
     (b"ARROW1", "an Arrow file", "give it a name that ends in .arrow"),
@@ -209,8 +229,8 @@ def _refuse_archive(head: bytes, path: str | Path) -> None:
     if head.startswith(b"PK\x03\x04"):
         for part, name, fix in (
             (b"xl/", "an Excel file", "save it as .csv (UTF-8)"),
-            (b"word/", "a Word document", "save it as plain text (.txt, UTF-8)"),
-            (b"mimetypeapplication/epub", "an e-book", "take its text out and save that as .txt"),
+            (b"word/", "a Word document", "give it a name that ends in .docx"),
+            (b"mimetypeapplication/epub", "an e-book", "give it a name that ends in .epub"),
         ):
             if part in head:
                 raise DataError(f"{path} is {name}, not text", fix)
@@ -238,8 +258,8 @@ def refuse_substitutes(head: bytes, path: str | Path) -> None:
         shown = " ".join((title[1] or title[2]).decode("utf-8", "replace").split())[:80] if title else ""
         raise DataError(
             f"{path} is a web page{f' ({shown})' if shown else ''}, not a corpus file",
-            "a server may have answered with an error page: download the file again; for the text of web pages, take it"
-            " out first (for example with trafilatura)",
+            "a server may have answered with an error page: download the file again; if it is a web page to read, give"
+            " it a name that ends in .html",
         )
 
 

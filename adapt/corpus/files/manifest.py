@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from adapt.config import CorpusConfig
+from adapt.corpus.documents.document_files import check_packages, reading_version
 from adapt.corpus.files.filesystem import files_of, is_url, matches
-from adapt.corpus.files.formats import DELIMITERS, SUFFIXES, format_of
+from adapt.corpus.files.formats import DELIMITERS, DOCUMENTS, SUFFIXES, format_of
 from adapt.corpus.files.hub import commit_of
 from adapt.corpus.files.storage import check_unchanged, content_digest, state
 from adapt.runner.digest import Digests
@@ -137,6 +138,9 @@ def _remote_part(url: str) -> Part:
 
 def _format(file: str) -> str:
     kind, compression = format_of(file)
+    if kind in DOCUMENTS:
+        check_packages(file, kind)
+        return " ".join(filter(None, (kind, compression, reading_version(kind))))
     return " ".join(filter(None, (kind, compression, _READ_AS.get(kind))))
 
 

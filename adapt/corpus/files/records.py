@@ -7,16 +7,28 @@ into ranges reads each group once. A stream has no index, so its first range rea
 
 import io
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from adapt.corpus.documents.document_files import read_documents
+from adapt.corpus.documents.document_kinds import DocumentLimits
 from adapt.corpus.entities import Tagged, parse_entities
 from adapt.corpus.files.delimited import are_enclosing, header_of, rows
-from adapt.corpus.files.formats import DELIMITERS, MIB, NOT_UTF8, TABLES, Bad, format_of, no_readable
+from adapt.corpus.files.formats import (
+    DELIMITERS,
+    DOCUMENTS,
+    MIB,
+    NOT_UTF8,
+    TABLES,
+    WITHOUT_FIELDS,
+    Bad,
+    format_of,
+    no_readable,
+)
 from adapt.corpus.files.lines import NOT_AN_OBJECT, TOO_LONG, lines, object_of, paragraphs
 from adapt.corpus.files.storage import broken_files, open_table, opened
 from adapt.support.errors import DataError
@@ -42,6 +54,8 @@ class Reading:
     None, the range ends with the file. For a dataset, `start` is the index of the shard."""
     stamp: str = ""
     """Stamp of the file when it was listed (see `adapt.corpus.files.storage.state`)."""
+    limits: DocumentLimits = field(default_factory=DocumentLimits)
+    """Limits for reading a document, and how it is divided into records."""
 
 
 def read_records(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
@@ -57,6 +71,9 @@ def read_records(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
         StorageError: the store failed repeatedly.
     """
     with broken_files(path):
+        if format_of(path)[0] in DOCUMENTS:
+            yield from _documents(path, reading)
+            return
         is_plain = format_of(path)[0] == "text"
         found = _plain(path, reading) if is_plain else texts(_records(path, reading), reading)
         yield from found if reading.start else _some_readable(found, path, reading.stop is None)
@@ -88,8 +105,8 @@ def read_objects(path: str | Path, checks_quotes: bool = True) -> Iterator[tuple
         StorageError: the store failed repeatedly.
     """
     kind, compression = format_of(path)
-    if kind == "text":
-        raise DataError(f"{path} is plain text, which has no fields", "use .jsonl, .csv or .parquet files")
+    if kind in WITHOUT_FIELDS:
+        raise DataError(f"{path} is {_WITHOUT[kind == 'text']}, which has no fields", _USE_FIELDS)
     with broken_files(path):
         if kind in TABLES:
             yield from enumerate(_some_readable(_rows(path, kind, Reading()), path), 1)
@@ -191,6 +208,12 @@ def _records(path: str | Path, reading: Reading) -> Iterator[Record]:
         yield from (object_of(line) for line in raw if isinstance(line, Bad) or not line.isspace())
 
 
+def _documents(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
+    """Yields the texts of a document. A document without readable text is a bad record, and no error of the file."""
+    for text in read_documents(path, reading.limits, reading.stamp):
+        yield TOO_LONG if not isinstance(text, Bad) and len(text) > reading.max_bytes else text
+
+
 def _plain(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
     unit = lines if reading.text_unit == "line" else paragraphs
     with opened(path, format_of(path)[1], reading.stamp, reading.start) as file:
@@ -232,6 +255,8 @@ def _values(batch: Any, number: int) -> Record:
         return Bad(NOT_UTF8)
 
 
+_WITHOUT = ("a document", "plain text")
+_USE_FIELDS = "use .jsonl, .csv or .parquet files"
 TEXT_FIX = "set corpus.text_field (or evaluation.general_text_field) to the one that holds the text"
 _HEADER = "; the first line of a csv or tsv file must hold the names of its columns"
 _FIRST_LINES = 1000
@@ -255,8 +280,10 @@ def check_field(
     """
     kind, compression = format_of(path)
     where = str(path)
-    if kind == "text" and needs_fields:
-        raise DataError(f"{where} is plain text, which has no field {name!r}", "use .jsonl, .csv or .parquet files")
+    if kind in WITHOUT_FIELDS and needs_fields:
+        raise DataError(f"{where} is {_WITHOUT[kind == 'text']}, which has no field {name!r}", _USE_FIELDS)
+    if kind in DOCUMENTS:  # a document that cannot be read is counted, and is no error of the corpus
+        return
     with broken_files(path):
         if kind == "text":
             with opened(path, compression):

@@ -8,6 +8,7 @@ import ast
 import csv
 import json
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from adapt.config import CorpusConfig, SourceConfig
-from adapt.corpus.files.formats import MIB, Bad, is_divisible
+from adapt.corpus.documents.document_kinds import DocumentLimits
+from adapt.corpus.files.formats import DOCUMENTS, MIB, Bad, format_of, is_divisible
 from adapt.corpus.files.hub import dataset_shards, read_shard
 from adapt.corpus.files.manifest import Manifest, Part
 from adapt.corpus.files.records import Reading, read_records
@@ -25,6 +27,10 @@ from adapt.support.redact import redact
 ITEM_BYTES = 64 * MIB
 """Size of the ranges in which divisible files are read [bytes]."""
 MODULES_PER_ITEM = 100
+DOCUMENTS_PER_ITEM = 16
+DOCUMENT_BYTES = 8 * MIB
+"""Largest number and size of the documents (such as PDF files) that one task reads. A task ends with the document that
+reaches the size [bytes]."""
 
 
 def sources_of(corpus: CorpusConfig) -> list[tuple[str, CorpusConfig]]:
@@ -69,13 +75,13 @@ class Slice:
 def items_of(manifest: Manifest, corpus: CorpusConfig) -> list[str]:
     """Divides a corpus into items, in the order of the manifest. Each item is read by one task.
 
-    An item is a range of a file, a shard of a dataset, or some modules of a package. Items depend only on the manifest,
-    not on the workers.
+    An item is a range of a file, some documents (such as PDF files), a shard of a dataset, or some modules of a
+    package. Items depend only on the manifest, not on the workers.
 
     Returns:
         The slices of each item, as JSON (see `slices_of`).
     """
-    return [json.dumps([asdict(slice) for slice in item]) for part in manifest.parts for item in _items(part, corpus)]
+    return [json.dumps([asdict(slice) for slice in item]) for _, item in _numbered(manifest, corpus)]
 
 
 def numbered_items(manifest: Manifest, corpus: CorpusConfig) -> list[dict[str, Any]]:
@@ -87,25 +93,42 @@ class ItemPlace(NamedTuple):
     """The position of an item (a part of a corpus that one task reads) in its corpus."""
 
     part: int
-    """Index in the manifest, from 0, of the file, dataset or package that contains the item."""
+    """Index in the manifest, from 0, of the file, dataset or package that contains the item, or of the item's first
+    document."""
     start: int
     """Start of the item in the file, dataset or package: number of a byte, shard or module."""
 
 
 def places_of(manifest: Manifest, corpus: CorpusConfig) -> list[ItemPlace]:
     """Returns the position of each item of `items_of` in the corpus."""
-    places = []
-    for number, part in enumerate(manifest.parts):
-        modules = 0
-        for item in _items(part, corpus):
-            places.append(ItemPlace(number, modules if corpus.source == "docstrings" else item[0].start))
-            modules += len(item)
+    places, modules = [], Counter[int]()
+    for number, item in _numbered(manifest, corpus):
+        places.append(ItemPlace(number, modules[number] if corpus.source == "docstrings" else item[0].start))
+        modules[number] += len(item)
     return places
 
 
 def slices_of(item: str) -> list[Slice]:
     """Parses the slices of an item (the part of a corpus that one task reads) from JSON."""
     return [Slice(**slice) for slice in json.loads(item)]
+
+
+def _numbered(manifest: Manifest, corpus: CorpusConfig) -> Iterator[tuple[int, list[Slice]]]:
+    """Yields the slices of each item, with the index in the manifest of the first part of the item."""
+    first, item, size = 0, list[Slice](), 0
+    for number, part in enumerate(manifest.parts):
+        is_document = corpus.source == "files" and format_of(part.path)[0] in DOCUMENTS
+        if item and (not is_document or size >= DOCUMENT_BYTES or len(item) == DOCUMENTS_PER_ITEM):
+            yield first, item
+            item, size = [], 0
+        if not is_document:
+            yield from ((number, slices) for slices in _items(part, corpus))
+        elif part.size:
+            first = first if item else number
+            item.append(Slice(part.path, stamp=part.stamp))
+            size += part.size
+    if item:
+        yield first, item
 
 
 def _items(part: Part, corpus: CorpusConfig) -> Iterator[list[Slice]]:
@@ -146,6 +169,7 @@ def read_slice(slice: Slice, corpus: CorpusConfig, entity_field: str | None = No
         slice.start,
         slice.stop,
         slice.stamp,
+        DocumentLimits.of(corpus),
     )
     if corpus.source == "dataset":
         yield from read_shard(corpus, slice.stamp, reading)

@@ -191,7 +191,7 @@ def opened(path: str | Path, compression: str | None, stamp: str = "", start: in
             yield raw
             return
         _check_compressed(raw.peek(1), path, compression)
-        with _decompressed(raw, compression) as whole, io.BufferedReader(whole, MIB) as file:
+        with decompressed(raw, compression) as whole, io.BufferedReader(whole, MIB) as file:
             check_contents(file.peek(1), path, kind, compression)
             yield file
 
@@ -208,7 +208,7 @@ def open_table(path: str | Path, stamp: str = "") -> Iterator[io.BufferedReader]
         yield file
 
 
-def _decompressed(raw: io.BufferedReader, compression: str) -> Any:
+def decompressed(raw: io.BufferedReader, compression: str) -> Any:
     """Returns a reader of the decompressed bytes, which raises an error if the compressed data was cut short."""
     if compression == "gzip":
         return gzip.GzipFile(fileobj=raw)  # ignores zeros after the end, which tapes and block devices add

@@ -31,6 +31,9 @@ from adapt.support.errors import DataError
         ("2024.01.parquet", ("parquet", None)),
         ("a.ndjson.bz2", ("jsonl", "bz2")),
         ("a.tsv.xz", ("tsv", "xz")),
+        ("a.htm", ("html", None)),
+        ("a.PDF", ("pdf", None)),
+        ("CC-MAIN-2024.warc.gz", ("warc", "gzip")),
     ],
 )
 def test_format_by_name(name: str, expected: tuple[str, str | None]) -> None:
@@ -48,7 +51,8 @@ def test_unknown_format(name: str) -> None:
 
 def test_only_lines_and_tables_are_divisible() -> None:
     assert all(is_divisible(f"a.{suffix}") for suffix in ("jsonl", "txt", "parquet", "arrow"))
-    assert not any(is_divisible(f"a.{suffix}") for suffix in ("jsonl.gz", "txt.xz", "csv", "tsv"))
+    others = ("jsonl.gz", "txt.xz", "csv", "tsv", "html", "pdf", "docx", "md", "warc.gz")
+    assert not any(is_divisible(f"a.{suffix}") for suffix in others)
 
 
 def test_the_query_of_a_url_is_no_part_of_its_name() -> None:
@@ -113,9 +117,9 @@ CASES: dict[str, tuple[str, bytes, str, str]] = {
     "plain as xz": ("a.jsonl.xz", RECORDS, "is not compressed with xz", r"leave \.xz out"),
     "zip": ("a.jsonl", zipped("a.jsonl"), "is a zip archive", "unpack"),
     "Excel": ("a.csv", zipped("xl/workbook.xml"), "is an Excel file", r"\.csv"),
-    "Word": ("a.txt", zipped("word/document.xml"), "is a Word document", r"\.txt"),
+    "Word": ("a.txt", zipped("word/document.xml"), "is a Word document", r"ends in \.docx"),
     "tar": ("a.jsonl.gz", gzip.compress(tarred()), "is a tar archive", "unpack"),
-    "PDF": ("a.txt", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "is a PDF document", "pdftotext"),
+    "PDF": ("a.txt", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "is a PDF document", r"ends in \.pdf"),
     "Parquet": ("a.jsonl", table(), "is a Parquet file", r"\.parquet"),
     "UTF-16 with mark": ("a.txt", RECORDS.decode().encode("utf-16"), "is encoded as UTF-16", "iconv -f UTF-16 "),
     "UTF-16 without mark": ("a.csv", RECORDS.decode().encode("utf-16-le"), "as UTF-16LE", "iconv -f UTF-16LE"),
@@ -210,8 +214,9 @@ def test_a_damaged_second_stream_of_xz_is_an_error(tmp_path: Path) -> None:
         ("a.zip", "unpack"),
         ("a.tar.gz", "unpack"),
         ("a.xlsx", "save it as .csv"),
-        ("a.pdf", "take its text out"),
-        ("a.md", "ends in .txt"),
+        ("a.odt", "save it as .docx"),
+        ("a.log", "ends in .txt"),
+        ("a.pdf.gz", "do not compress it"),
         ("a.parquet.gz", "do not compress it"),
         ("a.jsonl.zip", "unpack"),
         ("a", "a name must end in .jsonl"),

@@ -23,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     The content of each file is its name.
     """
     corpus = ("b.jsonl", "a.jsonl.gz", "c.txt", "deep/d.parquet", "deep/a.JSONL", "aa.jsonl")
-    for name in (*corpus, "notes.md", "deep/noise.doc"):
+    for name in (*corpus, "notes.doc", "deep/noise.doc"):
         file = tmp_path / "data" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(name)
@@ -102,13 +102,13 @@ def test_likely_mistakes_in_a_path_are_explained(folder: Path, pattern: str, fix
 
 def test_a_folder_without_corpus_files_is_refused(folder: Path) -> None:
     (folder / "empty").mkdir()
-    (folder / "empty" / "notes.md").write_text("x")
+    (folder / "empty" / "notes.doc").write_text("x")
     with pytest.raises(DataError, match=r"data/empty holds no corpus file") as caught:
         expand_paths("data/empty")
     assert ".parquet" in caught.value.fix
 
 
-@pytest.mark.parametrize("path", ["data/notes.md", "data/*.md", "data/*"])
+@pytest.mark.parametrize("path", ["data/notes.doc", "data/*.doc", "data/*"])
 def test_files_of_unknown_format_are_refused_and_not_left_out(folder: Path, path: str) -> None:
     with pytest.raises(DataError, match=r"has no known format|it is a folder"):
         expand_paths(path)
@@ -216,7 +216,7 @@ def test_a_file_url_is_the_file(folder: Path) -> None:
 def store() -> Iterator[Any]:
     """Writes files into fsspec's memory store, which gives no digests of contents."""
     memory = fsspec.filesystem("memory")
-    for name in ("b.jsonl", "a.jsonl.gz", "deep/c.txt", "notes.md"):
+    for name in ("b.jsonl", "a.jsonl.gz", "deep/c.txt", "notes.doc"):
         memory.pipe(f"/bucket/{name}", name.encode())
     yield memory
     memory.rm("/bucket", recursive=True)
@@ -236,7 +236,7 @@ def test_folders_globs_and_files_of_a_store(store: Any) -> None:
     with pytest.raises(DataError, match=r"memory://bucket/x\*\.txt matches no file"):
         expand_paths("memory://bucket/x*.txt")
     with pytest.raises(DataError, match="has no known format"):
-        expand_paths("memory://bucket/notes.md")
+        expand_paths("memory://bucket/notes.doc")
 
 
 def test_the_digest_does_not_depend_on_the_location(store: Any, folder: Path, digests: Digests) -> None:

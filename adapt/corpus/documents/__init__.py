@@ -1,0 +1,15 @@
+"""Reads the text of documents: HTML, PDF, DOCX, EPUB, Markdown, reStructuredText, LaTeX and web archives.
+
+Documents are not trusted. They are parsed in a process of their own with limits on time and memory, so a document that
+crashes or blocks a library is counted as unreadable, and the job goes on.
+
+- `document_kinds`: kinds of documents, their packages, limits, and reasons why a document has no text.
+- `document_parts`: divides the text of a document at pages or headings.
+- `web_pages`: decodes HTML and finds its main text.
+- `pdf_pages`: reads the pages of PDF files, without headers and footers.
+- `zipped_documents`: reads DOCX and EPUB files.
+- `markup_documents`: reads Markdown, reStructuredText and LaTeX.
+- `document_reader`: the program that parses documents.
+- `reader_process`: starts this program, gives it documents, and replaces it when a document ends it.
+- `document_files`: reads the documents of a file or web archive.
+"""

@@ -1,0 +1,135 @@
+"""Reads the documents of a file or a web archive, and checks that the packages for them are installed."""
+
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from adapt.corpus.documents.document_kinds import BROKEN, PACKAGES, TOO_LARGE, DocumentLimits
+from adapt.corpus.documents.reader_process import document_process
+from adapt.corpus.files.formats import Bad, format_of
+from adapt.corpus.files.storage import decompressed, open_file
+from adapt.runner.key import deciding
+from adapt.support.errors import AdaptError, ConfigError
+
+RULES = 1
+"""Version of our own rules for reading documents. A change that changes texts must raise it."""
+_MODULES = {"markdown-it-py": "markdown_it"}
+"""Names of modules that differ from the names of their packages."""
+_DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException)
+"""Errors of libraries that decompress."""
+
+
+def check_packages(path: str, kind: str) -> None:
+    """Checks that the packages are installed that read a kind of document. Nothing is imported.
+
+    Raises:
+        ConfigError: a package is missing. The message names the command that installs it.
+    """
+    missing = [name for name in PACKAGES[kind] if find_spec(_MODULES.get(name, name)) is None]
+    if missing:
+        raise ConfigError(
+            f"{path} needs the package {' and '.join(missing)}, which is not installed",
+            "install the extra: pip install 'dontstop[documents]'; or name only files of other formats in corpus.paths",
+        )
+
+
+def reading_version(kind: str) -> str:
+    """Returns the version of the reading rules of a kind of document, for stage keys.
+
+    The version has those of the packages that extract the text, because other versions extract other text.
+    """
+    versions = deciding(*(name for name in PACKAGES[kind] if name != "fastwarc"))  # fastwarc decides no text
+    named = sorted(versions.get("packages", {}).items())
+    return " ".join([f"text {RULES}", *(f"{name} {version}" for name, version in named)])
+
+
+def read_documents(path: str | Path, limits: DocumentLimits, stamp: str = "") -> Iterator[str | Bad]:
+    """Yields the texts of a document, or of the documents of a web archive, and a reason for each unreadable one.
+
+    An empty file has no documents.
+
+    Args:
+        path: path or URL of the file.
+        limits: limits, and how documents are divided.
+        stamp: stamp of the file, from `adapt.corpus.files.storage.state`.
+
+    Raises:
+        FileNotFoundError, PermissionError: the file cannot be opened.
+        StorageError: the store failed repeatedly.
+    """
+    kind, compression = format_of(path)
+    with open_file(str(path), stamp) as file:
+        if kind == "warc":
+            yield from _archived(file, limits)
+            return
+        data = file.read(limits.max_bytes + 1)
+    if content := _unpacked(data, compression, limits.max_bytes):
+        yield from _texts(kind, content, limits)
+
+
+def _texts(kind: str, data: bytes | Bad, limits: DocumentLimits, encoding: str | None = None) -> Iterator[str | Bad]:
+    texts = data if isinstance(data, Bad) else document_process().read(kind, data, limits, encoding)
+    if isinstance(texts, Bad):
+        yield texts
+    else:
+        yield from texts
+
+
+def _unpacked(data: bytes, compression: str | None, most: int) -> bytes | Bad:
+    if len(data) > most:
+        return Bad(TOO_LARGE)
+    if compression is None:
+        return data
+    try:
+        with decompressed(io.BufferedReader(io.BytesIO(data)), compression) as whole:
+            content: bytes = whole.read(most + 1)
+    except _DAMAGED:
+        return Bad(BROKEN)
+    return content if len(content) <= most else Bad(TOO_LARGE)
+
+
+def _archived(file: io.BufferedReader, limits: DocumentLimits) -> Iterator[str | Bad]:
+    """Yields the texts of the pages and PDF files of a web archive, and of the plain text of a WET file."""
+    for kind, data, encoding in _payloads(file, limits.max_bytes):
+        yield from _texts(kind, data, limits, encoding)
+
+
+def _payloads(file: io.BufferedReader, most: int) -> Iterator[tuple[str, bytes | Bad, str | None]]:
+    """Yields the kind, content and encoding of each document of a web archive.
+
+    Other records, such as images, redirects and error pages, are no documents. The rest of a damaged archive counts as
+    one unreadable document.
+    """
+    from fastwarc.warc import ArchiveIterator, WarcRecordType
+
+    types = WarcRecordType.response | WarcRecordType.resource | WarcRecordType.conversion
+    try:
+        for record in ArchiveIterator(file, record_types=types, auto_decode="all"):
+            if kind := _kind_of(record):
+                content = record.reader.read(most + 1)
+                encoding = record.http_charset if record.is_http else None
+                yield kind, content if len(content) <= most else Bad(TOO_LARGE), encoding
+    except (AdaptError, FileNotFoundError, PermissionError):
+        raise
+    except Exception:  # fastwarc raises errors of several types
+        yield "", Bad(BROKEN), None
+
+
+_KINDS = {"text/html": "html", "application/xhtml+xml": "html", "application/pdf": "pdf"}
+"""Kinds of documents, keyed by media type."""
+
+
+def _kind_of(record: Any) -> str | None:
+    """Returns the kind of a record's document; None if the record is no document."""
+    if record.is_http:
+        headers = record.http_headers
+        media_type = record.http_content_type or ""
+        return _KINDS.get(media_type.lower()) if headers is not None and headers.status_code == 200 else None
+    media_type = (record.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
+    return "plain" if media_type == "text/plain" else _KINDS.get(media_type)

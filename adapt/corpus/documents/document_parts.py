@@ -1,0 +1,57 @@
+"""Divides the text of a document at pages or headings.
+
+Readers put a mark before each page and before each heading. The marks are characters for private use, which readers
+remove from the document first.
+"""
+
+import re
+
+PAGE, HEADING = "\ue000", "\ue001"
+"""Marks that readers put before a page and before a heading."""
+_MARKS = dict.fromkeys(map(ord, PAGE + HEADING))
+_LINE_ENDS = re.compile(r"\r\n?|[\u2028\u2029]")
+_SPACES = re.compile(r"[ \t\u00a0]+\n|[ \t\u00a0]+$")
+_BLANK_LINES = re.compile(r"\n{3,}")
+
+
+def unmarked(text: str) -> str:
+    """Removes the characters that serve as marks from the text of a document."""
+    return text.translate(_MARKS)
+
+
+def tidy(text: str) -> str:
+    """Removes marks, spaces at the ends of lines, and blank lines after the first. Line ends become newlines."""
+    text = _LINE_ENDS.sub("\n", unmarked(text))
+    text = _SPACES.sub(lambda match: "\n" if match[0].endswith("\n") else "", text)
+    return _BLANK_LINES.sub("\n\n", text).strip()
+
+
+def divided_text(text: str, split: str) -> list[str]:
+    """Divides the marked text of a document.
+
+    Args:
+        text: text of the document, with marks before pages and headings.
+        split: `file` for the whole text, `page` or `heading`. A document without such marks stays whole. A heading
+            without text before the next heading is put before that heading.
+
+    Returns:
+        The parts that have text, without marks.
+    """
+    if split == "page":
+        parts = text.split(PAGE)
+    elif split == "heading":
+        parts = text.split(HEADING)
+    else:
+        parts = [text]
+    found: list[str] = []
+    waiting: list[str] = []
+    for number, part in enumerate(parts):
+        if not (clean := tidy(part)):
+            continue
+        is_bare = split == "heading" and number > 0 and "\n" not in clean
+        if is_bare and number < len(parts) - 1:
+            waiting.append(clean)
+        else:
+            found.append("\n\n".join([*waiting, clean]))
+            waiting = []
+    return [*found, *(["\n\n".join(waiting)] if waiting else [])]

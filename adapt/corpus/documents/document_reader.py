@@ -1,0 +1,112 @@
+"""The program that parses documents: `python -m adapt.corpus.documents.document_reader`.
+
+It reads requests from standard input and writes an answer to each to standard output. Both are a line of JSON; the line
+of a request has the size of the document, whose bytes follow. `adapt.corpus.documents.reader_process` starts the
+program with few environment variables, so that a document that takes control of a library finds no secrets.
+
+The kernel ends the program when a document takes too much time, even inside of a library.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+from typing import Any, BinaryIO
+
+from adapt.corpus.documents.document_kinds import (
+    BROKEN,
+    TOO_DEEP,
+    TOO_LARGE,
+    DocumentLimits,
+    UnreadableDocumentError,
+)
+from adapt.corpus.documents.document_parts import divided_text
+
+WALL_TIME = 10
+"""Largest wall time for a document, as a multiple of its largest CPU time. It ends documents that wait forever."""
+MEMORY_BYTES = 2 << 30
+"""Address space that the program may use in addition to eight times the largest size of a document [bytes]."""
+MEMORY_PER_BYTE = 8
+
+
+def main() -> None:
+    """Answers requests until standard input ends."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # a library that prints must not mix its output with the answers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C ends the job, which ends this program
+    for name in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(name, signal.SIG_DFL)
+    while line := sys.stdin.buffer.readline():
+        answers.write(json.dumps(_answer(json.loads(line), sys.stdin.buffer)).encode() + b"\n")
+        answers.flush()
+
+
+def _answer(request: dict[str, Any], source: BinaryIO) -> dict[str, Any]:
+    limits = DocumentLimits(**request["limits"])
+    data = source.read(request["size"])
+    most = MEMORY_BYTES + MEMORY_PER_BYTE * limits.max_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    signal.setitimer(signal.ITIMER_PROF, limits.max_seconds)
+    signal.setitimer(signal.ITIMER_REAL, WALL_TIME * limits.max_seconds)
+    try:
+        return {"texts": read_document(request["kind"], data, limits, request["encoding"])}
+    except UnreadableDocumentError as error:
+        return {"bad": error.reason}
+    except MemoryError:
+        return {"bad": TOO_LARGE}
+    except RecursionError:
+        return {"bad": TOO_DEEP}
+    except Exception:  # libraries raise errors of any type for damaged documents
+        return {"bad": BROKEN}
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def read_document(kind: str, data: bytes, limits: DocumentLimits, encoding: str | None = None) -> list[str]:
+    """Returns the texts of a document: one, or one per page or heading.
+
+    Args:
+        kind: kind of the document, such as `pdf`; or `plain` for plain text.
+        data: content of the document, not compressed.
+        limits: limits, and how the document is divided.
+        encoding: encoding that a web server named; None if it is not known.
+
+    Raises:
+        UnreadableDocumentError: the document has no text that can be read.
+    """
+    texts = divided_text(_marked_text(kind, data, limits, encoding), limits.split)
+    if sum(map(len, texts)) > limits.max_bytes:
+        raise UnreadableDocumentError(TOO_LARGE)
+    return texts
+
+
+def _marked_text(kind: str, data: bytes, limits: DocumentLimits, encoding: str | None) -> str:
+    """Returns the text of a document with marks before pages and headings. Each kind loads only its own library."""
+    if kind == "pdf":
+        from adapt.corpus.documents.pdf_pages import pdf_text
+
+        return pdf_text(data, limits)
+    if kind == "docx":
+        from adapt.corpus.documents.zipped_documents import docx_text
+
+        return docx_text(data, limits)
+    from adapt.corpus.documents.web_pages import decoded, main_text
+
+    if kind == "epub":
+        from adapt.corpus.documents.zipped_documents import epub_chapters, joined_chapters
+
+        return joined_chapters([main_text(decoded(chapter), whole=True) for chapter in epub_chapters(data, limits)])
+    text = decoded(data, encoding)
+    if kind == "html":
+        return main_text(text)
+    if kind == "plain":
+        return text
+    from adapt.corpus.documents.markup_documents import READERS
+
+    return READERS[kind](text)
+
+
+if __name__ == "__main__":
+    main()

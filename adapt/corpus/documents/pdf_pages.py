@@ -1,0 +1,110 @@
+"""Reads the pages of PDF files, without repeated headers and footers."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import pypdfium2
+from pypdfium2 import PdfDocument, PdfiumError
+
+from adapt.corpus.documents.document_kinds import (
+    BROKEN,
+    ENCRYPTED,
+    SCANNED,
+    TOO_LARGE,
+    TOO_LONG,
+    DocumentLimits,
+    UnreadableDocumentError,
+)
+from adapt.corpus.documents.document_parts import PAGE, unmarked
+
+_NEEDS_PASSWORD = {pypdfium2.raw.FPDF_ERR_PASSWORD, pypdfium2.raw.FPDF_ERR_SECURITY}
+_HYPHEN = re.compile(r"[\ufffe\x02\u00ad]\s*")
+"""A hyphen that divides a word at the end of a line. PDFium writes it as U+FFFE."""
+_WRAPPED = re.compile(r"(?<=[^\s.!?:;])\n(?=[a-zà-öø-ÿ])")
+"""A line end inside a sentence: the next line begins with a small letter."""
+_NUMBER = re.compile(r"\d+|\b[ivxlc]+\b", re.I)
+_MARGIN_LINES = 2
+"""Number of lines at the top and at the bottom of a page that may be headers and footers."""
+_FEWEST_PAGES = 3
+"""Smallest number of pages on which a line must be to count as a header or footer."""
+
+
+def pdf_text(data: bytes, limits: DocumentLimits) -> str:
+    """Returns the text of a PDF file, with a mark before each page.
+
+    A file that opens without a password is read, even if it is encrypted.
+
+    Raises:
+        UnreadableDocumentError: the file needs a password, is broken or too long, or has no text.
+    """
+    if b"%PDF-" not in data[:1024]:
+        raise UnreadableDocumentError(BROKEN)
+    try:
+        with PdfDocument(data) as document:
+            return _marked(_pages(document, limits))
+    except PdfiumError as error:
+        raise UnreadableDocumentError(ENCRYPTED if error.err_code in _NEEDS_PASSWORD else BROKEN) from error
+
+
+def _pages(document: PdfDocument, limits: DocumentLimits) -> list[str]:
+    if len(document) > limits.max_pages:
+        raise UnreadableDocumentError(TOO_LONG)
+    pages, size, broken = [], 0, 0
+    for number in range(len(document)):
+        try:
+            page = document[number]
+            text_page = page.get_textpage()
+            pages.append(text_page.get_text_bounded())
+            text_page.close()
+            page.close()
+        except PdfiumError:
+            broken += 1
+            continue
+        size += len(pages[-1])
+        if size > limits.max_bytes:
+            raise UnreadableDocumentError(TOO_LARGE)
+    if broken and broken == len(document):
+        raise UnreadableDocumentError(BROKEN)
+    if not any(character.isalnum() for page in pages for character in page):
+        raise UnreadableDocumentError(SCANNED)
+    return pages
+
+
+def _marked(pages: Sequence[str]) -> str:
+    lines = [unmarked(page).replace("\r\n", "\n").split("\n") for page in pages]
+    bodies = ("\n".join(page) for page in without_margins(lines))
+    return "\n\n".join(PAGE + _WRAPPED.sub(" ", _HYPHEN.sub("", body)) for body in bodies)
+
+
+def without_margins(pages: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Removes headers and footers: lines at the top or bottom that occur on at least half of three or more pages.
+
+    Lines that differ only in numbers, such as page numbers, count as equal.
+
+    Args:
+        pages: lines of each page.
+    """
+    filled = [[line for line in page if line.strip()] for page in pages]
+    counts = Counter(line for page in filled for line in {_pattern(line) for line in _margins(page)})
+    least = max(_FEWEST_PAGES, (len(pages) + 1) // 2)
+    repeated = {line for line, count in counts.items() if count >= least}
+    return [_stripped(list(page), repeated) for page in pages] if repeated else [list(page) for page in pages]
+
+
+def _margins(lines: Sequence[str]) -> list[str]:
+    return [*lines[:_MARGIN_LINES], *lines[-_MARGIN_LINES:]]
+
+
+def _stripped(page: list[str], repeated: set[str]) -> list[str]:
+    for end in (0, -1):
+        for _ in range(_MARGIN_LINES):
+            while page and not page[end].strip():
+                page.pop(end)
+            if page and _pattern(page[end]) in repeated:
+                page.pop(end)
+    return page
+
+
+def _pattern(line: str) -> str:
+    return _NUMBER.sub("#", " ".join(line.split()))

@@ -1,0 +1,250 @@
+"""Tests how documents enter a corpus: items, counts of unreadable ones, limits, crashes and missing packages."""
+
+import gzip
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from adapt.config import CorpusConfig
+from adapt.corpus.corpora import check_readable, reading_identity
+from adapt.corpus.documents import document_files, document_reader, reader_process
+from adapt.corpus.documents.document_files import check_packages, read_documents
+from adapt.corpus.documents.document_kinds import (
+    BROKEN,
+    CRASHED,
+    ENCRYPTED,
+    SCANNED,
+    TOO_LARGE,
+    TOO_SLOW,
+    DocumentLimits,
+)
+from adapt.corpus.documents.reader_process import DocumentProcess, document_process
+from adapt.corpus.files.formats import Bad
+from adapt.corpus.files.manifest import build_manifest, expand_paths
+from adapt.corpus.files.records import check_field, read_objects
+from adapt.corpus.files.sources import DOCUMENTS_PER_ITEM, items_of, places_of, slices_of
+from adapt.corpus.screening import Tally, check_few_bad, item_texts
+from adapt.runner.digest import Digests
+from adapt.support.errors import ConfigError, DataError
+from tests.corpus.documents.made_documents import (
+    AUSTEN,
+    DARWIN,
+    PARAGRAPHS,
+    docx,
+    epub,
+    page,
+    pdf,
+    scanned_pdf,
+    warc,
+    write,
+    zipped,
+)
+
+LIMITS = DocumentLimits()
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Writes a folder with documents of all formats, unreadable ones, today's formats, and files to leave out."""
+    lines = "".join(f"{text}\n" for text in PARAGRAPHS)
+    return write(
+        tmp_path_factory.mktemp("mixed"),
+        {
+            "a.html": page(PARAGRAPHS),
+            "b.htm.gz": gzip.compress(page([AUSTEN]).encode()),
+            "c.pdf": pdf(PARAGRAPHS),
+            "d.docx": docx(PARAGRAPHS),
+            "e.epub": epub(PARAGRAPHS),
+            "f.md": f"# Title\n\n{DARWIN}",
+            "g.rst": f"Title\n=====\n\n{DARWIN}",
+            "h.tex": rf"\begin{{document}}{DARWIN}\end{{document}}",
+            "i.warc.gz": warc([("200 OK", "text/html", page([AUSTEN]).encode())]),
+            "j.txt": lines,
+            "k.pdf": pdf(PARAGRAPHS, password="secret"),
+            "l.pdf": scanned_pdf(),
+            "m.docx": docx(PARAGRAPHS)[:-300],
+            "README.md": "about the folder",
+            "n.zip": b"PK",
+        },
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ended() -> Iterator[None]:
+    """Ends the program that parses documents after the tests."""
+    yield
+    document_process().close()
+
+
+def read_all(corpus: CorpusConfig, tmp_path: Path) -> tuple[list[str], Tally]:
+    manifest, tally = build_manifest(corpus, Digests(tmp_path / "digests")), Tally()
+    items = items_of(manifest, corpus)
+    return [text for i, item in enumerate(items) for _, text in item_texts(i, item, corpus, tally)], tally
+
+
+def test_a_folder_of_mixed_files_is_read_and_unreadable_documents_are_counted(mixed: Path, tmp_path: Path) -> None:
+    corpus = CorpusConfig(paths=str(mixed))
+    names = [Path(file).name for file in expand_paths(str(mixed))]
+    assert names == sorted({file.name for file in mixed.iterdir()} - {"README.md", "n.zip"})
+    check_readable(build_manifest(corpus, Digests(tmp_path / "digests")), corpus)
+    texts, tally = read_all(corpus, tmp_path)
+    assert tally.bad == {ENCRYPTED: 1, SCANNED: 1, BROKEN: 1}
+    assert tally.first_bad[ENCRYPTED] == f"{mixed / 'k.pdf'}, record 1"
+    assert len(texts) == 9 + len(PARAGRAPHS)
+    assert sum(DARWIN in " ".join(text.split()) for text in texts) == 8
+    with pytest.raises(DataError, match=r"3 of 15 records are unreadable: 1 document is encrypted") as caught:
+        check_few_bad(tally, corpus.max_bad_fraction)
+    assert "remove the password" in caught.value.fix
+    assert "corpus.max_bad_fraction" in caught.value.fix
+
+
+def test_pages_become_documents(mixed: Path, tmp_path: Path) -> None:
+    texts, _ = read_all(CorpusConfig(paths=str(mixed / "c.pdf"), documents="page"), tmp_path)
+    assert [text[:20] for text in texts] == [text[:20] for text in PARAGRAPHS]
+
+
+def test_one_task_reads_many_documents_and_other_files_have_their_own(tmp_path: Path) -> None:
+    pages = {f"{number:03d}.html": page([f"{DARWIN} {number}"]) for number in range(20)}
+    write(tmp_path / "data", {**pages, "007.txt": "a text of a line\n", "empty.html": ""})
+    corpus = CorpusConfig(paths=str(tmp_path / "data"))
+    manifest = build_manifest(corpus, Digests(tmp_path / "digests"))
+    items = [slices_of(item) for item in items_of(manifest, corpus)]
+    assert [len(item) for item in items] == [8, 1, 12]
+    assert DOCUMENTS_PER_ITEM >= 12
+    assert [place.part for place in places_of(manifest, corpus)] == [0, 8, 9]
+    paths = [slice.path for item in items for slice in item]
+    assert paths == [part.path for part in manifest.parts if part.size]
+    large = replace(manifest, parts=[replace(part, size=5 << 20) for part in manifest.parts])
+    assert [len(slices_of(item)) for item in items_of(large, corpus)][:3] == [2, 2, 2]
+
+
+def test_pages_of_a_web_archive(tmp_path: Path) -> None:
+    records = [
+        ("200 OK", "text/html; charset=windows-1252", page([AUSTEN + " déjà vu"]).encode("cp1252")),
+        ("404 Not Found", "text/html", page([DARWIN]).encode()),
+        ("200 OK", "image/png", b"\x89PNG"),
+        ("200 OK", "application/pdf", pdf([DARWIN])),
+        ("200 OK", "application/pdf", scanned_pdf()),
+    ]
+    write(
+        tmp_path,
+        {"a.warc.gz": warc(records), "b.warc": gzip.decompress(warc(records)), "c.warc.gz": warc(records)[:-90]},
+    )
+    for name in ("a.warc.gz", "b.warc"):
+        texts = list(read_documents(tmp_path / name, LIMITS))
+        assert "déjà vu" in texts[0]
+        assert DARWIN in texts[1]
+        assert [isinstance(text, Bad) for text in texts] == [False, False, True]
+    texts = list(read_documents(tmp_path / "c.warc.gz", LIMITS))
+    assert "déjà vu" in texts[0]
+    assert isinstance(texts[-1], Bad)
+
+
+def test_files_that_are_too_large_are_counted(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "a.pdf": pdf(PARAGRAPHS) + bytes(1 << 20),
+            "b.html.gz": gzip.compress(bytes(2 << 20)),
+            "c.html.gz": b"no gzip",
+            "d.docx": zipped({"word/document.xml": b" " * (2 << 20)}),
+        },
+    )
+    small = replace(LIMITS, max_mib=1)
+    found = {
+        name: list(read_documents(tmp_path / name, small)) for name in ("a.pdf", "b.html.gz", "c.html.gz", "d.docx")
+    }
+    assert found == {"a.pdf": [TOO_LARGE], "b.html.gz": [TOO_LARGE], "c.html.gz": [BROKEN], "d.docx": [TOO_LARGE]}
+    assert all(isinstance(text, Bad) for texts in found.values() for text in texts)
+
+
+HOSTILE = """
+import os, signal, sys
+from adapt.corpus.documents import document_reader
+usual = document_reader.read_document
+def read(kind, data, limits, encoding=None):
+    if data == b"crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if data == b"spin":
+        while True:
+            pass
+    if data == b"print":
+        os.write(1, b"noise")
+    if data == b"environment":
+        return [" ".join(os.environ)]
+    return usual("plain", data, limits)
+document_reader.read_document = read
+document_reader.main()
+"""
+
+
+def test_a_document_that_ends_the_reader_does_not_end_the_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "hostile_reader.py").write_text(HOSTILE)
+    monkeypatch.setattr(reader_process, "PROGRAM", "hostile_reader")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("HF_TOKEN", "a secret")
+    process = DocumentProcess()
+    limits = replace(LIMITS, max_seconds=1)
+    try:
+        assert process.read("html", b"crash", limits) == Bad(CRASHED)
+        assert process.read("html", b"a text", limits) == ["a text"]
+        assert process.read("html", b"spin", limits) == Bad(TOO_SLOW)
+        assert process.read("html", b"print", limits) == ["print"]
+        (names,) = process.read("html", b"environment", limits)
+        assert "HF_TOKEN" not in names
+    finally:
+        process.close()
+
+
+def test_a_forked_process_has_a_reader_of_its_own() -> None:
+    mine = document_process()
+    assert document_process() is mine
+    child = os.fork()
+    if not child:
+        os._exit(document_process() is mine)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_reader_ends_with_its_parent() -> None:
+    process = DocumentProcess()
+    assert process.read("html", page(PARAGRAPHS).encode(), LIMITS)
+    running = process._process
+    assert running is not None
+    process.close()
+    assert running.returncode == 0
+
+
+def test_missing_packages_are_named_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, mixed: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(document_files, "find_spec", lambda name: None if name == "pypdfium2" else name)
+    check_packages("a.html", "html")
+    with pytest.raises(ConfigError, match=r"c\.pdf needs the package pypdfium2, which is not installed") as caught:
+        build_manifest(CorpusConfig(paths=str(mixed)), Digests(tmp_path / "digests"))
+    assert "pip install 'dontstop[documents]'" in caught.value.fix
+
+
+def test_documents_have_no_fields(mixed: Path) -> None:
+    with pytest.raises(DataError, match=r"c\.pdf is a document, which has no fields"):
+        next(read_objects(mixed / "c.pdf"))
+    with pytest.raises(DataError, match=r"c\.pdf is a document, which has no field 'entities'"):
+        check_field(mixed / "c.pdf", "entities", needs_fields=True)
+
+
+def test_keys_know_packages_and_fields_only_of_documents(mixed: Path, tmp_path: Path) -> None:
+    digests = Digests(tmp_path / "digests")
+    formats = {part.path[-3:]: part.format for part in build_manifest(CorpusConfig(paths=str(mixed)), digests).parts}
+    assert formats["txt"] == "text"
+    assert formats["pdf"].startswith("pdf text 1 pypdfium2 ")
+    usual = reading_identity(CorpusConfig(paths="a"), digests)
+    assert not [name for name in usual if "document" in name]
+    assert reading_identity(CorpusConfig(paths="a", documents="page"), digests) == {**usual, "documents": "page"}
+
+
+def test_timers_are_the_signals_that_mean_too_slow() -> None:
+    assert reader_process._TIMERS == (signal.SIGPROF, signal.SIGALRM)
+    assert document_reader.WALL_TIME > 1
