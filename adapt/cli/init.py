@@ -7,12 +7,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from glob import has_magic
-from math import ceil, log2
+from math import ceil
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
+from adapt.cli.draft_length import SMALL_MODEL, TAPT_EXAMPLES, DraftLength, ModelProperties, tapt_examples
 from adapt.cli.inspect_files import (
     CorpusProperties,
     TaskProperties,
@@ -21,13 +22,15 @@ from adapt.cli.inspect_files import (
     plain_name,
     split_paths,
 )
+from adapt.config import CorpusConfig
+from adapt.corpus.files.formats import DOCUMENTS
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import read_objects
 from adapt.corpus.heldout import key_of
-from adapt.model.architecture import max_sequence_length
+from adapt.corpus.legibility import Legibility, count_sample
 from adapt.model.demo_checkpoint import NAME as DEMO
-from adapt.model.locate import CONFIG, locate, read_json
 from adapt.runner.files import storage_errors, write_atomically
+from adapt.stage.text_outlook import TextOutlook, legibility_words
 from adapt.support.errors import ConfigError
 from adapt.terminal.console import finish, log
 from adapt.train.capacity.device import has_gpu
@@ -39,23 +42,13 @@ dontstop init TEXT... [--task TRAIN [DEV TEST]] [--general TEXT...] [--model PAT
 Looks at your files and writes a configuration for them that runs as it is.
 
 TEXT is text of the domain: files, folders or globs of .jsonl, .csv, .tsv, .txt (also .gz, .zst, .xz, .bz2), .parquet or
-.arrow. --task names the labelled examples of a task: the files of train, dev and test, or a folder that holds them.
-Where dev or test is absent, a tenth of train is split off, into new files. --general names text that is not of the
-domain: the loss on it before and after shows what the model forgets. --model is a Hugging Face id or a folder;
-without it, the small demo model is taken. --force replaces files that exist."""
+.arrow; with pip install 'dontstop[documents]' also .html, .pdf, .docx, .epub, .md, .rst, .tex and .warc.gz. --task
+names the labelled examples of a task: the files of train, dev and test, or a folder that holds them. Where dev or test
+is absent, a tenth of train is split off, into new files. --general names text that is not of the domain: the loss on it
+before and after shows what the model forgets. --model is a Hugging Face id or a folder; without it, the small demo
+model is taken. --force replaces files that exist."""
 OPTIONS = ("task", "general", "model", "out", "force", "help")
 """Options of `dontstop init`, for shell completion."""
-_BYTES_PER_TOKEN = 4
-_LENGTH, _SHORTEST = 512, 128
-"""Usual number of tokens per sequence, and smallest number of tokens per sequence, which is used for little text."""
-_CPU_WORK = 6 * 4.4e6 * 1e6
-"""Maximum number of floating-point operations of a first training on CPUs. This is enough for training the demo model
-on a million tokens, which takes minutes."""
-_SMALL = 20e6
-"""Number of parameters below which a model gets a higher learning rate."""
-_FEWEST_STEPS, _WANTED_STEPS, _MOST_STEPS = 20, 200, 12_500
-_MOST_EPOCHS, _TAPT_EPOCHS = 10, 100
-_TAPT_EXAMPLES = 256
 _DEV_SHARE = 0.1
 """Share of train that is split off as dev. Test gets the same share."""
 
@@ -81,10 +74,11 @@ def main(arguments: Sequence[str]) -> None:
     task = _task(options.task, out, options.force) if options.task else None
     text = inspect_corpus(options.text) if options.text else None
     general = inspect_corpus(options.general) if options.general else None
-    content = Draft(model, text, task, general).yaml()
+    outlook = _outlook(text, model) if text else None
+    content = Draft(model, text, task, general, outlook).yaml()
     with storage_errors(out):
         write_atomically(out, content)
-    for line in [*_found(text, task), *_next(out, text, task)]:
+    for line in [*_found(text, task, outlook), *_next(out, text, task)]:
         log(line)
     figures: dict[str, Any] = {"model": model.name}
     if text:
@@ -126,48 +120,6 @@ def _check_free(file: Path, force: bool) -> None:
         raise ConfigError(f"{file} exists", "name another file with --out, or replace this one with --force")
 
 
-@dataclass(frozen=True)
-class ModelProperties:
-    """Properties of a model that decide the configuration."""
-
-    name: str
-    longest: int | None
-    """Maximum sequence length [tokens], or None if the model has no limit."""
-    parameters: float
-    """Approximate number of parameters of the model."""
-    is_causal: bool
-
-    @classmethod
-    def of(cls, name: str) -> "ModelProperties":
-        """Reads a model's config.json. The weights of a Hugging Face model are not downloaded.
-
-        Raises:
-            ModelError: the model does not exist.
-        """
-        if name == DEMO:
-            return cls(name, 512, 4.4e6, False)
-        folder = locate(name, weights=False)
-        config = read_json(folder / CONFIG)
-        architecture = str((config.get("architectures") or [""])[0])
-        return cls(
-            name,
-            max_sequence_length(folder),
-            _parameters(config),
-            architecture.endswith(("ForCausalLM", "LMHeadModel")) and "WithLMHead" not in architecture,
-        )
-
-
-def _parameters(config: dict[str, Any]) -> float:
-    """Estimates the number of parameters of a transformer from the dimensions in its config.json."""
-
-    def first(*names: str) -> int:
-        return next((config[name] for name in names if isinstance(config.get(name), int)), 0)
-
-    hidden = first("hidden_size", "n_embd", "dim", "d_model") or 768
-    layers = first("num_hidden_layers", "n_layer", "n_layers", "num_layers") or 12
-    return 12.0 * layers * hidden**2 + first("vocab_size") * hidden
-
-
 def _task(given: Sequence[str], out: Path, force: bool) -> TaskProperties:
     """Inspects a task's files. If dev or test is missing, it is split off train."""
     paths = split_paths(given)
@@ -202,54 +154,6 @@ def _split_off(look: TaskProperties, files: dict[str, Path]) -> None:
 
 
 @dataclass(frozen=True)
-class DraftLength:
-    """Length of a training, and size of its batches."""
-
-    sequence: int
-    """Number of tokens per sequence."""
-    batch: int
-    """Number of sequences per step."""
-    epochs: int
-    steps_per_epoch: int
-    max_steps: int | None
-    """Number of steps after which training stops before the last epoch, or None to run all epochs."""
-
-    @classmethod
-    def of(cls, text_bytes: int, model: ModelProperties, on_gpu: bool) -> "DraftLength":
-        """Chooses the training length: several passes over the text, but on CPUs at most some minutes."""
-        tokens = text_bytes / _BYTES_PER_TOKEN
-        sequence = min(_LENGTH, model.longest or _LENGTH)
-        while sequence > _SHORTEST and tokens / sequence < _WANTED_STEPS:
-            sequence //= 2
-        rows = max(tokens / sequence, 1)
-        batch = 2 ** round(min(max(log2(rows / 20), 2), 8 if on_gpu else 4))
-        per_epoch = ceil(rows / batch)
-        epochs = min(ceil(_WANTED_STEPS / per_epoch), _MOST_EPOCHS)
-        return cls(sequence, batch, epochs, per_epoch, _bound(epochs * per_epoch, batch * sequence, model, on_gpu))
-
-    @classmethod
-    def of_task(cls, task: TaskProperties, model: ModelProperties, on_gpu: bool) -> "DraftLength":
-        """Chooses the length of a training on the text of a task. `batch` is then a number of examples."""
-        sequence = cls.of(task.text_bytes, model, on_gpu).sequence
-        per_epoch = ceil(task.documents / tapt_examples(task))
-        step_tokens = task.text_bytes / _BYTES_PER_TOKEN / per_epoch
-        bound = _bound(_TAPT_EPOCHS * per_epoch, step_tokens, model, on_gpu)
-        return cls(sequence, 0, _TAPT_EPOCHS, per_epoch, bound)
-
-
-def _bound(steps: int, step_tokens: float, model: ModelProperties, on_gpu: bool) -> int | None:
-    """Returns the maximum number of steps for a first run, or None if the planned `steps` do not exceed it."""
-    affordable = _MOST_STEPS if on_gpu else round(_CPU_WORK / (6 * model.parameters * step_tokens))
-    most = max(_FEWEST_STEPS, affordable if affordable < 100 else round(affordable, -1))
-    return most if steps > most else None
-
-
-def tapt_examples(task: TaskProperties) -> int:
-    """Returns the number of examples per step: the usual number, or a tenth of the examples of a small task."""
-    return max(min(_TAPT_EXAMPLES, task.documents // 10), 1)
-
-
-@dataclass(frozen=True)
 class Draft:
     """The configuration that `dontstop init` writes."""
 
@@ -257,6 +161,8 @@ class Draft:
     text: CorpusProperties | None
     task: TaskProperties | None
     general: CorpusProperties | None = None
+    outlook: TextOutlook | None = None
+    """What the text is, measured on a sample."""
 
     @property
     def job(self) -> str:
@@ -294,7 +200,8 @@ class Draft:
 
     def _corpus(self, text: CorpusProperties) -> str:
         about = "" if text.is_whole else "about "
-        files = f"{len(text.files)} file{'s' if len(text.files) > 1 else ''} of {_megabytes(text.size)}"
+        kinds = f" ({_kinds(text)})" if len(text.formats) > 1 else ""
+        files = f"{len(text.files)} file{'s' if len(text.files) > 1 else ''}{kinds} of {_megabytes(text.size)}"
         left_out = f"; {text.dropped:,} others are too short or lack letters" if text.dropped else ""
         dropped = left_out if text.is_whole else ""
         lines = [
@@ -307,6 +214,12 @@ class Draft:
             lines.append(_with_comment(f"  text_field: {_scalar(text.text_field)}", others))
         if text.text_unit == "paragraph":
             lines.append(_with_comment("  text_unit: paragraph", "# in plain text, blank lines divide documents"))
+        if text.bad:
+            share = _bad_share(text)
+            why = f"# {_unreadable(text)}"
+            lines.append(_with_comment(f"  max_bad_fraction: {share:g}", why))
+        if kind := self.outlook.wanted_deduplication if self.outlook else "":
+            lines.append(_with_comment(f"  deduplicate: {kind}", f"# {self._copies()} in a sample"))
         held = f"# about {text.heldout_documents:,} documents, to measure the loss on before and after"
         lines.append(_with_comment(f"  heldout_fraction: {text.heldout_fraction:g}", held))
         config = self.task.config if self.task else None
@@ -318,6 +231,10 @@ class Draft:
                 lines.append(f"      paths: {_paths([paths] if isinstance(paths, str) else paths)}")
                 lines.append(f"      text_field: {_scalar(config.text_field)}")
         return "\n".join(lines)
+
+    def _copies(self) -> str:
+        profile = self.outlook.profile if self.outlook else None
+        return f"{profile.duplicates:.0%} duplicates, {profile.near_duplicates:.0%} near copies" if profile else ""
 
     def _training(self) -> str:
         on_gpu = has_gpu()
@@ -374,29 +291,73 @@ class Draft:
             lines.append(_with_comment(f"  # pair_field: {_scalar(look.other_texts[0])}", f"{others}: a second text?"))
         also = f"# {_listed(look.other_labels)} could be labels too" if look.other_labels else ""
         lines.append(_with_comment(f"  label_field: {_scalar(config.label_field)}", also))
-        if tapt_examples(look) != _TAPT_EXAMPLES:
+        if tapt_examples(look) != TAPT_EXAMPLES:
             lines.append("tapt:")
             lines.append(_with_comment(f"  batch_examples: {tapt_examples(look)}", "# examples in one step of tapt"))
         return "\n".join(lines)
 
 
+def _kinds(text: CorpusProperties) -> str:
+    """Lists the formats of a corpus with their numbers of files."""
+    return ", ".join(f"{count:,} {kind}" for kind, count in text.formats.items())
+
+
+def _unreadable(text: CorpusProperties) -> str:
+    """Says how many records of the sample cannot be read, and why."""
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in text.bad.items())
+    return f"{sum(text.bad.values()):,} of {text.read:,} cannot be read: {reasons}"
+
+
+def _bad_share(text: CorpusProperties) -> float:
+    """Chooses `corpus.max_bad_fraction`: the usual value, or twice the share of the sample that cannot be read."""
+    found = sum(text.bad.values()) / text.read
+    return max(CorpusConfig().max_bad_fraction, min(ceil(200 * found) / 100, 1.0))
+
+
 def _rate(model: ModelProperties) -> str:
-    if model.parameters < _SMALL:
+    if model.parameters < SMALL_MODEL:
         return "5.0e-4"
     return "5.0e-5" if model.is_causal else "1.0e-4"
 
 
-def _found(text: CorpusProperties | None, task: TaskProperties | None) -> list[str]:
+def _outlook(text: CorpusProperties, model: ModelProperties) -> TextOutlook:
+    """Measures what the text is, and how the model's tokenizer splits its words."""
+    # imported here, because the command `dontstop` imports this module at each start
+    from adapt.corpus.profile_sample import card_languages, profile_of
+    from adapt.model.tokenize.text_tokenizer import quick_tokenizer
+
+    tokenizer = quick_tokenizer(model.folder) if model.folder else None
+    legibility = Legibility.of(count_sample(text.sample, tokenizer)) if tokenizer else None
+    languages = card_languages(model.folder) if model.folder else []
+    return TextOutlook("text", profile_of(text.sample, languages), legibility, "none")
+
+
+def _found(text: CorpusProperties | None, task: TaskProperties | None, outlook: TextOutlook | None) -> list[str]:
     lines = []
     if text:
         about = "" if text.is_whole else "about "
-        field = f"text in field {text.text_field!r}" if text.text_field else f"plain text, one {text.text_unit} each"
-        lines.append(f"text: {about}{text.documents:,} documents, {_megabytes(text.text_bytes)}; {field}")
+        lines.append(f"text: {about}{text.documents:,} documents, {_megabytes(text.text_bytes)}; {_form(text)}")
+        if text.bad:
+            lines.append(f"text: {_unreadable(text)}")
+    if outlook:
+        words = legibility_words(outlook.legibility)
+        lines.append(f"text: {outlook.profile.summary()}{f'; {words}' if words else ''}")
+        lines += [f"text: {fault}" for fault in outlook.faults]
     if task:
         config = task.config
         fields = f"text in field {config.text_field!r}, {len(task.classes)} classes in {config.label_field!r}"
         lines.append(f"task: {task.counts}; {fields}")
     return lines
+
+
+def _form(text: CorpusProperties) -> str:
+    """Describes the formats of a corpus and what a document is in them."""
+    parts = [f"text in field {text.text_field!r}"] if text.text_field else []
+    if "text" in text.formats:
+        parts.append(f"plain text, one {text.text_unit} each")
+    if documents := [f"{count:,} {kind}" for kind, count in text.formats.items() if kind in DOCUMENTS]:
+        parts.append(f"one document per file: {', '.join(documents)}")
+    return "; ".join(parts)
 
 
 def _next(out: Path, text: CorpusProperties | None, task: TaskProperties | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 - `corpora`: lists the corpora of a configuration, identifies them for stage keys, and checks their files.
 - `files/`: reads texts from local files, remote stores and datasets.
+- `documents/`: reads HTML, PDF, DOCX and other documents in a process of their own.
 - `entities`: reads the entities of a text from the corpus, or finds them with a tagger.
 - `cleaning/`: the blocks that drop or change documents.
 - `shingles`: hashes the runs of words of texts, to compare texts by their hashes.
@@ -12,6 +13,7 @@
 - `minhash`: finds pairs of documents that may be duplicates, from MinHash signatures.
 - `deduplication`: stage `dedup`, which finds duplicates over all files and sources.
 - `legibility`: measures how well a tokenizer covers the words of a corpus.
+- `text_profile`, `profile_sample`: languages, duplicates and repeated lines of a corpus, measured on a sample.
 - `token_shards`: stores tokens in shards, reads them as one stream of rows, and cuts streams into batches.
 - `encode_chunks`: tokenizes a chunk of texts and writes its shards.
 - `prepare_corpus`: stage `prepare`, which tokenizes all files of a corpus.

@@ -20,6 +20,7 @@ import pyarrow as pa
 from adapt.corpus.cleaning.cleaning_blocks import Drop
 from adapt.corpus.legibility import Legibility
 from adapt.corpus.shingles import normalised, normalised_texts
+from adapt.corpus.text_profile import joined_profiles, read_profile
 from adapt.runner import Record
 from adapt.runner.files import link_or_copy, storage_errors
 from adapt.support.errors import DataError
@@ -177,7 +178,7 @@ def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
 
     Returns:
         The sums of the metrics that are whole numbers or are in BY_REASON, and `legibility`: how the tokenizer splits
-            the words of all sources.
+            the words of all sources; and `profile`, what their text is.
     """
     with storage_errors(folder):
         for number, source in enumerate(sources):
@@ -189,7 +190,9 @@ def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
     counted = {name: values[name] for name in BY_REASON if name in values}
     reasons = {name: _added(counts) for name, counts in counted.items() if all(type(of) is dict for of in counts)}
     legibility = Legibility.together(source.metrics.get("legibility") for source in sources)
-    return {**sums, **reasons, **({"legibility": legibility} if legibility else {})}
+    profile = joined_profiles([read_profile(source.metrics) for source in sources])
+    measured = {"legibility": legibility, "profile": profile}
+    return {**sums, **reasons, **{name: value for name, value in measured.items() if value}}
 
 
 def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -15,6 +15,7 @@ from adapt.config import Config, CorpusConfig, section_of, what
 from adapt.corpus.corpora import FEWEST_DOCUMENTS, dropped_documents
 from adapt.corpus.files.sources import sources_of
 from adapt.corpus.legibility import Legibility, read_legibility
+from adapt.corpus.text_profile import read_profile
 from adapt.evaluate.intervals import change, mean_loss
 from adapt.evaluate.measure_model import read_losses, read_text_losses
 from adapt.evaluate.measurements import (
@@ -159,13 +160,14 @@ NEW_HEAD = (
 
 def _facts(handover: Handover) -> CardFacts:
     config, training, text = handover.config, handover.training, handover.text
-    legibility = read_legibility(text.metrics)
+    legibility, profile = read_legibility(text.metrics), read_profile(text.metrics)
     corpus = {
         "source": _tasks(handover) if handover.is_of_tasks else _source(config.corpus),
         "documents": text.metrics.get("train_documents"),  # None if the corpus is streamed
         **_dropped(text.metrics),
         "tokens": text.metrics.get("train_tokens"),
         **_words(legibility),
+        **({"text": profile.summary()} if profile else {}),
         "digest": text.inputs["files.listing"]["key"] if "files.listing" in text.inputs else text.key,
     }
     entries = stored_additions(training.path / MODEL_FOLDER)
@@ -191,7 +193,11 @@ def _facts(handover: Handover) -> CardFacts:
         corpus=redacted(corpus),
         training=redacted(settings),
         results=handover.changes,
-        remarks=[*(legibility.faults() if legibility else ()), *_random_parts(config)],
+        remarks=[
+            *(legibility.faults() if legibility else ()),
+            *(profile.faults(config.corpus.deduplicate) if profile else ()),
+            *_random_parts(config),
+        ],
         lineage=[(stage.stage, stage.key, redact(str(stage.path))) for stage in handover.made_of],
         packages=training.packages,
         additions=[entry["kind"] for entry in entries if entry["kind"] != "domains"],

@@ -22,6 +22,7 @@ from adapt.stage.budget import budget_outlook, within_budget
 from adapt.stage.context import Context
 from adapt.stage.export_model import planned_phases
 from adapt.stage.select_documents import Select
+from adapt.stage.text_outlook import TextOutlook, outlook_blocks, text_outlooks
 from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
 from adapt.terminal.console import finish
@@ -198,6 +199,8 @@ class Plan(SelfShown):
     """A row per phase that will run, if `training.phases` is set."""
     budget: str = ""
     """Comparison of the expected device time with `resources.budget`, in sentences. Empty without a budget."""
+    texts: Sequence[TextOutlook] = ()
+    """What the text of each corpus to train on is, on a sample."""
 
     @property
     def to_run(self) -> list[Planned]:
@@ -209,7 +212,7 @@ class Plan(SelfShown):
         number, to_run = len(self.stages), len(self.to_run)
         finished = f"{number - to_run} of {number} stages are finished"
         said = f"{finished}; {to_run} will run." if to_run else f"{finished}, so nothing will run."
-        blocks: list[Block] = [*summary(said, self.budget), plan_table(self.stages)]
+        blocks: list[Block] = [*summary(said, self.budget), plan_table(self.stages), *outlook_blocks(self.texts)]
         if len(self.trainings) > 1:
             rows = [
                 TrainingAhead(name, of.tokens, of.device_hours, of.cost) if of else TrainingAhead(name)
@@ -261,7 +264,8 @@ def plan_of(job: Job, context: Context) -> Plan:
     forecasts = {stage: stage.forecast(records) for stage in waiting}
     named = {stage.name: forecast for stage, forecast in forecasts.items()}
     outlook = budget_outlook(context.config.resources, [final], context.store)
-    return Plan(job.name, stages, named, planned_phases(forecasts, Done(records)), outlook)
+    texts = text_outlooks([line.stage for line in stages], records)
+    return Plan(job.name, stages, named, planned_phases(forecasts, Done(records)), outlook, texts)
 
 
 ON_A_CLUSTER = 16

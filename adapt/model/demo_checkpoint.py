@@ -40,8 +40,7 @@ def demo_checkpoint(name: str) -> Path:
     """
     if name != NAME:
         raise ModelError(f"there is no demo checkpoint {name!r}", f"set model.path to {NAME}")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "dontstop" / "demo" / f"bert-tiny-{SHA256[:8]}"
+    folder = demo_folder()
     if not is_complete(folder):
         try:
             build_demo(folder)
@@ -51,6 +50,12 @@ def demo_checkpoint(name: str) -> Path:
                 "make room or set XDG_CACHE_HOME to a folder that can be written",
             ) from error
     return folder
+
+
+def demo_folder() -> Path:
+    """Returns the folder of the demo checkpoint in the user's cache folder, whether or not it was downloaded."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "dontstop" / "demo" / f"bert-tiny-{SHA256[:8]}"
 
 
 def is_complete(folder: Path) -> bool:

@@ -23,6 +23,8 @@ INDEX = "model.safetensors.index.json"
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER = (*VOCABULARIES, TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "merges.txt")
+CARD = "README.md"
+"""Card of a model, whose metadata names its languages."""
 GENERATOR = "generator"
 """Folder in a model's folder with the generator that was trained together with the model (objective.kind rtd)."""
 
@@ -102,7 +104,7 @@ def snapshot(name: str, revision: str, weights: bool, cache_only: bool) -> Path:
 
     model = (CONFIG, INDEX, "model*.safetensors") if weights else (CONFIG,)
     # code only runs with model.trust_remote_code
-    patterns = [*model, *TOKENIZER, ADAPTER, MODULES, SENTENCE_SETTINGS, SENTENCE_LENGTHS, "*.py"]
+    patterns = [*model, *TOKENIZER, ADAPTER, MODULES, SENTENCE_SETTINGS, SENTENCE_LENGTHS, CARD, "*.py"]
     options: dict[str, Any] = {"revision": revision, "local_files_only": cache_only}
     folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"], **options))
     has_pooling = (folder / MODULES).is_file()

@@ -248,9 +248,9 @@ class Sequence(Stage[SequenceResult]):
         return [of.sentence(name or "all domains").removesuffix(".") for name, of in worse.items()]
 
     def _text_faults(self, done: Done) -> list[str]:
-        """Returns a warning for each domain whose text the tokenizer splits badly."""
-        known = {name: done[text].result.legibility for name, text in self.texts.items()}
-        return [f"{name}: {fault}" for name, found in known.items() if found for fault in found.faults()]
+        """Returns a warning for each domain whose text does not suit the model, or repeats itself."""
+        found = {name: done[text].result.faults(self.config.corpus) for name, text in self.texts.items()}
+        return [f"{name}: {fault}" for name, faults in found.items() for fault in faults]
 
     def _measured(self, done: Done) -> dict[int, dict[str, Finished[Any]]]:
         """Returns the results of the method's own stages, keyed by the number of domains learned before them."""

@@ -442,11 +442,10 @@ class Export(Stage[Adapted]):
         )
         hand_over(handover, folder)
         text = done[self.text or self.domain].result
-        legibility = text.legibility
         result = Adapted(
             **vars(whole_run(trainings)),
             losses={change.text: change for change in changes},
-            text_faults=legibility.faults() if legibility else [],
+            text_faults=text.faults(self.config.corpus),
             documents=None if text.train_documents is None else text.train_documents + text.heldout_documents,
             dropped=text.dropped or {},
             pooling=vectors.pooling if vectors else "",

@@ -10,6 +10,7 @@ from adapt.corpus.corpora import FILES, GENERAL, check_heldout, reading_identity
 from adapt.corpus.files.manifest import Manifest, build_manifest
 from adapt.corpus.heldout import gather
 from adapt.corpus.legibility import Legibility
+from adapt.corpus.text_profile import TextProfile
 from adapt.corpus.token_shards import Cut
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.digest import Digests
@@ -17,6 +18,7 @@ from adapt.select import TEXTS_FILE
 from adapt.stage.context import Context, Tokens
 from adapt.stage.text_sources import Dedup, Files, TaskTexts, check_and_connect, excluding
 from adapt.support.schema import duplicates_file
+from adapt.terminal.console import log
 
 if TYPE_CHECKING:
     from adapt.corpus.streaming import Online
@@ -44,6 +46,18 @@ class Prepared:
     """Number of evaluation texts that were searched for, keyed by set and file."""
     legibility: Legibility | None = None
     """How the tokenizer splits words, measured on a sample. None if an older version prepared the text."""
+    profile: TextProfile | None = None
+    """Languages, duplicates and repeated lines, measured on a sample. None for text that is only measured, and if an
+    older version prepared the text."""
+
+    def faults(self, corpus: CorpusConfig) -> list[str]:
+        """Returns warnings with a fix about the text: its words, its languages, duplicates and repeated lines.
+
+        Args:
+            corpus: configuration of the corpus, which says whether duplicates are removed.
+        """
+        words = self.legibility.faults() if self.legibility else []
+        return [*words, *(self.profile.faults(corpus.deduplicate) if self.profile else [])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +102,8 @@ class Prepare(Stage[Prepared]):
             from adapt.corpus.streaming import sample_heldout
 
             check_and_connect(self.files.manifest, corpus, self.tokens.made(done), self.config)
-            return Outcome(Prepared(**sample_heldout(Streamed.of(self).online(folder, done), folder)))
+            sample = sample_heldout(Streamed.of(self).online(folder, done), folder)
+            return Outcome(Prepared(**sample, profile=self._profile()))
         prepared = prepare_shards(
             self.files.manifest,
             corpus,
@@ -102,7 +117,18 @@ class Prepare(Stage[Prepared]):
             check_heldout(prepared.heldout_documents, prepared.train_documents, self.shared_with, folder)
         if corpus.heldout_fraction == 1:
             warn_of_little(prepared.heldout_documents, self.name, GENERAL)
-        return Outcome(prepared)
+            return Outcome(prepared)
+        return Outcome(replace(prepared, profile=self._profile()))
+
+    def _profile(self) -> TextProfile:
+        """Measures what the text is, and logs what should be changed."""
+        from adapt.corpus.profile_sample import profile_corpus  # loads a model of languages
+
+        corpus = self.files.corpus
+        profile = profile_corpus(self.files.manifest, corpus, self.tokens.pretrained.model)
+        for fault in profile.faults(corpus.deduplicate):
+            log(f"prepare: {fault}")
+        return profile
 
 
 @dataclass(frozen=True)

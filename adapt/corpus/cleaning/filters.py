@@ -169,7 +169,7 @@ class Language(Block):
 
     def __post_init__(self) -> None:
         """Refuses unknown language codes."""
-        known = _classifier().labels
+        known = language_classifier().labels
         if unknown := [code for code in self.keep if code not in known]:
             raise ConfigError(
                 f"corpus.cleaning: language.keep names unknown languages: {', '.join(unknown)}",
@@ -178,14 +178,15 @@ class Language(Block):
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the text if its language is in `keep`."""
-        code, score = _classifier().classify(text[: self.max_characters])
+        code, score = language_classifier().classify(text[: self.max_characters])
         if score < self.min_score:
             return Drop("language unclear")
         return text if code in self.keep else Drop(f"language {code}")
 
 
 @cache
-def _classifier() -> Any:
+def language_classifier() -> Any:
+    """Returns the classifier of py3langid. Its method `classify` returns the language's code and its probability."""
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 

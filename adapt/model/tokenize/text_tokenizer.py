@@ -5,9 +5,11 @@ be cut. One process loads a tokenizer and sends it to other processes in seriali
 `tokenizers` library, and save the 5 s of CPU time for importing transformers and torch.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
@@ -124,6 +126,23 @@ def known_of(loaded: "PreTrainedTokenizerFast") -> TextTokenizer:
     knows_all = loaded.unk_token in (None, loaded.eos_token)  # GPT-2 has one token for both, and knows every byte
     unknown = None if knows_all else loaded.unk_token_id
     return TextTokenizer(loaded.backend_tokenizer, len(loaded), unknown, loaded.eos_token_id)
+
+
+def quick_tokenizer(folder: Path) -> TextTokenizer | None:
+    """Loads the tokenizer of a folder from tokenizer.json, without transformers, to look at texts.
+
+    Returns None if the folder has no such file. Stages use `text_tokenizer`, which knows all forms of tokenizers.
+    """
+    file = folder / "tokenizer.json"
+    try:
+        model = json.loads(file.read_text(encoding="utf-8"))["model"]
+        backend = Tokenizer.from_file(str(file))
+    except Exception:  # the library has no error type of its own; stages report a tokenizer that cannot be loaded
+        return None
+    backend.no_truncation()
+    backend.no_padding()
+    unknown = model.get("unk_id") if "unk_id" in model else backend.token_to_id(model.get("unk_token") or "")
+    return TextTokenizer(backend, backend.get_vocab_size(), unknown, None)
 
 
 def written_tokenizer(tokenizer: TextTokenizer) -> dict[str, Any] | None:

@@ -1,0 +1,162 @@
+"""Measures the profile of a corpus on a sample: its languages, duplicates, and lines that many documents share."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from adapt.config import CorpusConfig
+from adapt.corpus.cleaning.filters import language_classifier
+from adapt.corpus.documents.document_kinds import DocumentLimits
+from adapt.corpus.files.formats import DELIMITERS, MIB, Bad, format_of
+from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.files.records import Reading, read_objects, texts
+from adapt.corpus.files.sources import Slice, items_of, read_slice, slices_of
+from adapt.corpus.minhash import DuplicateRule, estimated_jaccard, signatures
+from adapt.corpus.sample_order import permute
+from adapt.corpus.screening import Tally, clean
+from adapt.corpus.shingles import normalised
+from adapt.corpus.text_profile import UNCLEAR, TextProfile
+from adapt.model.locate import CARD
+from adapt.support.errors import AdaptError
+
+SAMPLE_ITEMS = 16
+"""Largest number of items (such as files) from which the sample is taken."""
+SAMPLE_DOCUMENTS = 256
+SAMPLE_BYTES = 1 * MIB
+"""Largest number and size of the documents of the sample [characters]."""
+SEED = 0
+LANGUAGE_CHARACTERS = 1000
+"""Length of a document's beginning by which its language is recognised [characters]."""
+CLEAR = 0.65
+"""Smallest probability of a language that counts, as in the cleaning block `language`."""
+_LINE_DOCUMENTS, _LINE_SHARE = 3, 0.02
+"""A line is boilerplate if at least this many documents and at least this share of the documents have it."""
+
+
+def profile_of(sample: Sequence[str], model_languages: Sequence[str] = ()) -> TextProfile:
+    """Measures documents.
+
+    Args:
+        sample: documents of the corpus, after cleaning.
+        model_languages: languages that the model's card names.
+    """
+    unified = [normalised(text) for text in sample]
+    seen: dict[str, int] = {}
+    for number, text in enumerate(unified):
+        seen.setdefault(text, number)
+    distinct, count = list(seen.values()), max(len(sample), 1)
+    near = near_copies([unified[number] for number in distinct])
+    return TextProfile(
+        len(sample),
+        languages_of(sample),
+        (len(sample) - len(distinct)) / count,
+        near / count,
+        shared_lines([sample[number] for number in distinct]),
+        [*model_languages],
+    )
+
+
+def languages_of(sample: Sequence[str]) -> dict[str, float]:
+    """Returns the share of the text in each language [characters], in falling order."""
+    counts: Counter[str] = Counter()
+    for text in sample:
+        code, score = language_classifier().classify(text[:LANGUAGE_CHARACTERS])
+        counts[code if score >= CLEAR else UNCLEAR] += len(text)
+    total = sum(counts.values())
+    return {code: round(count / total, 4) for code, count in counts.most_common()} if total else {}
+
+
+def near_copies(unified: Sequence[str]) -> int:
+    """Counts the texts that are near copies of an earlier one.
+
+    Args:
+        unified: different texts that `adapt.corpus.shingles.normalised` has normalised.
+    """
+    rule = DuplicateRule(near=True)
+    signed = signatures(unified, rule.n, rule.permutations)
+    found = 0
+    for number in range(1, len(signed)):
+        earlier = signed[:number]
+        similar = estimated_jaccard(earlier, np.broadcast_to(signed[number], earlier.shape))
+        found += bool((similar >= rule.threshold).any())
+    return found
+
+
+def shared_lines(sample: Sequence[str]) -> float:
+    """Returns the share of the text in lines that many documents have [characters]."""
+    documents = [{line for line in map(str.strip, text.splitlines()) if line} for text in sample]
+    counts = Counter(line for lines in documents for line in lines)
+    least = max(_LINE_DOCUMENTS, _LINE_SHARE * len(documents))
+    shared = sum(len(line) * count for line, count in counts.items() if count >= least)
+    total = sum(len(line) * count for line, count in counts.items())
+    return shared / total if total else 0.0
+
+
+def profile_texts(manifest: Manifest, corpus: CorpusConfig) -> list[str]:
+    """Reads and cleans the first documents of some parts of a corpus, which are spread over the corpus.
+
+    Evaluation sets are not looked for. A file that cannot be read ends the sample of its item: the stage that reads the
+    whole corpus reports it.
+    """
+    corpus = replace(corpus, decontaminate=[])
+    items = [slices_of(item) for item in items_of(manifest, corpus)]
+    order = permute(np.arange(len(items)), max(len(items), 1), SEED, 0).tolist()[:SAMPLE_ITEMS]
+    found: list[str] = []
+    for number in sorted(order):
+        most_documents, most = SAMPLE_DOCUMENTS // len(order) or 1, SAMPLE_BYTES // len(order)
+        with suppress(AdaptError):
+            for text in _documents(items[number], corpus):
+                found.append(text)
+                most_documents, most = most_documents - 1, most - len(text)
+                if most_documents <= 0 or most <= 0:
+                    break
+    return found
+
+
+def _documents(item: Sequence[Slice], corpus: CorpusConfig) -> Iterator[str]:
+    for part in item:
+        yield from clean(_records(part, corpus), corpus, Tally(), part.place)
+
+
+def _records(part: Slice, corpus: CorpusConfig) -> Iterator[str | Bad]:
+    """Yields the records of a slice. A csv file is not read twice, as the job does, to find out how it quotes cells."""
+    if corpus.source == "files" and format_of(part.path)[0] in DELIMITERS:
+        reading = Reading(corpus.text_field, limits=DocumentLimits.of(corpus))
+        return texts((record for _, record in read_objects(part.path, checks_quotes=False)), reading)
+    return read_slice(part, corpus)
+
+
+def card_languages(folder: Path) -> list[str]:
+    """Returns the languages that a model's card names in its metadata, as codes; empty if there is no card."""
+    card = folder / CARD
+    try:
+        lines = card.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    if not lines or lines[0].strip() != "---" or "---" not in [line.strip() for line in lines[1:]]:
+        return []
+    end = [line.strip() for line in lines[1:]].index("---") + 1
+    try:
+        metadata = yaml.safe_load("\n".join(lines[1:end]))
+    except yaml.YAMLError:
+        return []
+    named = metadata.get("language") if isinstance(metadata, dict) else None
+    codes = named if isinstance(named, list) else [named]
+    codes = ["no" if code is False else code for code in codes]  # YAML reads the code of Norwegian as a boolean
+    return [code.lower().partition("-")[0] for code in codes if isinstance(code, str)]
+
+
+def profile_corpus(manifest: Manifest, corpus: CorpusConfig, model: Path) -> TextProfile:
+    """Samples a corpus and returns its profile.
+
+    Args:
+        manifest: the files of the corpus.
+        corpus: settings for reading and cleaning the corpus.
+        model: folder of the model, whose card names its languages.
+    """
+    return profile_of(profile_texts(manifest, corpus), card_languages(model))
