@@ -11,6 +11,7 @@ from adapt.chain.chain_file import ChainFile, read_chain
 from adapt.chain.chain_stages import Chain, ahead, check_chain, study, trainings_ahead
 from adapt.chain.sequential_study import built_chain, study_nodes
 from adapt.job.job_run import run_stages
+from adapt.job.text_outlook import outlook_blocks, text_outlooks
 from adapt.runner.ensure import unfinished
 from adapt.runner.notifications import notifying
 from adapt.show.blocks import Block, Section, TextBlock, first_sentence, summary
@@ -21,7 +22,6 @@ from adapt.show.progress.study_now import StudyNow
 from adapt.show.report.study import Study
 from adapt.show.terminal import render_text
 from adapt.stage.budget import budget_outlook, exceeds_budget, within_budget
-from adapt.stage.text_outlook import outlook_blocks, text_outlooks
 from adapt.terminal.console import log
 from adapt.tuning.search_forecast import SearchAhead, check_search
 

@@ -28,9 +28,9 @@ from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import read_objects
 from adapt.corpus.heldout import key_of
 from adapt.corpus.legibility import Legibility, count_sample
+from adapt.job.text_outlook import TextOutlook, legibility_words
 from adapt.model.demo_checkpoint import NAME as DEMO
 from adapt.runner.files import storage_errors, write_atomically
-from adapt.stage.text_outlook import TextOutlook, legibility_words
 from adapt.support.errors import ConfigError
 from adapt.terminal.console import finish, log
 from adapt.train.capacity.device import has_gpu

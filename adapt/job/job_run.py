@@ -8,6 +8,7 @@ from typing import Any
 
 from adapt.config import ResourcesConfig
 from adapt.config.job_config import Kind
+from adapt.job.text_outlook import TextOutlook, outlook_blocks, text_outlooks
 from adapt.model.start import Start
 from adapt.parse import parse
 from adapt.ray.runtime import address_of, connect, totals
@@ -22,7 +23,6 @@ from adapt.stage.budget import budget_outlook, within_budget
 from adapt.stage.context import Context
 from adapt.stage.export_model import planned_phases
 from adapt.stage.select_documents import Select
-from adapt.stage.text_outlook import TextOutlook, outlook_blocks, text_outlooks
 from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
 from adapt.terminal.console import finish

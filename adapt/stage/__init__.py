@@ -6,7 +6,6 @@
 - `text_sources`: lists of files with their digests, texts of tasks, duplicates.
 - `prepare_text`: text as token shards.
 - `generate_text`: text that models generate, and its filters.
-- `text_outlook`: what the text of a job is, before anything runs.
 - `document_vectors`: vectors of documents.
 - `select_documents`: documents of a pool that are worth training on.
 - `judge_selection`: compares selected documents with random ones.
