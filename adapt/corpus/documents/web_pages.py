@@ -82,7 +82,7 @@ def main_text(html: str, whole: bool = False) -> str:
     for heading in tree.body.query_selector_all("h1, h2, h3, h4, h5, h6"):
         if mark := tree.create_text_node(_HEADING):
             heading.prepend(mark)
-    text = extract_plain_text(
+    text: str = extract_plain_text(
         tree, main_content=not whole, alt_texts=False, comments=False, post_meta=False, list_bullets=False
     )
     if not any(map(str.isalnum, text)):
