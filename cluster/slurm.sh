@@ -47,11 +47,13 @@ say() { echo "$(date +%FT%T) $*"; }
 # Runs a command on nodes. Call it in the background: srun takes the place of the shell, so that signals reach it.
 step() { exec srun --overlap --ntasks-per-node=1 --cpu-bind=none --kill-on-bad-exit=0 --wait=0 "$@"; }
 
-# Ray on one node. It ends with the step, and then its files are removed.
+# Ray on one node. It ends with the step, and then its files are removed. Its output is only shown if it ends by itself.
 ray_node='mkdir -p -m 700 "$RAY_TMPDIR" && [ -O "$RAY_TMPDIR" ] || exit 1
-ray start --block --num-cpus "$SLURM_CPUS_ON_NODE" --min-worker-port 0 --max-worker-port 0 "$@" &
-trap "kill $! 2> /dev/null" TERM
+said="$RAY_TMPDIR/start-$SLURMD_NODENAME.log" stopped=""
+ray start --block --num-cpus "$SLURM_CPUS_ON_NODE" --min-worker-port 0 --max-worker-port 0 "$@" > "$said" 2>&1 &
+trap "stopped=yes; kill $! 2> /dev/null" TERM
 wait $!; wait $! # the signal ends the first wait
+[ -n "$stopped" ] || cat "$said"
 rm -rf "$RAY_TMPDIR"'
 
 started=() # process ids

@@ -18,7 +18,7 @@ STUBS = {
         echo "srun ${*//$'\\n'/; }" >> "$CALLS"
         count=1
         while [[ $1 == --* ]]; do [[ $1 == --ntasks=* ]] && count=${1#--ntasks=}; shift; done
-        export SLURM_CPUS_ON_NODE=4
+        export SLURM_CPUS_ON_NODE=4 SLURMD_NODENAME=n
         for ((i = 0; i < count; i++)); do "$@" & tasks+=($!); done
         trap 'kill "${tasks[@]}"; wait; exit 143' TERM
         wait
@@ -37,7 +37,8 @@ STUBS = {
         echo "ray $*" >> "$CALLS"
         case "$1" in
             start)
-                [ -z "${BROKEN:-}" ] || exit 1
+                [ -z "${BROKEN:-}" ] || { echo "$BROKEN"; exit 1; }
+                echo "Ray runtime started"
                 echo "$$" >> "$CALLS.started"
                 trap 'kill $!; exit 143' TERM; sleep 600 & wait ;;
             list) echo "[$(sed 's/.*/{"node_id": "&"},/' "$CALLS.started" | tr -d '\\n')]" ;;  # one line, like Ray
@@ -100,6 +101,7 @@ def test_ray_starts_on_all_nodes_and_the_work_is_submitted(start: Start, tmp_pat
     assert calls[-1].startswith(submitted)
     assert "ray get-auth-token --generate" in calls
     assert not any("requeue" in call for call in calls)
+    assert "Ray runtime started" not in said
     # Ray has ended on all nodes
     assert not [pid for pid in (tmp_path / "calls.started").read_text().split() if Path(f"/proc/{pid}").exists()]
     assert not Path("/tmp/ray-123").exists()
@@ -151,8 +153,9 @@ def test_requeues_are_limited(start: Start) -> None:
 
 
 def test_a_head_that_does_not_start_ends_the_job(start: Start) -> None:
-    code, calls, said = start("study.yaml", WORK="exit 0", BROKEN="yes")
+    code, calls, said = start("study.yaml", WORK="exit 0", BROKEN="port 21230 is in use")
     assert code == 7
+    assert "port 21230 is in use" in said
     assert "the head does not start" in said
     assert not any(call.startswith("python") for call in calls)
 
