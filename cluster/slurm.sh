@@ -56,10 +56,12 @@ wait $!; wait $! # the signal ends the first wait
 [ -n "$stopped" ] || cat "$said"
 rm -rf "$RAY_TMPDIR"'
 
-started=() # process ids
+started=() steps=() # process ids
 stop_all() {
     trap - EXIT
     ((${#started[@]})) && kill "${started[@]}" 2> /dev/null
+    # Ray ends by itself after this signal. A signal to srun would kill it.
+    scancel --signal=TERM "$SLURM_JOB_ID" 2> /dev/null || kill "${steps[@]}" 2> /dev/null
     wait
 }
 trap stop_all EXIT
@@ -91,7 +93,7 @@ drain_nodes() {
     say "the time limit is near: trainings save a checkpoint, and the job is requeued in $left s"
     RAY_ADDRESS="$address" step --nodes=${#nodes[@]} --ntasks=${#nodes[@]} \
         python cluster/preemption.py stop --seconds "$left" --why "SLURM: the time limit of job $SLURM_JOB_ID" &
-    started+=($!)
+    steps+=($!)
     sleep "$left" &
     timer=$!
     started+=("$timer")
@@ -100,20 +102,20 @@ drain_nodes() {
 say "Ray starts on ${#nodes[@]} nodes; the head is $address"
 step --nodes=1 --ntasks=1 --nodelist="$head" bash -c "$ray_node" ray --head --port "$port" --dashboard-host 127.0.0.1 \
     --dashboard-port $((port + 1)) --ray-client-server-port $((port + 2)) --dashboard-agent-listen-port $((port + 3)) &
-started+=($!)
-wait_for 1 "${started[0]}" || { say "the head does not start"; exit 7; }
+steps+=($!)
+wait_for 1 "${steps[0]}" || { say "the head does not start"; exit 7; }
 if [ ${#nodes[@]} -gt 1 ]; then
     others="$(IFS=,; echo "${nodes[*]:1}")"
     step --nodes=$((${#nodes[@]} - 1)) --ntasks=$((${#nodes[@]} - 1)) --nodelist="$others" \
         bash -c "$ray_node" ray --address "$address" --dashboard-agent-listen-port $((port + 3)) &
-    started+=($!)
-    wait_for ${#nodes[@]} "${started[1]}" || say "only $(joined) of ${#nodes[@]} nodes have joined"
+    steps+=($!)
+    wait_for ${#nodes[@]} "${steps[1]}" || say "only $(joined) of ${#nodes[@]} nodes have joined"
 fi
 
 python jobs/chain.py submit "$@" --address "$dashboard" &
 submit=$!
 started+=("$submit")
-while runs "$submit" && runs "${started[0]}" && { [ -z "$timer" ] || runs "$timer"; }; do
+while runs "$submit" && runs "${steps[0]}" && { [ -z "$timer" ] || runs "$timer"; }; do
     if [ -n "$noticed" ] && [ -z "$timer" ]; then
         drain_nodes
     fi

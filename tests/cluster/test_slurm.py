@@ -21,6 +21,7 @@ STUBS = {
         export SLURM_CPUS_ON_NODE=4 SLURMD_NODENAME=n
         for ((i = 0; i < count; i++)); do "$@" & tasks+=($!); done
         trap 'kill "${tasks[@]}"; wait; exit 143' TERM
+        echo $$ >> "$CALLS.steps"
         wait
     """,
     "scontrol": """
@@ -32,6 +33,9 @@ STUBS = {
                 echo "JobId=$3 StartTime=Unknown EndTime=$(date -d "${LEFT_S:-21} seconds" +%FT%T) Deadline=N/A" ;;
             "requeue 123") kill $PPID ;;
         esac
+    """,
+    "scancel": """
+        [ "$*" = "--signal=TERM 123" ] && kill $(cat "$CALLS.steps") 2> /dev/null
     """,
     "ray": """
         echo "ray $*" >> "$CALLS"
