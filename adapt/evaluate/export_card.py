@@ -34,6 +34,8 @@ from adapt.model.additions.table import stored_additions
 from adapt.model.model_card import (
     LOADING_DETECTOR,
     LOADING_TURNED,
+    card_code,
+    card_text,
     front_matter,
     loading_code,
     settings,
@@ -390,8 +392,8 @@ def model_card(facts: CardFacts) -> str:
     return CARD.format(
         front=front_matter(facts.base_model, task, library),
         loading=loading,
-        name=facts.name,
-        base_model=f"`{facts.base_model}`",
+        name=card_text(facts.name),
+        base_model=card_code(facts.base_model),
         objective=OBJECTIVES.get(facts.objective, facts.objective),
         verdict=" ".join(
             [
@@ -400,7 +402,7 @@ def model_card(facts: CardFacts) -> str:
                 *([facts.choice.sentence()] if facts.choice else []),
             ]
         ),
-        corpus="\n\n".join([settings(facts.corpus), *(f"**Note:** {remark}." for remark in facts.remarks)]),
+        corpus="\n\n".join([settings(facts.corpus), *(f"**Note:** {card_text(remark)}." for remark in facts.remarks)]),
         results="\n\n".join([results_table(facts.results), *_retrieval(facts.retrieval)]),
         training=settings(facts.training),
         lineage=table(("stage", "key", "path"), facts.lineage),

@@ -10,7 +10,7 @@ from typing import Any
 
 from adapt.model.architecture import TEMPLATES
 from adapt.model.locate import TOKENIZER_CONFIG, Pretrained, model_files, read_json, tokenizer_files, weight_files
-from adapt.model.model_card import front_matter, settings, table
+from adapt.model.model_card import card_code, card_text, front_matter, settings, table
 from adapt.runner.files import file_aside, write_atomically
 
 BESIDE = ("generation_config.json", *TEMPLATES)
@@ -119,8 +119,8 @@ def merge_card(facts: MergeFacts) -> str:
     return CARD.format(
         front=front_matter(facts.base_model, "text-generation" if facts.causal else "fill-mask"),
         auto_class="AutoModelForCausalLM" if facts.causal else "AutoModelForMaskedLM",
-        name=facts.name,
-        base_model=f"`{facts.base_model}`",
+        name=card_text(facts.name),
+        base_model=card_code(facts.base_model),
         models=f"{number} model{'' if number == 1 else 's'}",
         kind=facts.kind,
         share=facts.share,

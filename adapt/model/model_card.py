@@ -87,8 +87,8 @@ def loading_code(
         return before + loading_code(causal, additions, domains)
     if additions:
         chosen = f", domain={domains[-1]!r}" if domains else ""
-        code = LOADING_ADDITIONS.format(additions=", ".join(additions), causal=causal, chosen=chosen)
-        return code.replace("\n\n", PARTED.format(names=", ".join(domains)), 1) if domains else code
+        shown = LOADING_ADDITIONS.format(additions=", ".join(additions), causal=causal, chosen=chosen)
+        return shown.replace("\n\n", PARTED.format(names=", ".join(map(card_text, domains))), 1) if domains else shown
     return LOADING.format(auto_class="AutoModelForCausalLM" if causal else "AutoModelForMaskedLM")
 
 
@@ -118,6 +118,19 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def cell(value: Any) -> str:
-    """Formats a value for a table cell: integers in groups of three digits, with `|` and line ends escaped."""
+    """Formats a value for a table cell: integers in groups of three digits, and texts as in `card_text`."""
     text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    return card_text(text)
+
+
+_MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`<[]|"} | {"\n": " ", "\r": " "})
+
+
+def card_text(text: str) -> str:
+    """Escapes a text of users, such as a name or words of a corpus, so that Markdown makes no HTML, link or table."""
+    return text.translate(_MARKS)
+
+
+def card_code(text: str) -> str:
+    """Formats a text of users as code on one line. Backticks, which would end it, become apostrophes."""
+    return f"`{' '.join(text.replace('`', chr(39)).split())}`"

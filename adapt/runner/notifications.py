@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from html import escape
 from http.client import HTTPException, responses
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,8 @@ def announce(event: Event, text: str, **facts: Any) -> None:
 def body(settings: NotifyConfig, event: Event, about: str, text: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the content of a message, without passwords and tokens."""
     if settings.form == "slack":
-        return {"text": redact(f"*dontstop {about}* {WORDS[event]}. {text}".rstrip())}
+        said = redact(f"*dontstop {about}* {WORDS[event]}. {text}".rstrip())
+        return {"text": escape(said, quote=False)}  # a name such as <!channel> would call everybody
     made = {"event": event, "about": about, "text": text, "host": socket.gethostname(), "time": time.time(), **facts}
     return dict(redacted(made))
 

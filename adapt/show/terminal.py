@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from adapt.show.blocks import Block, Cell, Figures, Findings, Folded, Table, TextBlock, filled
-from adapt.terminal.console import log, logs_json
+from adapt.terminal.console import log, logs_json, printable
 
 WIDTH = 120
 """Width of tables if stderr is not a terminal [characters]."""
@@ -78,7 +78,7 @@ def drawn_table(table: Table, console: Console | None = None) -> RenderableType:
     if _total(widths) > width:
         texts = _texts(table, is_inline=False)
     least = [_least(column, table.words or not number) for number, column in enumerate(texts)]
-    title = [Text(table.title)] if table.title else []
+    title = [Text(printable(table.title))] if table.title else []
     groups = _groups(least, width)
     return Group(*title, *(_drawn(table, texts, columns, [least[c] for c in columns], width) for columns in groups))
 
@@ -86,7 +86,7 @@ def drawn_table(table: Table, console: Console | None = None) -> RenderableType:
 def _texts(table: Table, is_inline: bool) -> list[list[str]]:
     """Returns the texts of each column. The heading comes first."""
     rows = [[_cell(cell, is_inline) for cell in row] for row in table.rows]
-    return [list(column) for column in zip(table.header, *rows, strict=True)]
+    return [list(column) for column in zip(map(printable, table.header), *rows, strict=True)]
 
 
 def _longest(column: Sequence[str]) -> int:
@@ -133,7 +133,7 @@ def _drawn(
     widths = _fitted(least, [_longest(texts[column]) for column in columns], width)
     shown = RichTable()
     for column, of_column in zip(columns, widths, strict=True):
-        shown.add_column(Text(table.header[column]), overflow="fold", width=of_column)
+        shown.add_column(Text(texts[column][0]), overflow="fold", width=of_column)
     for number, row in enumerate(table.rows, start=1):
         shown.add_row(*(Text(texts[column][number], _style(row[column])) for column in columns))
     return shown
@@ -156,12 +156,12 @@ def _fitted(least: Sequence[int], most: Sequence[int], width: int) -> list[int]:
 
 def _cell(cell: Cell | str, is_inline: bool) -> str:
     if isinstance(cell, str):
-        return cell
+        return printable(cell)
     if not cell.small:
-        return cell.text + cell.mark
+        return printable(cell.text + cell.mark)
     if is_inline:
-        return f"{cell.text}{cell.mark} {_bracketed(cell.small)}"
-    return f"{cell.text}{cell.mark}\n{cell.small}"
+        return printable(f"{cell.text}{cell.mark} {_bracketed(cell.small)}")
+    return printable(f"{cell.text}{cell.mark}\n{cell.small}")
 
 
 def _bracketed(small: str) -> str:
@@ -179,14 +179,14 @@ def render_text(blocks: Sequence[Block], width: int = WIDTH) -> str:
     for block in filled(blocks):
         match block:
             case TextBlock():
-                console.print(block.text, markup=False, highlight=False, soft_wrap=True)
+                console.print(printable(block.text), markup=False, highlight=False, soft_wrap=True)
             case Findings():
                 for finding in block.items:
-                    console.print(finding.sentence, markup=False, highlight=False, soft_wrap=True)
+                    console.print(printable(finding.sentence), markup=False, highlight=False, soft_wrap=True)
             case Table():
                 console.print(drawn_table(block, console))
                 if block.note:
-                    console.print(block.note, markup=False, highlight=False)
+                    console.print(printable(block.note), markup=False, highlight=False)
     file = console.file
     assert isinstance(file, io.StringIO)
     return file.getvalue().rstrip("\n")

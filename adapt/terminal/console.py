@@ -3,6 +3,7 @@
 import atexit
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -27,12 +28,21 @@ _copies: ContextVar[Path | None] = ContextVar("copies", default=None)
 _ending = threading.Lock()
 """Lock held while the reason for the end of the process is printed, so that only one reason is printed."""
 _SHOW_CURSOR = "\x1b[?25h"
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 AGAIN = "run the same command again: what is finished stays, and a training goes on from its last checkpoint"
 """The fix in the error message of a job that was ended from outside."""
 
 
+def printable(text: str) -> str:
+    r"""Replaces control characters except tabs and line ends by their code, such as `\x1b`.
+
+    A terminal would obey them: a document or a name could otherwise clear the screen, or change its title.
+    """
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
 def log(message: str) -> None:
-    """Writes one line to stderr, without passwords in URLs. With `--log_format json`, the line is JSON.
+    """Writes one line to stderr, without passwords in URLs and control characters. With `--log_format json`, as JSON.
 
     A line is dropped if it cannot be written, because the disk is full or the process that reads stderr has ended. In a
     process that uses dontstop as a library, the line goes to the logger `dontstop`.
@@ -41,7 +51,7 @@ def log(message: str) -> None:
     if library.is_active():
         library.LOGGER.info(redact(message))
         return
-    line = structured if logs_json() else redact(message)
+    line = structured if logs_json() else printable(redact(message))
     with suppress(OSError, ValueError):
         sys.stderr.write(f"{line}\n")  # in one call, so that lines of several threads are not mixed
         sys.stderr.flush()
@@ -235,7 +245,8 @@ def end_now(error: AdaptError) -> None:
         return
     _ending.acquire()
     if sys.stderr.isatty():
-        log(_SHOW_CURSOR)  # shows the cursor again, which a live line hides
+        with suppress(OSError, ValueError):
+            sys.stderr.write(_SHOW_CURSOR)  # shows the cursor again, which a live line hides
     _say_failed(error)
     os._exit(error.exit_code)
 

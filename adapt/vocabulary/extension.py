@@ -13,7 +13,7 @@ from adapt.model.additions.exbert import add_exbert
 from adapt.model.additions.table import KEY, additions_of, stored_additions
 from adapt.model.load import load_model
 from adapt.model.locate import CONFIG, Pretrained, read_json
-from adapt.model.model_card import front_matter, loading_code, settings
+from adapt.model.model_card import card_code, card_text, front_matter, loading_code, settings
 from adapt.model.safeguards import one_at_a_time
 from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_config, load_tokenizer, read_tokenizer
@@ -229,10 +229,10 @@ def write_extension_card(folder: Path, name: str, base_model: str, extended: Ext
     card = CARD.format(
         front=front_matter(base_model, "text-generation" if causal else "fill-mask"),
         loading=loading_code(causal, additions),
-        name=name,
-        base_model=f"`{base_model}`",
+        name=card_text(name),
+        base_model=card_code(base_model),
         words=extended.words,
         facts=settings(facts),
-        first=", ".join(extended.first),
+        first=", ".join(map(card_text, extended.first)),
     )
     write_atomically(folder / "README.md", card)
