@@ -61,7 +61,8 @@ def connected(address: str) -> JobSubmissionClient:
     """Creates a client for the jobs of the cluster at an address.
 
     Raises:
-        ClusterError: the cluster does not answer, the token is missing or wrong, or the versions of Ray differ.
+        ClusterError: the cluster does not answer, the token is missing or wrong, the cluster asks for none, or the
+            versions of Ray differ.
     """
     _check_answers(address)
     hush()
@@ -81,7 +82,27 @@ def connected(address: str) -> JobSubmissionClient:
             f"Ray is {ray.__version__} here and {there} on the cluster",
             f"use one version on both sides: pip install 'ray[default]=={there}' here, or renew the cluster's image",
         )
+    _refuse_open(address)
     return client
+
+
+def _refuse_open(address: str) -> None:
+    """Refuses a cluster that lists its jobs without a token, unless the user has set RAY_AUTH_MODE to `disabled`.
+
+    Raises:
+        ClusterError: the cluster asks for no token.
+    """
+    if os.environ.get("RAY_AUTH_MODE") == "disabled":
+        return
+    try:
+        answer = requests.get(f"{address}/api/jobs/", timeout=_PATIENCE_S, allow_redirects=False)
+    except requests.exceptions.RequestException:
+        return  # a cluster that does not answer is an error of the next request
+    if answer.status_code == 200:
+        raise ClusterError(
+            f"the cluster at {address} asks for no token, so everybody who reaches its ports can run code on it",
+            "start Ray with RAY_AUTH_MODE=token; or, if only trusted users reach it, export RAY_AUTH_MODE=disabled",
+        )
 
 
 def _check_answers(address: str) -> None:

@@ -73,6 +73,30 @@ def test_a_missing_or_wrong_token_is_an_error(answers: tuple[str, dict[str, obje
     assert "RAY_AUTH_MODE=token" in caught.value.fix
 
 
+@pytest.mark.parametrize("mode", ["token", "disabled", None])
+def test_a_cluster_without_a_token_is_refused_unless_the_user_allows_it(
+    answers: tuple[str, dict[str, object]], monkeypatch: pytest.MonkeyPatch, mode: str | None
+) -> None:
+    address, said = answers
+    said["body"] = json.dumps({"version": "4", "ray_version": ray.__version__})
+    monkeypatch.setattr(
+        cluster_jobs, "JobSubmissionClient", lambda address: None
+    )  # reads the mode when Ray is imported
+    monkeypatch.setattr(cluster_jobs, "version_at", lambda client: ray.__version__)
+    if mode:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    else:
+        monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    if mode == "disabled":
+        connected(address)
+        return
+    with pytest.raises(ClusterError, match="asks for no token") as caught:
+        connected(address)
+    assert "RAY_AUTH_MODE=token" in caught.value.fix
+    said["code"] = 401
+    connected(address)
+
+
 def test_another_version_of_ray_is_an_error(answers: tuple[str, dict[str, object]]) -> None:
     address, said = answers
     said["body"] = json.dumps({"version": "4", "ray_version": "2.55.1"})
