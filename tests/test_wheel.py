@@ -1,10 +1,12 @@
 """The wheel, installed elsewhere, has the command, the library, the recipes and the search spaces, and nothing else."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -23,6 +25,7 @@ SOURCES = (
     "setup.py",
     "pyproject.toml",
     "MANIFEST.in",
+    "cluster",
     "README.md",
     "LICENSE",
 )
@@ -71,6 +74,30 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert {Path(name).stem for name in names if name.startswith("adapt/spaces/")} == spaces().keys()
     here = {str(file.relative_to(ROOT)) for file in (ROOT / "adapt").rglob("*.*") if "__pycache__" not in file.parts}
     assert here <= set(names)
+
+
+def test_the_wheel_has_a_bill_of_materials(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as content:
+        (name,) = (name for name in content.namelist() if "/sboms/" in name)
+        bill = json.loads(content.read(name))
+        assert name in content.read(name.partition("/")[0] + "/RECORD").decode()
+    assert name == f"dontstop-{adapt.__version__}.dist-info/sboms/dontstop.cdx.json"
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/dontstop@{adapt.__version__}"
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    for part in bill["components"]:
+        assert part["version"] == pinned.get(part["name"], part["version"])
+        (digest,) = part["hashes"]
+        assert digest["alg"] == "SHA-256"
+        assert re.fullmatch("[0-9a-f]{64}", digest["content"])
+    references = [part["bom-ref"] for part in bill["components"]]
+    assert len(references) == len({*references})
+    (needs,) = bill["dependencies"]
+    assert needs["ref"] == bill["metadata"]["component"]["bom-ref"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {re.split(r"[^\w.-]", line)[0].lower().replace("_", "-") for line in project["dependencies"]}
+    assert {each.removeprefix("pkg:pypi/").partition("@")[0] for each in needs["dependsOn"]} == needed
+    assert {*needs["dependsOn"]} <= {*references}
 
 
 def test_the_version_is_defined_once(wheel: Path) -> None:
