@@ -4,7 +4,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from adapt.runner.key import ran_with, say_untried
 from adapt.runner.lock import locked
 from adapt.runner.outputs import check_content, digest_outputs, settle, sync_folder
 from adapt.runner.record import Record, plain_values
-from adapt.runner.stage import Done, Finished, Stage
+from adapt.runner.stage import Done, Finished, Stage, inputs_first
 from adapt.runner.store import Store, logged
 from adapt.support.errors import StorageError
 from adapt.terminal.console import duration, log
@@ -35,18 +35,15 @@ def unfinished(stages: Sequence[Stage[Any]], store: Store) -> tuple[list[Stage[A
     done: dict[str, Record] = {}
     waiting: dict[str, Stage[Any]] = {}
 
-    def visit(stage: Stage[Any]) -> None:
+    def is_known(stage: Stage[Any]) -> bool:
         if stage.key in done or stage.key in waiting:
-            return
+            return True
         if record := store.find(stage.kind, stage.name, stage.key):
             done[stage.key] = record
-            return
-        for needed in stage.needed:
-            visit(needed)
-        waiting[stage.key] = stage
+        return record is not None
 
-    for stage in stages:
-        visit(stage)
+    for stage in inputs_first(stages, is_known, lambda stage: stage.needed):
+        waiting[stage.key] = stage
     return list(waiting.values()), done
 
 
@@ -177,16 +174,10 @@ def plan_stages(stage: Stage[Any], store: Store) -> list[Planned]:
         StageError: files of a needed finished stage are missing or have another size.
     """
     unfinished([stage], store)
-    return [_planned(needed, store) for needed in _inputs_first(stage, set())]
-
-
-def _inputs_first(stage: Stage[Any], seen: set[str]) -> Iterator[Stage[Any]]:
-    if stage.key in seen:
-        return
-    seen.add(stage.key)
-    for needed in stage.needed:
-        yield from _inputs_first(needed, seen)
-    yield stage
+    ordered: dict[str, Stage[Any]] = {}
+    for needed in inputs_first([stage], lambda each: each.key in ordered, lambda each: each.needed):
+        ordered[needed.key] = needed
+    return [_planned(needed, store) for needed in ordered.values()]
 
 
 def _planned(stage: Stage[Any], store: Store) -> Planned:

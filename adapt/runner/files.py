@@ -160,6 +160,11 @@ def storage_error(error: OSError, path: Path | str) -> StorageError | None:
                 f"change its permissions, or set {_variable_of(other)} to a folder that you may write to",
             )
         return StorageError(f"cannot write {path}: {error.strerror}", "point storage.root to a folder you may write to")
+    if error.errno in (errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT):
+        return StorageError(
+            f"the storage failed while writing {other or path}: {error.strerror}",
+            "check the disk or the server of the file system, then run the same command again",
+        )
     return None
 
 

@@ -1,7 +1,7 @@
 """The base class of stages. A stage has a configuration, inputs, a run method and a result."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -130,8 +130,11 @@ class Stage(ABC, Generic[R]):
     @cached_property
     def key(self) -> str:
         """Key of the stage (SHA-256); see `adapt.runner.key`."""
-        inputs = {name: stage.key for name, stage in self.inputs.items()}
-        return stage_key(self.kind, self.version, self.what(), inputs)
+        for stage in inputs_first([self], lambda stage: "key" in vars(stage)):
+            # a loop, because long chains would exceed Python's limit of nested calls
+            inputs = {name: needed.key for name, needed in stage.inputs.items()}
+            vars(stage)["key"] = stage_key(stage.kind, stage.version, stage.what(), inputs)
+        return str(vars(self)["key"])
 
     @classmethod
     def result_type(cls) -> type[R]:
@@ -209,6 +212,29 @@ class Done:
 
     def __contains__(self, stage: Stage[Any]) -> bool:
         return stage.key in self.records
+
+
+def inputs_first(
+    stages: Iterable[Stage[Any]],
+    skips: Callable[[Stage[Any]], bool],
+    below: Callable[[Stage[Any]], Iterable[Stage[Any]]] = lambda stage: stage.inputs.values(),
+) -> Iterator[Stage[Any]]:
+    """Yields stages after the stages below them. A stage may be yielded twice unless `skips` prevents it.
+
+    Args:
+        stages: stages to reach last.
+        skips: function that returns whether a stage, and all stages that only it needs, are left out. It is called
+            when the stage is reached, after earlier stages were yielded.
+        below: function that returns the stages that come before a stage.
+    """
+    waiting = [(stage, False) for stage in reversed(list(stages))]
+    while waiting:
+        stage, is_reached = waiting.pop()
+        if is_reached:
+            yield stage
+        elif not skips(stage):
+            waiting.append((stage, True))
+            waiting += [(each, False) for each in reversed(list(below(stage)))]
 
 
 def everything(stages: Iterable[Stage[Any]]) -> list[Stage[Any]]:

@@ -48,10 +48,16 @@ class Store:
         The existing folder may have an earlier name. If there are several folders, for example an incomplete copy, a
         folder in which the stage is finished is preferred.
         """
-        existing = sorted((self.root / stage).glob(f"*-{key[:DIGITS]}"))
+        of_kind, ending = self.root / stage, f"-{key[:DIGITS]}"
+        own = of_kind / f"{name}{ending}"
         # uses os.path.exists, which returns False if this user may not enter the folder
+        if os.path.exists(own / RECORD_FILE):
+            return own  # without a list of all stages of this kind, which takes long if there are thousands
+        existing: list[Path] = []
+        with suppress(OSError):
+            existing = sorted(of_kind / found for found in os.listdir(of_kind) if found.endswith(ending))
         finished = (folder for folder in existing if os.path.exists(folder / RECORD_FILE))
-        return next(finished, existing[0] if existing else self.root / stage / f"{name}-{key[:DIGITS]}")
+        return next(finished, existing[0] if existing else own)
 
     def folder_of(self, stage: "Stage[Any]") -> Path:
         """Returns the folder of a stage, as `folder` does."""

@@ -1,11 +1,12 @@
 """Tests atomic writing of files and folders."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from adapt.runner.files import file_aside, folder_aside, link_or_copy, remove_asides
+from adapt.runner.files import file_aside, folder_aside, link_or_copy, remove_asides, storage_errors
 from adapt.support.errors import StorageError
 
 
@@ -38,6 +39,14 @@ def test_a_folder_is_replaced_only_when_the_new_one_is_complete(tmp_path: Path) 
     with folder_aside(folder) as aside:
         assert names(aside) == set()
     assert names(tmp_path) == {"model"}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+def test_a_storage_that_fails_is_named_and_no_bug(tmp_path: Path, number: int) -> None:
+    words = f"the storage failed while writing {tmp_path}: "
+    with pytest.raises(StorageError, match=words) as caught, storage_errors(tmp_path):
+        raise OSError(number, os.strerror(number), str(tmp_path / "file"))
+    assert "run the same command again" in caught.value.fix
 
 
 def test_temporary_files_and_folders_are_removed(tmp_path: Path) -> None:
