@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from adapt.stage.finetuning import Scored
     from adapt.stage.judge_selection import SelectionJudged
     from adapt.stage.merge_stage import Merged
+    from adapt.stage.several.ensemble import Ensembled
 
 R = TypeVar("R")
 Source = str | PathLike[str] | Mapping[str, Any] | Config | Sequence[str | PathLike[str]] | None
@@ -206,6 +207,16 @@ def merge(config: Source = None, /, **fields: Any) -> Run[Merged]:
         AdaptError: a field, a file or a model is wrong, or a stage failed. The message names the fault and the fix.
     """
     return _run("merge", config, fields)
+
+
+def ensemble(config: Source = None, /, **fields: Any) -> Run[Ensembled]:
+    """Measures the mean prediction of several models, `ensemble={"models": [...]}`. Arguments are those of `dapt`."""
+    return _run("ensemble", config, fields)
+
+
+def distil(config: Source = None, /, **fields: Any) -> Run[Adapted]:
+    """Trains a student of several models, `distill={"teachers": [...]}`. Arguments and result are those of `dapt`."""
+    return _run("distil", config, fields)
 
 
 def finetune(config: Source = None, /, **fields: Any) -> Run[Scored]:

@@ -37,7 +37,7 @@ from adapt.select.table import SELECTIONS  # noqa: E402
 from adapt.support import errors, shipped  # noqa: E402
 
 ALL = tuple(JOBS)
-STREAMING = ("dapt", "tapt", "sequence")
+STREAMING = ("dapt", "tapt", "distil", "sequence")
 """Jobs that train a language model."""
 USED_BY: Mapping[str, tuple[str, ...]] = {
     "model": ALL,
@@ -49,16 +49,17 @@ USED_BY: Mapping[str, tuple[str, ...]] = {
     "training": (*STREAMING, "vocabulary", "advise"),
     "method": (*STREAMING, "advise"),
     "sequence": ("sequence",),
-    "evaluation": (*STREAMING, "select", "evaluate", "similarity", "vocabulary", "advise"),
-    "retrieval": ("dapt", "tapt"),
+    "evaluation": (*STREAMING, "select", "ensemble", "evaluate", "similarity", "vocabulary", "advise"),
+    "retrieval": ("dapt", "tapt", "distil"),
     "export": STREAMING,
     "task": ("tapt", "select", "sequence", "finetune", "evaluate", "advise"),
     "tasks": ("tapt", "select", "sequence", "evaluate", "advise"),
     "tapt": ("tapt", "select", "advise"),
-    "select": ("select", "dapt", "tapt", "advise"),
+    "select": ("select", "dapt", "tapt", "distil", "advise"),
     "finetune": ("finetune", "sequence", "advise"),
     "merge": ("merge", "sequence"),
-    "comparison": ("evaluate",),
+    "comparison": ("evaluate", "ensemble"),
+    "ensemble": ("ensemble",),
     "vocabulary": ("vocabulary", "advise"),
     "similarity": ("similarity",),
     "advice": ("advise",),
@@ -75,7 +76,10 @@ FIELD_PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "tasks": ("Tasks and fine-tuning", ("task", "tapt", "finetune")),
     "measuring": (
         "Measuring, merging, vocabulary, searching",
-        ("evaluation", "retrieval", "export", "comparison", "similarity", "merge", "vocabulary", "advice", "tune"),
+        (
+            *("evaluation", "retrieval", "export", "comparison", "similarity", "merge", "ensemble"),
+            *("vocabulary", "advice", "tune"),
+        ),
     ),
     "running": ("Resources, storage, tracking, messages", ("resources", "storage", "tracking", "notify")),
 }
@@ -94,6 +98,8 @@ RESULTS = {
     "select": "SelectionJudged",
     "sequence": "SequenceResult",
     "merge": "Merged",
+    "ensemble": "Ensembled",
+    "distil": "Adapted",
     "finetune": "Scored",
     "evaluate": "ModelsCompared",
     "similarity": "Similar",

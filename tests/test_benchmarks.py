@@ -33,6 +33,7 @@ TOOLS = {
         "sequences",
         "sequential",
         "slices",
+        "small_corpus_study",
         "small_decoder",
         "small_electra",
     ),

@@ -18,6 +18,7 @@ from adapt.config import (
     ComparisonConfig,
     Config,
     CorpusConfig,
+    EnsembleConfig,
     EvaluationConfig,
     EvaluationSet,
     GenerateConfig,
@@ -40,6 +41,7 @@ from adapt.corpus.files.sources import items_of, read_slice, slices_of
 from adapt.job import JOBS
 from adapt.job.training_jobs import dapt_stages, tapt_stages
 from adapt.job.vocabulary_job import ACTIONS, change_vocabulary
+from adapt.method.distill import DistillOptions
 from adapt.method.lora.method import LoraOptions
 from adapt.runner import Stage, key
 from adapt.runner.digest import Digests
@@ -87,6 +89,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
         task=TaskConfig(name="one", train="data/train.jsonl", dev="data/dev.jsonl", test="data/test.jsonl", domain="a"),
         select=SelectConfig(kind=["dsir", "knn", "classifier"], pool_paths="data/pool.jsonl", per_example=1),
         merge=MergeConfig(models=["model"]),
+        ensemble=EnsembleConfig(models=["model", "model/"]),
         comparison=ComparisonConfig(pseudo_perplexity=True),
         storage=StorageConfig(root=str(tmp_path / "runs")),
     )
@@ -115,7 +118,8 @@ def stages(config: Config) -> dict[str, Seen]:
             walk(f"{way}/{name}", needed)
 
     for name, job in JOBS.items():
-        walk(name, job.final(Context.of(config)))
+        taught = {"method": MethodConfig("distill"), "method_options": DistillOptions(teachers=["model"])}
+        walk(name, job.final(Context.of(replace(config, **(taught if name == "distil" else {})))))
     headed = replace(config, model=replace(config.model, head="new"))
     walk("dapt with a new head", JOBS["dapt"].final(Context.of(headed)))
     pairs = RetrievalConfig(pairs="data/a.jsonl", query_field="text", positive_field="label")

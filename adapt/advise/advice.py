@@ -2,11 +2,12 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from adapt.advise.evidence import Evidence, millions
 from adapt.advise.findings import Case
 from adapt.advise.recipe_costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT, CostAhead, is_limited, propose
+from adapt.advise.regime import Recommendation, Regime
 from adapt.advise.rules import RULES, VOTES, Checked, Strength
 from adapt.config.job_config import TAPT_LENGTH
 from adapt.runner.record import Record
@@ -79,6 +80,10 @@ class Advice:
     """Message of the error that training with this configuration would raise; empty if there would be no error."""
     evidence: Evidence | None = None
     """The evidence that the advice is based on."""
+    regime: Regime | None = None
+    """Tokens per parameter and repeats of a DAPT; None without a corpus, or if the sizes are not known."""
+    recommendations: list[Recommendation] = field(default_factory=list)
+    """What follows from the regime."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Returns the recommendation, the evidence, the rules, the recipes with costs, and the first command."""
@@ -97,7 +102,8 @@ class Advice:
             words=True,
         )
         seen = self.evidence.blocks() if self.evidence else []
-        return [*summary(self._sentence()), *seen, remarks, self._recipes(), *map(TextBlock, lines)]
+        regime = self.regime.shown(self.recommendations) if self.regime else []
+        return [*summary(self._sentence()), *seen, *regime, remarks, self._recipes(), *map(TextBlock, lines)]
 
     def _sentence(self) -> str:
         """Returns the sentence that recommends the first recipe, with its votes and its device-hours."""
@@ -133,7 +139,36 @@ def recommend(case: Case, arguments: Sequence[str]) -> Advice:
         Recipe(name, _votes(name, remarks), cost, _budget(case, cost), _command(name, case, arguments))
         for name, cost in case.costs.recipes.items()
     ]
-    return Advice(sorted(recipes, key=_order), remarks, case.costs.rate_from, case.costs.refusal, case.evidence)
+    regime = _regime(case)
+    return Advice(
+        sorted(recipes, key=_order),
+        remarks,
+        case.costs.rate_from,
+        case.costs.refusal,
+        case.evidence,
+        regime,
+        regime.recommendations(case.config) if regime else [],
+    )
+
+
+def _regime(case: Case) -> Regime | None:
+    """Returns the regime of DAPT on the corpus, from the sizes in the evidence."""
+    corpus, general, mixture = case.evidence.corpus, case.evidence.general, case.config.mixture
+    if corpus is None or not corpus.tokens or not case.model.parameters:
+        return None
+    own = max(1, round(corpus.tokens * (1 - case.config.corpus.heldout_fraction)))
+    share = mixture.replay_fraction if mixture.replay_paths else 0.0
+    trained = case.costs.dapt_tokens
+    # the size of replayed text is only known if it is also the measured general text
+    is_measured = mixture.replay_paths == case.config.evaluation.general_paths
+    general_tokens = general.tokens if general and is_measured else None
+    return Regime(
+        case.model.parameters,
+        own,
+        None if trained is None else trained * (1 - share) / own,
+        trained * share / general_tokens if trained and share and general_tokens else None,
+        share,
+    )
 
 
 def _votes(recipe: str, remarks: Sequence[Remark]) -> int:

@@ -90,6 +90,8 @@ class ModelFacts:
     """Whether the model has a chat template."""
     is_sentence_model: bool = False
     """Whether the model's folder is a model folder of sentence-transformers."""
+    parameters: int | None = None
+    """Number of parameters; None if it is not known."""
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,8 @@ class Costs:
     """Message of the error that training with this configuration would raise; empty if it would raise none."""
     whole_pool: CostAhead | None = None
     """The cost of one pass over the pool from which a part may be selected, without fine-tuning."""
+    dapt_tokens: int | None = None
+    """Number of tokens that DAPT trains on; None without a corpus, and if the length is not known."""
 
     def selection_share(self) -> float | None:
         """Returns the FLOPs of TAPT on a selection as a share of one pass over the whole pool, without fine-tuning."""
@@ -152,7 +154,7 @@ def costs(config: Config, evidence: Evidence, dimensions: ModelSize | None, stor
     if text := evidence.candidates:
         length = text.tokens / text.documents if text.tokens and text.documents else None
         whole = _sum([_training(config, text.tokens, length, dimensions)], rate, price)
-    return Costs(recipes, rate_from, refusal, whole)
+    return Costs(recipes, rate_from, refusal, whole, dapt.tokens if evidence.corpus else None)
 
 
 def is_limited(training: TrainingConfig) -> bool:

@@ -42,6 +42,8 @@ class ChainEntry:
     """Configuration fields of the entry. Their values may contain placeholders."""
     tuned: Any = None
     """The search whose best values replace the entry's own values, as a text that may contain placeholders."""
+    keep: tuple[str, ...] = ()
+    """Fields in which the entry keeps its own values although it takes the best values of a search."""
 
     @property
     def is_search(self) -> bool:
@@ -226,8 +228,24 @@ def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> ChainE
     for set_name in sweep:
         if str(set_name) not in sets:
             raise unknown(f"{set_name} in {place}, for", str(set_name), set(sets))
-    rest = {str(key): value for key, value in fields.items() if key not in ("job", "for", "from", "tuned")}
-    return ChainEntry(name, job, tuple(map(str, sweep)), fields.get("from"), rest, fields.get("tuned"))
+    rest = {str(key): value for key, value in fields.items() if key not in ("job", "for", "from", "tuned", "keep")}
+    keep = _kept(fields, place)
+    return ChainEntry(name, job, tuple(map(str, sweep)), fields.get("from"), rest, fields.get("tuned"), keep)
+
+
+def _kept(fields: Mapping[str, Any], place: str) -> tuple[str, ...]:
+    """Returns the fields that an entry keeps from the best values of a search.
+
+    Raises:
+        ConfigError: there is no search, or `keep` is no list.
+    """
+    keep = fields.get("keep", [])
+    keep = [keep] if isinstance(keep, str) else keep
+    if not isinstance(keep, list):
+        raise ConfigError(f"{place}: `keep` is no list of fields", "name them, such as `keep: [training.epochs]`")
+    if keep and not fields.get("tuned"):
+        raise ConfigError(f"{place} has `keep`, but takes no values of a search", "add `tuned: SEARCH`, or remove keep")
+    return tuple(map(str, keep))
 
 
 VERBS = ("run", "plan", "report")

@@ -10,11 +10,12 @@ from itertools import product
 from typing import Any
 
 from adapt.chain.chain_file import ChainEntry, ChainFile
-from adapt.config import Config
+from adapt.config import Config, flat
 from adapt.config.job_config import without_corpus
 from adapt.job.job_run import Job
 from adapt.parse import parse_values
 from adapt.parse.keys import nested, unknown
+from adapt.stage.several.other_models import models_named
 from adapt.support.errors import ConfigError
 
 _PLACEHOLDER = re.compile(r"\{([\w-]+(?:\.[\w-]+)*)\}")
@@ -113,6 +114,8 @@ class Node:
     """Whether the node is a search, whose best trial other nodes can use."""
     tuned: str | None = None
     """Label of the search whose best values replace this node's values. None without such a search."""
+    keep: tuple[str, ...] = ()
+    """Fields in which the node keeps its own values, even if the search has best values for them."""
 
     @property
     def needed(self) -> list[str]:
@@ -182,11 +185,12 @@ def _add(
     model, selection = _sources(fill(entry.start, source, values, place), entry, source, place)
     configured = _configured(entry, values, source, place, selection is not None)
     config, tuned = configured({}), fill(entry.tuned, source, values, place)
+    for field_name in entry.keep:
+        if field_name not in flat(config):
+            raise unknown(f"{field_name} in {place}, keep", field_name, set(flat(config)))
     if tuned and entry.is_search:
         raise ConfigError(f"{place} has `tune` and `tuned`", "leave one of them out")
-    compared = {model.path: "comparison.models" for model in config.comparison.models}
-    merged = dict.fromkeys(config.merge.models, "merge.models")
-    others = {path: field for path, field in (compared | merged).items() if _names_a_stage(path, source)}
+    others = {path: field for path, field in models_named(config).items() if _names_a_stage(path, source)}
     nodes[name] = Node(
         name=entry.name,
         job=entry.job,
@@ -198,6 +202,7 @@ def _add(
         compared={path: needed(path, field) for path, field in others.items()},
         is_search=entry.is_search,
         tuned=needed(str(tuned), "tuned") if tuned else None,
+        keep=entry.keep,
     )
 
 

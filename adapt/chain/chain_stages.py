@@ -90,15 +90,16 @@ def as_best(node: Node, values: Mapping[str, Any]) -> Config:
 
 
 def with_values(node: Node, values: Mapping[str, Any]) -> Config:
-    """Returns the configuration of a node with the best values of a search.
+    """Returns the configuration of a node with the best values of a search, except for the fields in `keep`.
 
     If the job finds the earlier runs that it continues by their name, the name also depends on the values.
 
     Raises:
       ConfigError: the values do not fit the configuration.
     """
-    config = node.configured(values)
-    return named_by_values(config, values) if node.job.is_named else config
+    taken = {name: value for name, value in values.items() if name not in node.keep}
+    config = node.configured(taken)
+    return named_by_values(config, taken) if node.job.is_named else config
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,8 @@ def study(name: str, baseline: str, chain: Chain, margin: Margin = MARGIN) -> St
 def trainings(stage: Stage[Any]) -> tuple[str, ...]:
     """Returns the keys of the trainings that led to the model of a stage, with the first training first.
 
-    For a merged model, these are the keys of the trainings of all merged models, followed by the key of the merge.
+    For a merged model, these are the keys of the trainings of all merged models, followed by the key of the merge. For
+    a student, the trainings of its teachers come before its own.
     """
     start: Start | None = getattr(stage, "start", None)
     return _trainings_to(start) if start else ()
@@ -283,8 +285,9 @@ def _trainings_to(start: Start) -> tuple[str, ...]:
     made = start.training
     if made is None:
         return ()
-    merged = [key for model in made.models for key in _trainings_to(model)] if isinstance(made, Merge) else []
-    return tuple(dict.fromkeys([*trainings(made), *merged, made.key]))
+    sources = made.models if isinstance(made, Merge) else made.teachers if isinstance(made, Train) else ()
+    needed = [key for model in sources for key in _trainings_to(model)]
+    return tuple(dict.fromkeys([*trainings(made), *needed, made.key]))
 
 
 def trainings_ahead(chain: Chain) -> list[TrainingAhead]:

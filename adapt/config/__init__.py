@@ -21,8 +21,10 @@ from adapt.config.generation import GenerateConfig, SynthesizeConfig
 from adapt.config.job_config import Config, flat
 from adapt.config.job_sections import (
     AdviceConfig,
+    BoundConfig,
     BudgetConfig,
     ComparisonConfig,
+    EnsembleConfig,
     EvaluationConfig,
     ExportConfig,
     MergeConfig,
@@ -53,10 +55,12 @@ from adapt.config.training import (
 
 __all__ = [
     "AdviceConfig",
+    "BoundConfig",
     "BudgetConfig",
     "ComparisonConfig",
     "Config",
     "CorpusConfig",
+    "EnsembleConfig",
     "EvaluationConfig",
     "EvaluationSet",
     "ExportConfig",

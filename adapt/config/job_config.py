@@ -13,6 +13,7 @@ from adapt.config.generation import GenerateConfig, SynthesizeConfig
 from adapt.config.job_sections import (
     AdviceConfig,
     ComparisonConfig,
+    EnsembleConfig,
     EvaluationConfig,
     ExportConfig,
     MergeConfig,
@@ -81,6 +82,7 @@ class Config:
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     merge: MergeConfig = field(default_factory=MergeConfig)
     comparison: ComparisonConfig = field(default_factory=ComparisonConfig)
+    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     similarity: SimilarityConfig = field(default_factory=SimilarityConfig)
     advice: AdviceConfig = field(default_factory=AdviceConfig)

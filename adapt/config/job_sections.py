@@ -184,6 +184,15 @@ class MergeConfig:
 
 
 @dataclass(frozen=True)
+class EnsembleConfig:
+    """Mean of several models' predictions (dontstop ensemble), such as of trainings that differ in their seed."""
+
+    models: list[str] = how_list()
+    """Ids or folders of two or more models with the tokenizer of model.path, whose predicted probabilities are
+    averaged; in a chain file also names of stages, such as `dapt[0]`."""
+
+
+@dataclass(frozen=True)
 class VocabularyConfig:
     """Fits the vocabulary to a domain, whose words are those of the corpus (dontstop vocabulary)."""
 
@@ -249,6 +258,17 @@ def tokens_wanted(size: int | None, vocabulary: int) -> int:
 
 
 @dataclass(frozen=True)
+class BoundConfig:
+    """Condition on a second figure of a search's trials."""
+
+    metric: str
+    """Name of a figure of the job's result, as in tune.objectives."""
+    limit: float
+    """Largest allowed value of the figure, in its unit (losses are in nats per token); if higher values of the figure
+    are better, smallest allowed value."""
+
+
+@dataclass(frozen=True)
 class TuneConfig:
     """Search for good values of fields; trials are compared on the dev split (docs/guide/sweeps.md)."""
 
@@ -284,6 +304,9 @@ class TuneConfig:
     budget_device_hours: PositiveFloat | None = None
     """Budget of all trials together [device-hours]; a trial that is expected to exceed it is not started. null sets no
     limit."""
+    bound: BoundConfig | None = None
+    """Condition that the best trial must meet, such as `{metric: losses.general.change, limit: 0.05}`: the trial with
+    the best first objective among those that meet it is best. null sets no condition. Needs scheduler none."""
 
 
 Workers: TypeAlias = int | tuple[int, int]

@@ -10,6 +10,7 @@
 - `masked_predictions`: pseudo-perplexity.
 - `knn_accuracy`: quality of features without training.
 - `retrieval`: quality of sentence vectors, by retrieval on pairs, and their isotropy.
+- `ensemble_losses`: the loss of the mean of several models' predictions.
 - `intervals`: losses per token and per byte with their intervals.
 - `model_matrix`: compares several models on several domains.
 - `domain_similarity`: compares domains by words and by losses.

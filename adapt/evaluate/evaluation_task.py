@@ -42,14 +42,14 @@ def ready(pretrained: Pretrained, causal: bool, shared_by: int = 1) -> Ready:
         causal: whether the model predicts the next token.
         shared_by: number of trainings and tasks that share the cores of a machine, including this task.
     """
-    device = _device(shared_by)
+    device = device_of_task(shared_by)
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
     torch.nn.Module.to(model, device)
     return Ready(model, tokenizer, device)
 
 
-def _device(shared_by: int) -> torch.device:
+def device_of_task(shared_by: int) -> torch.device:
     """Returns the GPU that the Ray task reserved. Without a GPU, returns the CPU and limits the number of threads."""
     hide_unreserved_gpus()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -61,7 +61,7 @@ def _device(shared_by: int) -> torch.device:
 def measure_corpora(measurement: Measurement) -> MeasuredCorpora:
     """Measures the losses on each corpus, and predicts example words of the first corpus that has suitable text."""
     config, pretrained = measurement.config, measurement.pretrained
-    device = _device(config.resources.trainings)
+    device = device_of_task(config.resources.trainings)
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     options = objective_options(config) if config.objective.kind == measured_objective(config).kind else None
     objective = make(measured_objective(config), tokenizer, SAMPLE_SEED, options)

@@ -166,6 +166,32 @@ def corrupted_batches(
         yield index, objective.corrupt(batch)
 
 
+def prediction_losses(
+    model: torch.nn.Module,
+    objective: Objective,
+    batches: Iterable[tuple[np.ndarray, Corrupted]],
+    device: torch.device,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the losses of single predictions, batch by batch, of a model that is on the device and in evaluation mode.
+
+    The order depends on the batches only, so that predictions of models with the same tokenizer can be compared.
+
+    Args:
+        model: the model.
+        objective: the objective whose loss is measured.
+        batches: the documents, as `corrupted_batches` yields them.
+        device: the device that computes.
+
+    Yields:
+        For each prediction, the index of its document in the sample, int64 [T], and its loss [nats], float64 [T].
+    """
+    for index, batch in batches:
+        corrupted = batch.bound_for(device)
+        values = objective.losses(model, corrupted).double().cpu().numpy()
+        rows = objective.measured(corrupted).nonzero()[:, 0].numpy()
+        yield index[rows], values
+
+
 def _losses_of_batches(
     model: torch.nn.Module,
     objective: Objective,
@@ -174,12 +200,9 @@ def _losses_of_batches(
     device: torch.device,
 ) -> tuple[np.ndarray, np.ndarray]:
     losses, counts = np.zeros(documents), np.zeros(documents, np.int64)
-    for index, batch in batches:
-        corrupted = batch.bound_for(device)
-        values = objective.losses(model, corrupted).double().cpu().numpy()
-        rows = objective.measured(corrupted).nonzero()[:, 0].numpy()
-        np.add.at(losses, index[rows], values)
-        np.add.at(counts, index[rows], 1)
+    for index, values in prediction_losses(model, objective, batches, device):
+        np.add.at(losses, index, values)
+        np.add.at(counts, index, 1)
     return losses, counts
 
 

@@ -6,6 +6,7 @@ imports torch.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,11 +85,11 @@ def trained_on(maker: Record | None) -> list[Path] | None:
 
     Args:
         maker: the record of the stage that produced the model: `train`, `export`, `finetune` or `merge`. Its inputs
-            lead to the earlier trainings. None if there is no record.
+            lead to the earlier trainings, and to those of its teachers. None if there is no record.
 
     Returns:
         None if the texts are not known: a record is missing, text was streamed (which stores no keys), or a merged
-        model was not produced by a stage.
+        model or a teacher was not produced by a stage.
     """
     if maker is None or _from_elsewhere(maker):
         return None
@@ -101,8 +102,11 @@ def trained_on(maker: Record | None) -> list[Path] | None:
     merged = [made for name, made in maker.inputs.items() if name.startswith("models.")]
     if len(merged) < len(maker.what.get("models", ())) and maker.stage == "merge":
         return None
+    taught = [made for name, made in maker.inputs.items() if re.fullmatch(r"teachers\.\d+\.training", name)]
+    if len(taught) < len(maker.what.get("teachers", ())):
+        return None
     before = maker.inputs.get(MADE_BY.get(maker.stage, ""))
-    for made in [*([before] if before else []), *(merged if maker.stage == "merge" else [])]:
+    for made in [*([before] if before else []), *(merged if maker.stage == "merge" else []), *taught]:
         record = load_record(Path(made["path"]))
         if record and _from_elsewhere(record):  # its training texts are not known, so none are added
             continue

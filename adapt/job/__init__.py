@@ -11,11 +11,13 @@ Parsing, help, chain files, plans, summaries and reports read the table JOBS.
 - `sequence_steps`, `sequence_job`: sequence, which adapts a model to one domain after another.
 - `merge_job`: merge, which combines models without training.
 - `measuring_jobs`: evaluate, similarity, advise, which measure models and text.
+- `many_to_one`: ensemble, which averages predictions of models, and distil, which makes one model of several.
 - `vocabulary_job`: vocabulary, which measures how the tokenizer splits words, and changes the vocabulary.
 """
 
 from adapt.config.kinds import imported
 from adapt.job.job_run import Job
+from adapt.job.many_to_one import DISTIL_JOB, ENSEMBLE_JOB
 from adapt.job.measuring_jobs import ADVISE_JOB, EVALUATE_JOB, SIMILARITY_JOB
 from adapt.job.merge_job import MERGE_JOB
 from adapt.job.selection_job import SELECT_JOB
@@ -32,6 +34,8 @@ JOBS: dict[str, Job] = {
         SELECT_JOB,
         SEQUENCE_JOB,
         MERGE_JOB,
+        ENSEMBLE_JOB,
+        DISTIL_JOB,
         FINETUNE_JOB,
         EVALUATE_JOB,
         SIMILARITY_JOB,

@@ -1,12 +1,13 @@
 """Defines jobs, runs their stages, and plans which stages would run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from adapt.config import ResourcesConfig
+from adapt.advise.regime import Regime
+from adapt.config import Config, ResourcesConfig
 from adapt.config.job_config import Kind
 from adapt.job.text_outlook import TextOutlook, outlook_blocks, text_outlooks
 from adapt.model.start import Start
@@ -15,7 +16,7 @@ from adapt.ray.runtime import address_of, connect, totals
 from adapt.runner import Done, Finished, Record, Stage, Store, ensure, ensure_all, plan_stages
 from adapt.runner.ensure import Planned, check_ahead, unfinished
 from adapt.runner.notifications import notifying
-from adapt.show.blocks import Block, Table, first_sentence, shown_by, summary
+from adapt.show.blocks import Block, Table, TextBlock, first_sentence, shown_by, summary
 from adapt.show.pages import SelfShown
 from adapt.show.progress.goals import TrainingAhead, trainings_table
 from adapt.show.terminal import show_blocks
@@ -197,6 +198,11 @@ class Plan(SelfShown):
     None if the training's text is not prepared yet."""
     phases: Table | None = None
     """A row per phase that will run, if `training.phases` is set."""
+    regimes: dict[str, Regime | None] = field(default_factory=dict)
+    """Tokens per parameter and repeats of the texts of each unfinished training, keyed by the training's name. None if
+    the training's text is not prepared yet."""
+    config: Config | None = None
+    """Configuration of the job."""
     budget: str = ""
     """Comparison of the expected device time with `resources.budget`, in sentences. Empty without a budget."""
     texts: Sequence[TextOutlook] = ()
@@ -223,7 +229,21 @@ class Plan(SelfShown):
             if forecast:
                 lines = [[figure, text] for figure, text in forecast.lines().items()]
                 blocks.append(Table(["figure", "forecast"], lines, f"Training {name}: what it will take", words=True))
-        return blocks
+        return [*blocks, *self._regimes()]
+
+    def _regimes(self) -> list[Block]:
+        """Returns the regime of each training, and what follows from that of the first one."""
+        known = {name: regime for name, regime in self.regimes.items() if regime}
+        if self.regimes and not known:
+            return [TextBlock("Regime: not known before the text is prepared; dontstop advise estimates it.")]
+        several = len(known) > 1
+        blocks: list[Block] = [
+            TextBlock(f"{name}: {regime.sentence()}" if several else regime.sentence())
+            for name, regime in known.items()
+        ]
+        first = next(iter(known.values()), None)
+        follows = first.recommendations(self.config) if first and self.config else []
+        return [*blocks, *(first.shown(follows)[1:] if first else [])]
 
 
 def plan_table(stages: list[Planned]) -> Table:
@@ -264,8 +284,10 @@ def plan_of(job: Job, context: Context) -> Plan:
     forecasts = {stage: stage.forecast(records) for stage in waiting}
     named = {stage.name: forecast for stage, forecast in forecasts.items()}
     outlook = budget_outlook(context.config.resources, [final], context.store)
+    regimes = {stage.name: stage.regime(records) for stage in waiting}
+    phases = planned_phases(forecasts, Done(records))
     texts = text_outlooks([line.stage for line in stages], records)
-    return Plan(job.name, stages, named, planned_phases(forecasts, Done(records)), outlook, texts)
+    return Plan(job.name, stages, named, phases, regimes, context.config, outlook, texts)
 
 
 ON_A_CLUSTER = 16

@@ -16,7 +16,7 @@ from adapt.corpus.files.sources import sources_of
 from adapt.job.job_run import Job
 from adapt.job.job_text import domain_text, general_text
 from adapt.model.architecture import check_sequence_length, is_instruct
-from adapt.model.locate import CONFIG, read_json, tokenizer_files
+from adapt.model.locate import CONFIG, read_json
 from adapt.model.size import model_size
 from adapt.runner import Finished, Stage
 from adapt.stage.advice_evidence import Look
@@ -24,6 +24,7 @@ from adapt.stage.context import Context, check_sides, located
 from adapt.stage.finetuning import PrepareTask, task_of
 from adapt.stage.model_evaluation import Compare, Evaluate, ModelMeasured, Neighbours, Perplexity, Similarity
 from adapt.stage.prepare_text import Prepared
+from adapt.stage.several.other_models import same_tokens
 from adapt.stage.text_sources import Files, listed_files
 from adapt.support.errors import ConfigError, ModelError
 
@@ -52,7 +53,8 @@ def evaluate_stages(context: Context) -> Compare:
     config, others = context.config, context.config.comparison.models or []
     _check_names("comparison.models", [FIRST, *(model.name for model in others)])
     models = {FIRST: context, **{model.name: starting_at(context, model.path) for model in others}}
-    different = [model.name for model in others if not _same_tokens(context, models[model.name])]
+    starts = {name: model.start for name, model in models.items()}
+    different = [model.name for model in others if not same_tokens(context.start, starts[model.name], context.digests)]
     texts = _texts(context)
     measured = {
         name: _measured(model, name, *(_texts(model) if name in different else texts)) for name, model in models.items()
@@ -101,22 +103,10 @@ def with_model(context: Context, path: str) -> Context:
         ConfigError, ModelError: the model has another tokenizer, or cannot be measured as configured.
     """
     other = starting_at(context, path)
-    if not _same_tokens(context, other):
+    if not same_tokens(context.start, other.start, context.digests):
         what = f"{path} has another tokenizer than {context.config.model.path}"
         raise ModelError(what, "name models that share one")
     return other
-
-
-def _same_tokens(one: Context, other: Context) -> bool:
-    # compares the stages that make tokenizers, because the files of such a tokenizer may not exist yet
-    if one.start.vocabulary or other.start.vocabulary:
-        return one.start.vocabulary == other.start.vocabulary
-    ours, theirs = (each.digests.of_all(tokenizer_files(each.start.pretrained.tokenizer)) for each in (one, other))
-    if ours == theirs:
-        return True
-    from adapt.model.tokenizer import are_alike  # imported here, because it loads transformers
-
-    return are_alike(one.start.pretrained, other.start.pretrained)
 
 
 def starting_at(context: Context, path: str) -> Context:
@@ -217,7 +207,9 @@ def facts_of(context: Context) -> ModelFacts:
     pretrained = context.start.pretrained
     kind = str(read_json(pretrained.model / CONFIG).get("model_type", ""))
     is_decoder = context.config.objective.kind == "causal"
-    return ModelFacts(kind, is_decoder, is_instruct(pretrained.tokenizer), context.vectors is not None)
+    size = model_size(pretrained.model)
+    facts = is_decoder, is_instruct(pretrained.tokenizer), context.vectors is not None
+    return ModelFacts(kind, *facts, size.parameters if size else None)
 
 
 def advice(context: Context, finished: Finished[Evidence], arguments: Sequence[str]) -> "Advice":

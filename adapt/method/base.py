@@ -111,6 +111,11 @@ class Method:
     """In `dontstop sequence`, the share of the training rows that come from the text of earlier domains."""
     general_growth: float = 0.0
     """Amount added to the share of general text (`mixture.replay_fraction`) for each domain after the first."""
+    other_models: tuple[str, ...] = ()
+    """Models that the method reads in addition to the trained one, such as teachers: ids, folders, or names of stages
+    of the same chain. The training finds their folders in `Setting.teachers`."""
+    needs_equal_width: bool = False
+    """Whether hidden states of `other_models` are compared with those of the trained model."""
 
     def __init__(self, options: Any = None) -> None:
         self.options = options
@@ -139,6 +144,14 @@ class Method:
         Raises:
             AdaptError: says why.
         """
+
+    def at_folders(self, folders: Sequence[Path]) -> Any:
+        """Returns the options with folders in place of the names in `other_models`.
+
+        Args:
+            folders: a folder for each name, with a model of the same shape. Its weights may be those before training.
+        """
+        return self.options
 
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
         """Returns the stages that run before the first domain is learnt.
@@ -363,6 +376,8 @@ class Setting:
     """Folder of the model that this training started from."""
     base: Path = Path()
     """Folder of the model that the first domain of the sequence started from."""
+    teachers: tuple[Path, ...] = ()
+    """Folders of the models in `Method.other_models`."""
     carried: Path | None = None
     """Folder that `Method.carry` wrote after the previous domain; None if it wrote nothing."""
     number: int | None = None

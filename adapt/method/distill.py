@@ -1,19 +1,24 @@
-"""Distils the model before a domain into the trained model (arXiv 1606.09282 and 1503.02531).
+"""Distils frozen models (the teachers) into the trained model (arXiv 1606.09282 and 1503.02531).
 
-A frozen copy of the model before the domain (the teacher) sees the same corrupted text as the trained model. The
-distance between the two models is added to the loss. It compares their predicted distributions or their hidden states,
-and is averaged over the predictions of the global batch.
+The teachers see the same corrupted text as the trained model. The distance of the trained model from the mean of the
+teachers is added to the loss. It compares their predicted distributions or their hidden states, and is averaged over
+the predictions of the global batch. By default, the only teacher is the model before the domain, which reduces
+forgetting. With `distill.teachers`, the model learns from other models, such as several seeds of the same training,
+whose mean predicts better than each of them (arXiv 2509.14786).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import NonNegativeFloat, PositiveFloat
+from adapt.config.fields import how_list
 from adapt.method.base import Added, AddedMemory, Method, Setting
-from adapt.model.size import ModelSize
+from adapt.model.locate import CONFIG
+from adapt.model.size import ModelSize, model_size
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -25,19 +30,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DistillOptions:
-    """Options of distillation, which keeps outputs near those of the model before the domain (arXiv 1606.09282)."""
+    """Options of distillation, which keeps outputs near those of the model before the domain, or of other teachers."""
 
     weight: NonNegativeFloat = 1.0
-    """Factor of the distance between the two models, which is added to the loss; 0 disables it."""
+    """Factor of the distance from the teachers, which is added to the loss; 0 disables it (arXiv 1606.09282). Large
+    factors leave little of the objective's own loss."""
     of: Literal["logits", "states"] = "logits"
-    """What is compared at each prediction. `logits`: the divergence of the distributions over the vocabulary. `states`:
-    the mean squared difference of the last hidden states."""
+    """What is compared at each prediction. `logits`: the divergence of the distribution over the vocabulary from the
+    mean of the teachers' distributions. `states`: the mean squared difference of the last hidden states from the mean
+    of the teachers' states, which only has a meaning for teachers of the student's width and origin."""
     temperature: PositiveFloat = 2.0
     """Divisor of the scores before they are compared (of: logits). Above 1, unlikely tokens count more."""
+    teachers: list[str] = how_list()
+    """Ids or folders of the models to learn from, with the tokenizer of model.path; in a chain file also names of
+    stages, such as `dapt[0]`. An empty list takes the model before the domain as the only teacher. A student may be
+    smaller than its teachers, but not larger (`dontstop distil`, docs/guide/small-corpora.md)."""
 
 
 class Distill(Method):
-    """Keeps the model's outputs on the domain's text near those of the model before the domain."""
+    """Keeps the model's outputs on the domain's text near those of the model before the domain, or of its teachers."""
 
     Options = DistillOptions
     kind: ClassVar[str] = "distill"
@@ -47,18 +58,27 @@ class Distill(Method):
         self.options: DistillOptions = options
         if options.weight and options.of == "logits":
             self.scores_in_blocks = "set distill.of to states, or choose another method.kind"
+        self.other_models = tuple(options.teachers) if options.weight else ()
+        self.needs_equal_width = options.of == "states"
         self.teacher: Teacher | None = None
-        """The frozen model before the domain; None if `weight` is 0."""
+        """The frozen models; None if `weight` is 0."""
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that enter the key. The temperature is left out if states are compared."""
+        """Returns the options that enter the key. The temperature is left out if states are compared.
+
+        Teachers enter the key by their content (`adapt.stage.train.Train.what`).
+        """
         used = ("weight", "of", *(["temperature"] if self.options.of == "logits" else []))
         return {name: getattr(self.options, name) for name in used}
 
-    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Loads the model before the domain as the teacher, unless `weight` is 0.
+    def at_folders(self, folders: Sequence[Path]) -> DistillOptions:
+        """Returns the options with these folders as teachers."""
+        return replace(self.options, teachers=[str(folder) for folder in folders])
 
-        ZeRO does not divide the teacher among ranks, so every rank holds the whole teacher.
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
+        """Loads the teachers, unless `weight` is 0.
+
+        ZeRO does not divide the teachers among ranks, so every rank holds all of them whole.
 
         Raises:
             ModelError: scores are compared, but the head of the model does not end in a linear layer.
@@ -88,9 +108,16 @@ class Distill(Method):
         return {"distance": self.teacher.mean_distance()} if self.teacher else {}
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the work of the teacher's forward pass."""
-        return Added(seen=1.0 if self.options.weight else 0.0)
+        """Returns the work of the teachers' forward passes. Teachers count as if they had the student's size."""
+        return Added(seen=float(max(len(self.options.teachers), 1)) if self.options.weight else 0.0)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the teacher, which every rank holds completely."""
-        return AddedMemory(held=4.0 * size.parameters if self.options.weight else 0.0)
+        """Returns the memory of the teachers, which every rank holds completely.
+
+        A teacher whose folder is not known yet, as before `adapt.stage.train.Train.of`, counts as large as the student.
+        """
+        if not self.options.weight:
+            return AddedMemory()
+        folders = [Path(folder) for folder in self.options.teachers]
+        known = [model_size(folder) if (folder / CONFIG).is_file() else size for folder in folders] or [size]
+        return AddedMemory(held=4.0 * sum((each or size).parameters for each in known))

@@ -1,4 +1,4 @@
-"""Compares the trained model's outputs on a domain's text with those of the frozen model before the domain."""
+"""Compares the trained model's outputs on a domain's text with those of frozen models, the teachers."""
 
 from __future__ import annotations
 
@@ -20,29 +20,32 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 class Teacher:
-    """Holds a frozen model, and measures the trained model's distance from it.
+    """Holds one or several frozen models, and measures the trained model's distance from their mean.
 
     Args:
-        setting: the training's setting. Its `anchor` is the folder of the frozen model. Every rank holds a whole copy.
+        setting: the training's setting. The frozen models are its `teachers`; without these, the model in `anchor`,
+            from which the training started. Every rank holds whole copies.
         options: the method's options, which say what is compared and how.
         scores_in_blocks: what a user can do if scores cannot be computed in blocks. Empty if they are not compared.
 
     Raises:
-        ModelError: scores are compared, but the head of the model does not end in a linear layer.
+        ModelError: scores are compared, but the head of a model does not end in a linear layer.
     """
 
     def __init__(self, setting: Setting, options: DistillOptions, scores_in_blocks: str = "") -> None:
         assert setting.load
-        model: Any = setting.load(setting.anchor).eval().requires_grad_(False)
-        if scores_in_blocks:
-            check_linear_head(model, scores_in_blocks)
-        self.model: nn.Module = model.to(setting.device)
+        self.models: list[nn.Module] = []
+        for folder in setting.teachers or (setting.anchor,):
+            model: Any = setting.load(folder).eval().requires_grad_(False)
+            if scores_in_blocks:
+                check_linear_head(model, scores_in_blocks)
+            self.models.append(model.to(setting.device))
         self._options, self._precision = options, setting.precision
         self._total: Tensor | None = None  # sum of distances since the last report
         self._predictions = 0  # number of predictions over which `_total` is summed
 
     def compared(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
-        """Returns a micro-batch's loss and the model's distance from the teacher, both summed over predictions."""
+        """Returns a micro-batch's loss and the model's distance from the teachers, both summed over predictions."""
         loss, distance = (self._of_logits if self._options.of == "logits" else self._of_states)(model, part)
         self._total = distance.detach() if self._total is None else self._total + distance.detach()
         self._predictions += len(part.targets)
@@ -56,7 +59,7 @@ class Teacher:
         return float(total / max(predictions, 1))
 
     def _of_logits(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
-        """Runs one pass of each model. Returns the loss and the summed divergence from the teacher's distributions."""
+        """Runs one pass of each model. Returns the loss and the summed divergence from the mean of the teachers."""
         packed, positions, targets = part.packed(), part.asked(), part.answers()
         teachers: list[LinearScores] = []
 
@@ -67,23 +70,25 @@ class Teacher:
         def compared(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             loss, _ = linear_cross_entropy(hidden, weight, bias, targets)
             scores = LinearScores(hidden, weight, bias)
-            return torch.stack((loss, linear_divergence(scores, teachers[0], self._options.temperature)))
+            return torch.stack((loss, linear_divergence(scores, teachers, self._options.temperature)))
 
         with self._as_trained(part.device):
-            compared_at(self.model, packed, positions, keep)
+            for teacher in self.models:
+                compared_at(teacher, packed, positions, keep)
         loss, distance = compared_at(model, packed, positions, compared)
         return loss, distance
 
     def _of_states(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
-        """Runs one pass of each model. Returns the loss and the squared difference from the teacher's last states.
+        """Runs one pass of each model. Returns the loss and the squared difference from the teachers' mean last states.
 
         The squared difference is averaged over the features of a state and summed over predictions.
         """
         packed, positions = part.packed(), part.asked()
         with self._as_trained(part.device):
-            teachers = states_of(self.model, packed).index_select(0, positions)
+            states_by_teacher = [states_of(teacher, packed).index_select(0, positions) for teacher in self.models]
+            wanted = torch.stack([each.float() for each in states_by_teacher]).mean(0)
         loss, states = loss_and_states(model, packed, positions, part.answers())
-        difference = states.index_select(0, positions).float() - teachers.float()
+        difference = states.index_select(0, positions).float() - wanted
         return loss, difference.square().mean(1).sum()
 
     @contextmanager

@@ -6,6 +6,8 @@ arXiv 2410.10989). So no scores are computed twice. At this time the loss scale 
 each row of a product gets its own scale. The divergence is used to distil models with large vocabularies.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -194,33 +196,53 @@ class LinearScores(NamedTuple):
         return linear(self.states[begin:end], self.weight, self.bias).float()
 
 
-def linear_divergence(scores: LinearScores, wanted: LinearScores, temperature: float) -> Tensor:
-    """Computes T^2 KL(softmax(wanted / T) || softmax(scores / T)), summed over rows.
+def linear_divergence(scores: LinearScores, wanted: Sequence[LinearScores], temperature: float) -> Tensor:
+    """Computes T^2 KL(mean of softmax(wanted / T) over teachers || softmax(scores / T)), summed over rows.
 
-    This is the distillation loss of Hinton et al. 2015 (arXiv 1503.02531).
+    With one teacher, this is the distillation loss of Hinton et al. 2015 (arXiv 1503.02531), who also distil the mean
+    of several models' probabilities (an ensemble).
 
     Args:
         scores: factors of the student's scores. Gradients flow to all of these tensors.
-        wanted: factors of the teacher's scores, which get no gradients.
+        wanted: factors of each teacher's scores, which get no gradients. Teachers may differ in width.
         temperature: T. The factor T^2 keeps gradients as large as at T = 1.
 
     Returns:
         The sum [nats], float32 scalar.
     """
     factors = _where_enabled(*scores)
-    total: Tensor = _LinearDivergence.apply(*factors, wanted, temperature)  # type: ignore[no-untyped-call]
+    total: Tensor = _LinearDivergence.apply(*factors, tuple(wanted), temperature)  # type: ignore[no-untyped-call]
     return total
+
+
+def _mean_logs(teachers: Sequence[LinearScores], begin: int, end: int, temperature: float) -> Tensor:
+    """Returns the logarithm of the teachers' mean probabilities, fp32 [rows, V]. Two score matrices exist at a time."""
+    first, *others = teachers
+    logs = first.rows(begin, end).div_(temperature).log_softmax(1)
+    for teacher in others:
+        logs = torch.logaddexp(logs, teacher.rows(begin, end).div_(temperature).log_softmax(1))
+    return logs.sub_(math.log(len(teachers))) if others else logs
 
 
 class _LinearDivergence(torch.autograd.Function):
     @staticmethod
     def forward(
-        context: Any, states: Tensor, weight: Tensor, bias: Tensor | None, wanted: LinearScores, temperature: float
+        context: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        wanted: tuple[LinearScores, ...],
+        temperature: float,
     ) -> Tensor:
         device = states.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         own = LinearScores(states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
-        theirs = LinearScores(*(None if part is None else part.to(dtype) for part in wanted))  # type: ignore[arg-type]
+        teachers = [
+            LinearScores(
+                each.states.to(dtype), each.weight.to(dtype), None if each.bias is None else each.bias.to(dtype)
+            )
+            for each in wanted
+        ]
         needs = context.needs_input_grad[:3]
         tensors = zip((states, weight, bias), needs, strict=True)
         grads = [torch.zeros_like(part, dtype=torch.float32) if need else None for part, need in tensors]  # type: ignore[arg-type]
@@ -228,7 +250,7 @@ class _LinearDivergence(torch.autograd.Function):
         with torch.autocast(device, enabled=False):
             for begin, end in pieces(len(states), len(weight), DIVERGENCE_PIECE_BYTES):
                 logs = own.rows(begin, end).div_(temperature).log_softmax(1)
-                wanted_logs = theirs.rows(begin, end).div_(temperature).log_softmax(1)
+                wanted_logs = _mean_logs(teachers, begin, end, temperature)
                 shares = wanted_logs.exp()
                 total += (shares * (wanted_logs - logs)).sum() * temperature**2
                 errors = logs.exp_().sub_(shares).mul_(temperature)

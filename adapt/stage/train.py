@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adapt.advise.regime import Regime
 from adapt.config import Config, what
 from adapt.method.table import method_of, past_fraction
 from adapt.model.architecture import warn_of_instruct
@@ -21,13 +22,16 @@ from adapt.stage.context import Context, DomainOrder, root_of
 from adapt.stage.measured_training import check_measures, judged_what, measures_of, probed_tasks
 from adapt.stage.preflight import check_memory, check_precision, check_space, check_start, space_needed
 from adapt.stage.prepare_text import Prepared, Streamed
+from adapt.stage.several.other_models import with_teachers
 from adapt.stage.training_plan import (
+    REPLAYED,
     RunPart,
     documents_as_rows,
     first_size,
     length_matters,
     mixed,
     part_of,
+    regime_of,
     shares_of,
     sized,
     source_weights,
@@ -95,6 +99,8 @@ class Train(Stage[Trained]):
     name. Empty if no figure decides."""
     shown: Shown = field(default_factory=Shown)
     """Texts whose held-out losses are only shown while the model trains."""
+    teachers: tuple[Start, ...] = ()
+    """Other models that the method learns from (`Method.other_models`)."""
 
     @classmethod
     def of(
@@ -131,7 +137,7 @@ class Train(Stage[Trained]):
                 return None
             return weighed_words(config.name, config, context.tokens, corpora, general)
 
-        config, start = context.config, context.start
+        (config, teachers), start = with_teachers(context), context.start
         if start.training is None:
             warn_of_instruct(start.pretrained)
         phases = phases_of(config)
@@ -158,6 +164,7 @@ class Train(Stage[Trained]):
             domain=domain,
             judged=watched if stops else {},
             shown=Shown({} if stops else watched),
+            teachers=teachers,
         )
         training = None
         for phase in phases:
@@ -238,6 +245,7 @@ class Train(Stage[Trained]):
             **phase,
             **({"generator": self.start.generator} if self.start.generator else {}),
             **({"judged": judged_what(config)} if self.judged else {}),
+            **({"teachers": [teacher.digest for teacher in self.teachers]} if self.teachers else {}),
         }
 
     def rows_per_step(self, done: Done) -> int:
@@ -336,6 +344,7 @@ class Train(Stage[Trained]):
             texts=() if self.streamed else tuple(str(done[text].path) for text in self.corpora.values()),
             measures=watched.measures,
             measure_interval=watched.interval,
+            teachers=tuple(str(teacher.made(done).model) for teacher in self.teachers),
         )
         run_folder = folder / CHECKPOINTS / job.run_name
         store = Store(root_of(config))
@@ -347,7 +356,7 @@ class Train(Stage[Trained]):
             log(f"the corpus was passed through after {reported['step']} of {part.last} steps")
             if reported["cut_short"]:
                 log(f"warning: {reported['cut_short']}; set training.max_steps to {reported['step']}")
-        knows = self.is_transductive or self.start.knows(done)
+        knows = self.is_transductive or any(start.knows(done) for start in (self.start, *self.teachers))
         shares = shares_of(self._named(done), part.up_to(reported["step"]))
         outcome = outcome_of(reported, config.resources.price_per_device_hour, knows, shares, watched.sampling)
         points = outcome.result.points
@@ -382,6 +391,18 @@ class Train(Stage[Trained]):
         as_rows = documents_as_rows(config, self.start, part, folders)
         return forecast(config, dimensions, tokens, self._mean_length(done), Store(root_of(config)), as_rows)
 
+    def regime(self, records: Mapping[str, Record]) -> Regime | None:
+        """Returns tokens per parameter and repeats of the texts; None if a text is not prepared yet, or streamed.
+
+        Args:
+            records: records of finished stages, by key.
+        """
+        done = Done(records)
+        size = self._size(done)
+        if size is None or not all(text in done for text in self.sources):
+            return None
+        return regime_of(self._named(done), list(self.corpora), self._part(done), size.parameters)
+
     def _part(self, done: Done) -> RunPart:
         """Returns the steps of this training, which follow the steps of earlier phases. `done` contains the texts."""
         before = self.previous._part(done) if self.previous else None
@@ -404,7 +425,7 @@ class Train(Stage[Trained]):
 
     def _named(self, done: Done) -> dict[str, Prepared]:
         """Returns the finished texts by name, in the order of the mixture."""
-        replay = {"(replay)": self.replay} if self.replay else {}
+        replay = {REPLAYED: self.replay} if self.replay else {}
         return {name: done[text].result for name, text in {**self.corpora, **self.recalled, **replay}.items()}
 
     def _sized(self, texts: Sequence[Prepared], done: Done) -> Config:

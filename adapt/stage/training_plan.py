@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from adapt.advise.regime import Regime
 from adapt.config import Config, CorpusConfig, MixtureConfig, TrainingConfig, fewest_of, most_of, what
 from adapt.corpus.corpora import FEWEST_DOCUMENTS
 from adapt.corpus.heldout import share_holding
@@ -384,6 +385,29 @@ def shares_of(named: Mapping[str, Prepared], part: RunPart) -> dict[str, SourceS
     return shares
 
 
+def regime_of(named: Mapping[str, Prepared], domain: Sequence[str], part: RunPart, parameters: int) -> Regime | None:
+    """Returns how large the domain's text is for the model, and how often a training reads each text.
+
+    Returns None if the corpus is streamed. `domain` has the names of the domain's texts among `named`, and `parameters`
+    is the number of parameters of the model.
+    """
+    shares = shares_of(named, part)
+    if shares is None:
+        return None
+    tokens = {name: text.train_tokens or 0 for name, text in named.items()}
+    own = sum(tokens[name] for name in domain)
+    general = shares.get(REPLAYED)
+    return Regime(
+        parameters,
+        own,
+        sum(shares[name].tokens for name in domain) / max(own, 1),
+        general.tokens / max(tokens[REPLAYED], 1) if general else None,
+        general.share if general else 0.0,
+    )
+
+
+REPLAYED = "(replay)"
+"""Name of replayed general text among the texts of a training."""
 WANTED_SHARE, WANTED_MOST = 0.1, 30
 """Share of the documents that the advice suggests to hold out, and largest number of such documents. 30 documents give
 a reliable interval."""

@@ -10,5 +10,6 @@
 - `looks`: decides which comparisons of a sequential study have ended, and forecasts the others.
 - `continual_metrics`: learning, forgetting and transfer over a sequence of domains.
 - `hyperparameter_importance`: the effect of each field of a search on the outcome.
+- `repeats_law`: predicts the loss on a domain from the number of passes over its text, and when repeats stop helping.
 - `mixture_law`: predicts the loss on a kind of text from the number of training tokens and the share of this kind.
 """

@@ -110,6 +110,8 @@ class TrainingRun:
     """What is measured while the model trains."""
     measure_interval: int = 0
     """Number of steps between two measurements."""
+    teachers: tuple[str, ...] = ()
+    """Folders of the models that the method reads in addition to the trained one (`Method.other_models`)."""
 
     @property
     def run_name(self) -> str:

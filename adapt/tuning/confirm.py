@@ -10,13 +10,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adapt.config import Config
+from adapt.config import BoundConfig, Config
 from adapt.evaluate.measurements import Estimate
 from adapt.runner import NOTHING, Done, Finished, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, TextBlock, interval, summary
 from adapt.terminal.console import log
-from adapt.tuning.job_trial import DEV_SCORE, TEST_SCORE, Trial, TrialMeasured, named_by_values, over_seeds
+from adapt.tuning.bound import excess_of
+from adapt.tuning.job_trial import (
+    DEV_SCORE,
+    TEST_SCORE,
+    Trial,
+    TrialMeasured,
+    is_lower_better,
+    named_by_values,
+    over_seeds,
+)
 from adapt.tuning.search_stage import Search, Searched
 
 
@@ -41,7 +50,8 @@ class Confirmed:
     seeds: list[int]
     """The fresh seeds."""
     fresh: dict[str, FreshFigure]
-    """The compared scores and losses, keyed by name: all objectives, and the score on test if there are tasks."""
+    """The compared scores and losses, keyed by name: all objectives, the figure of the bound, and the score on
+    test if there are tasks."""
     apparent: float | None
     """Gain of the best trial over the unchanged configuration in the first objective, as the search measured it. A
     positive gain is an improvement. None if trial 0, the unchanged configuration, failed."""
@@ -50,6 +60,10 @@ class Confirmed:
     selection: float | None
     """The part of the apparent gain that was luck: `apparent` minus `gained`. None if one of these is None, or if the
     search measured the first objective on dev and this stage measures it on test."""
+    bound: BoundConfig | None = None
+    """Condition that the search set on a second figure; None without a condition."""
+    meets_bound: bool | None = None
+    """Whether the mean of the best trial's figure over the fresh seeds meets the bound; None without a bound."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Returns a table that compares the best trial with the unchanged configuration, and sentences on the gain."""
@@ -60,7 +74,15 @@ class Confirmed:
         title = f"{record.name}: the best trial again with {len(self.seeds)} fresh seeds"
         header = ["figure", "best trial", "your configuration", "difference"]
         table = Table(header, rows, title, "Mean over seeds with 95% intervals; the difference is paired by seed.")
-        return [*summary(self._sentence()), table, *([TextBlock(self.gain)] if self.gain else [])]
+        return [*summary(self._sentence(), self._bounded()), table, *([TextBlock(self.gain)] if self.gain else [])]
+
+    def _bounded(self) -> str:
+        """Returns a sentence that says whether the best trial meets the bound with fresh seeds; empty without one."""
+        if self.bound is None:
+            return ""
+        name, figure = self.bound.metric, self.fresh[self.bound.metric].best
+        verb = "keeps to" if self.meets_bound else "does not keep to"
+        return f"With fresh seeds, it {verb} the bound of {self.bound.limit:g} on {name}: {figure.text('.4f')}."
 
     def _sentence(self) -> str:
         """Returns a sentence that says whether the best trial is better or worse in the first objective.
@@ -140,8 +162,9 @@ class Confirm(Stage[Confirmed]):
         """Compares both configurations seed by seed, and computes how much of the gain in the search was luck."""
         searched = done[self.search].result
         best, as_it_is = (_measured(done, trials) for trials in (self.best, self.as_it_is))
-        names = [*searched.objectives, *([TEST_SCORE] if TEST_SCORE in best[0].figures else [])]
-        fresh = {name: _compared(name, best, as_it_is) for name in names}
+        bounded = [searched.bound.metric] if searched.bound else []
+        names = [*searched.objectives, *bounded, *([TEST_SCORE] if TEST_SCORE in best[0].figures else [])]
+        fresh = {name: _compared(name, best, as_it_is) for name in dict.fromkeys(names)}
         first, way = next(iter(searched.objectives.items()))
         sign = -1 if way == "min" else 1
         difference, apparent = fresh[first].difference, _apparent(searched, first, sign)
@@ -149,7 +172,16 @@ class Confirm(Stage[Confirmed]):
         is_known = apparent is not None and gained is not None and is_of_dev(first)
         selection = (apparent or 0.0) - (gained or 0.0) if is_known else None
         seeds = [int(seed) for seed in self.best]
-        return Outcome(Confirmed(dict(self.values), seeds, fresh, apparent, gained, selection))
+        meets = self._meets(searched.bound, best)
+        return Outcome(Confirmed(dict(self.values), seeds, fresh, apparent, gained, selection, searched.bound, meets))
+
+    def _meets(self, bound: BoundConfig | None, best: Sequence[TrialMeasured]) -> bool | None:
+        """Returns whether the mean over the fresh seeds meets the bound; None without a bound."""
+        if bound is None:
+            return None
+        mean = over_seeds([trial.figures[bound.metric].value for trial in best])
+        lower = is_lower_better(bound.metric, self.search.trial({}).final.result_type())
+        return not excess_of(bound, {bound.metric: mean}, lower)
 
 
 def is_of_dev(objective: str) -> bool:

@@ -17,13 +17,15 @@ import numpy as np
 
 from adapt.config import TuneConfig
 from adapt.support.errors import ConfigError
+from adapt.tuning.bound import penalised
 
 Space = Mapping[str, Any]
 """A search space: a domain of Ray Tune (`ray.tune.search.sample.Domain`) for each field, keyed by dotted field name."""
 Values = dict[str, Any]
 """The values of the searched fields in a trial, keyed by dotted field name."""
 Results = Sequence[Sequence[float] | None]
-"""For each finished trial, in the order of trial numbers, the values of all objectives; None for a failed trial."""
+"""For each finished trial, in the order of trial numbers, the values of all objectives; None for a failed trial. With
+`tune.bound`, the last value is the excess over the bound (`adapt.tuning.bound`)."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,9 @@ def proposals(space: Space, tune: TuneConfig, lower_is_better: Sequence[bool]) -
     check_optuna()
     return Proposals(
         tune.samples,
-        lambda proposed, known: tpe(space, tune.seed, lower_is_better, proposed, known),
+        lambda proposed, known: tpe(
+            space, tune.seed, lower_is_better, proposed, penalised(known, lower_is_better) if tune.bound else known
+        ),
         tune.at_once - 1,
     )
 

@@ -18,6 +18,7 @@ from adapt.support.errors import AdaptError, ClusterError, DeviceMemoryError, St
 from adapt.support.redact import redact
 from adapt.terminal.console import log
 from adapt.terminal.live import live_table
+from adapt.tuning.bound import EXCESS
 from adapt.tuning.job_trial import (
     Trial,
     check_trial_resources,
@@ -143,15 +144,18 @@ class Trials:
 
     def _measured(self, asked: Asked, trial: Trial, record: Record) -> TrialRow:
         figures = Finished.of(trial, record).result.figures
-        missing = [name for name in self.search.config.tune.objectives if name not in figures]
+        missing = [name for name in self.search.figures_needed if name not in figures]
         error = f"it reports no {missing[0]}, because no text is held out (corpus.heldout_fraction)" if missing else ""
         given = {stage.key for stage in everything(self.search.inputs.values())}
         fitting = {**smaller_micro_batches(trial, given, self.store), **self.fewer.get(asked[0], {})}
         return replace(self._row(asked, trial.key, {} if missing else figures, error), fitting=fitting)
 
     def _answer(self, row: TrialRow) -> Answer:
-        names = self.search.config.tune.objectives
-        return {name: row.figures[name].value for name in names} if row.figures else None
+        names, excess = self.search.config.tune.objectives, self.search.excess(row)
+        if excess is None:
+            return None
+        beyond = {EXCESS: excess} if self.search.config.tune.bound else {}
+        return {**{name: row.figures[name].value for name in names}, **beyond}
 
     def hours(self, numbers: Container[int]) -> float:
         """Returns the device-hours of the finished stages of some trials.
@@ -202,7 +206,8 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
     trials = Trials(search, store, room(config.resources, config.tune.at_once))
     check_trial_resources(config, search.trial({}))
     objectives = config.tune.objectives
-    board = Board(asked, objectives, trials.may_begin, lengths_of(config.tune))
+    told = [*objectives, EXCESS] if config.tune.bound else objectives
+    board = Board(asked, told, trials.may_begin, lengths_of(config.tune))
     scheduler = scheduler_of(config.tune, search.ways[objectives[0]] == "min")
     known, trackers = set[Asked](), SearchTrackers(search, folder, store)
 
@@ -210,7 +215,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
         fresh = {turn: answer for turn, answer in trials.look().items() if turn not in known}
         watched.look(bool(fresh))
         for turn in fresh:
-            log(_line(trials.rows[turn], objectives))
+            log(_line(trials.rows[turn], search.figures_needed))
             trackers.note(trials.rows[turn], trials.begun.get(turn))
         known.update(fresh)
         return fresh

@@ -19,7 +19,8 @@ from adapt.parse.keys import known_keys, named_in, unknown
 from adapt.parse.yaml_file import line_namer, read_yaml
 from adapt.support.better import better_directions
 from adapt.support.errors import AdaptError, ConfigError, nearest
-from adapt.tuning.job_trial import Configure, Trial, check_test_files, figures_of, on_dev
+from adapt.tuning.bound import check_bound
+from adapt.tuning.job_trial import DEV_SCORE, Configure, Trial, check_test_files, figures_of, on_dev
 from adapt.tuning.proposals import Proposals, Space, draw, proposals
 from adapt.tuning.trial_scheduler import STEPS, check_goes_on, check_turns
 
@@ -142,6 +143,7 @@ def check_objectives(config: Config, trial: Trial) -> None:
     Raises:
         ConfigError: an objective is refused. The message names the nearest figure, or what the objective needs.
     """
+    check_bound(config, {**better_directions(trial.final.result_type()), **({DEV_SCORE: 1} if trial.runs else {})})
     names, known, ways = config.tune.objectives, figures_of(trial), better_directions(trial.final.result_type())
     usable = sorted(name for name in known if ways.get(name, 1))
     if not names or len(set(names)) < len(names):

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from adapt.config import Config
+from adapt.config import BoundConfig, Config
 from adapt.evaluate.measurements import Estimate
 from adapt.job.job_run import Job
 from adapt.runner import Done, Outcome, Stage, Store
@@ -16,6 +16,7 @@ from adapt.runner.record import RECORD_FILE, Record
 from adapt.runner.stage import everything
 from adapt.show.blocks import Block, Cell, Table, TextBlock, summary
 from adapt.stage.context import Context, root_of
+from adapt.tuning.bound import excess_of
 from adapt.tuning.job_trial import (
     Configure,
     Trial,
@@ -83,6 +84,10 @@ class Searched:
     """Number of times that a trial reused a stage of another trial."""
     as_it_is: dict[str, Any] = field(default_factory=dict)
     """The values of the searched fields in the unchanged configuration."""
+    bound: BoundConfig | None = None
+    """Condition that the best trial must meet; None without a condition."""
+    beyond: list[int] = field(default_factory=list)
+    """Numbers of the trials that do not meet the bound."""
 
     @property
     def best_row(self) -> TrialRow:
@@ -107,6 +112,11 @@ class Searched:
             ]
             for row in self.in_order()[:SHOWN]
         ]
+        if self.bound:
+            for row, shown in zip(rows, self.in_order(), strict=False):
+                figure = shown.figures.get(self.bound.metric)
+                mark = " (beyond)" if shown.number in self.beyond else ""
+                row.insert(1 + len(judged) + len(self.objectives), f"{figure.value:.4f}{mark}" if figure else "failed")
         title = f"{record.name}: trials of {self.job}, measured on dev"
         note = (
             "Trial 0 is your configuration unchanged. Asterisk: no other trial is at least as good in every objective."
@@ -119,8 +129,20 @@ class Searched:
         ]
         if len(self.trials) > SHOWN:
             lines.insert(0, f"{len(self.trials) - SHOWN} more trials are in {record.path / RECORD_FILE}.")
-        table = Table(["trial", *judged, *self.objectives, *fields], rows, title, note)
-        return [*summary(self._sentence()), table, *map(TextBlock, lines)]
+        bounded = [self.bound.metric] if self.bound else []
+        table = Table(["trial", *judged, *self.objectives, *bounded, *fields], rows, title, note)
+        return [*summary(self._sentence(), self.bound_sentence()), table, *map(TextBlock, lines)]
+
+    def bound_sentence(self) -> str:
+        """Returns a sentence that says how many trials meet the bound; empty without a bound."""
+        if self.bound is None:
+            return ""
+        measured = [row for row in self.trials if row.figures]
+        side = f"{self.bound.metric} within {self.bound.limit:g}"
+        if self.best in self.beyond:
+            nearest = self.best_row.figures[self.bound.metric].value
+            return f"No trial keeps {side}. Trial {self.best} is nearest, with {nearest:.4g}; treat it as a failure."
+        return f"{len(measured) - len(self.beyond)} of {len(measured)} trials keep {side}; the best one is among these."
 
     def _sentence(self) -> str:
         """Returns a sentence that compares the best trial on dev with the unchanged configuration."""
@@ -128,7 +150,12 @@ class Searched:
         best, first = self.best_row, next((row for row in self.trials if row.number == 0), None)
         goal = "lowest" if way == "min" else "highest"
         value = best.figures[name].value
-        said = f"Trial {best.number} has the {goal} {name} of {len(self.trials)} trials, measured on dev: {value:.4g}"
+        among = f"{len(self.trials)} trials"
+        if self.bound:
+            among = f"the trials within the bound (of {among})"
+        if self.best in self.beyond:
+            among = "the trials that are nearest to the bound"
+        said = f"Trial {best.number} has the {goal} {name} of {among}, measured on dev: {value:.4g}"
         if best.number == 0:
             return f"{said}. It is your configuration unchanged."
         known = first.figures.get(name) if first else None
@@ -189,6 +216,7 @@ class Search(Stage[Searched]):
             "space": self.digest,
             **{name: getattr(tune, name) for name in ("searcher", "samples", "objectives", "seed")},
             "budget_device_hours": tune.budget_device_hours,
+            **({"bound": {"metric": tune.bound.metric, "limit": tune.bound.limit}} if tune.bound else {}),
             **learns,
             **judged,
         }
@@ -210,6 +238,25 @@ class Search(Stage[Searched]):
         """The better direction of each objective, `min` or `max`, as the type of the job's result declares it."""
         result = self.trial({}).final.result_type()
         return {name: "min" if is_lower_better(name, result) else "max" for name in self.config.tune.objectives}
+
+    @property
+    def figures_needed(self) -> list[str]:
+        """Names of the figures that each trial must report: the objectives, and that of the bound."""
+        bound = self.config.tune.bound
+        return list(dict.fromkeys([*self.config.tune.objectives, *([bound.metric] if bound else [])]))
+
+    def excess(self, row: TrialRow) -> float | None:
+        """Returns by how much a trial is beyond the bound, 0 without a bound, and None for a failed trial."""
+        bound = self.config.tune.bound
+        if not row.figures:
+            return None
+        return excess_of(bound, row.figures, self._bound_is_lower) if bound else 0.0
+
+    @cached_property
+    def _bound_is_lower(self) -> bool:
+        """Whether lower values of the bound's figure are better."""
+        bound = self.config.tune.bound
+        return bound is not None and is_lower_better(bound.metric, self.trial({}).final.result_type())
 
     def measured(self, config: Config) -> Trial:
         """Returns the stages of the trial with this configuration.
@@ -240,7 +287,9 @@ class Search(Stage[Searched]):
         longest = max(row.steps or 0 for row in ran.rows if row.figures)
         measured = [row for row in ran.rows if row.figures and (row.steps or 0) == longest]
         costs = [[_cost(row, name, way) for name, way in objectives.items()] for row in measured]
-        best = min(zip(costs, measured, strict=True), key=lambda pair: (pair[0][0], pair[1].number))[1]
+        excess = {row.number: self.excess(row) or 0.0 for row in measured}
+        pairs = zip(costs, measured, strict=True)
+        best = min(pairs, key=lambda pair: (excess[pair[1].number], pair[0][0], pair[1].number))[1]
         searched = Searched(
             job=self.job.name,
             objectives=objectives,
@@ -251,6 +300,8 @@ class Search(Stage[Searched]):
             stages=ran.stages,
             shared=ran.shared,
             as_it_is=values_in(self.config, space),
+            bound=self.config.tune.bound,
+            beyond=[number for number, over in excess.items() if over],
         )
         write_atomically(folder / BEST_FILE, as_file(settings_of(self.configure(best.settings), self.job)))
         return Outcome(searched, {"device_hours": ran.device_hours, "device_seconds": ran.device_hours * 3600})

@@ -68,7 +68,7 @@ class Error:
     steps: int
 
 
-def distil(
+def match_states(
     teacher: Any,
     student: Any,
     pieces: Mapping[int, Sequence[int]],
@@ -111,7 +111,7 @@ def state_error(
     causal: bool,
     device: torch.device,
 ) -> Tensor:
-    """Returns the mean squared difference of the last hidden states at shared tokens; arguments as in `distil`."""
+    """Returns the mean squared difference of the last states at shared tokens; arguments as in `match_states`."""
     old = [list(chain.from_iterable(pieces.get(token, [token]) for token in snippet.tolist())) for snippet in batch]
     shared, places = [], []
     for snippet in batch:
@@ -244,7 +244,7 @@ def distil_rows(
     random.Random(config.seed).shuffle(snippets)
     student = load_base(extended.model, extended.trust_remote_code)
     known = load_base(teacher.model, teacher.trust_remote_code)
-    error = distil(known, student, pieces, snippets, asked.learning_rate, causal, _device())
+    error = match_states(known, student, pieces, snippets, asked.learning_rate, causal, _device())
     model = load_model(extended.model, causal, extended.trust_remote_code)
     with torch.no_grad():
         embedding_table(model)[list(pieces)] = embedding_table(student)[list(pieces)].cpu()

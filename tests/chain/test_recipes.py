@@ -12,7 +12,10 @@ pytestmark = pytest.mark.heavy
 
 RECIPES = Path(__file__).parents[2] / "jobs" / "recipes"
 CHAINS = sorted(file.name for file in RECIPES.glob("*.yaml") if "\nstages:" in file.read_text())
-NEEDED = {"forgetting.yaml": {"corpus": "c.jsonl", "general": "g.jsonl", "steps": "5"}}
+NEEDED = {
+    "forgetting.yaml": {"corpus": "c.jsonl", "general": "g.jsonl", "steps": "5"},
+    "small_corpus.yaml": {"corpus": "c.jsonl", "general": "g.jsonl"},
+}
 
 
 def nodes_of(name: str) -> dict[str, Node]:
@@ -88,3 +91,19 @@ def test_parts_are_tried_per_domain_separate_and_shared() -> None:
     seen = {(c.method.kind, c.sequence.mode, c.method_options.per_domain) for c in nodes}  # type: ignore[union-attr]
     ways = {("separate", True), ("continual", False)}
     assert seen == {(kind, *way) for kind in ("adapters", "prompt", "prefix") for way in ways}
+
+
+def test_the_recipe_of_small_corpora_searches_first_and_keeps_what_its_law_varies() -> None:
+    nodes = nodes_of("small_corpus.yaml")
+    tune = nodes["search"].config.tune
+    assert tune.bound is not None
+    assert tune.bound.metric == "losses.general.change"
+    assert (tune.objectives[0], tune.space) == ("losses.domain.after", "small_corpus")
+    repeats = [node for node in nodes.values() if node.name == "repeats"]
+    assert len({node.config.training.epochs for node in repeats}) >= 4
+    assert {node.keep for node in repeats} == {("training.epochs", "mixture.replay_fraction")}
+    members = {f"member[{seed}]" for seed in range(2001, 2005)}
+    assert {*nodes["student"].compared} == {*nodes["average"].compared} == members
+    assert {"student", "average"} < {*nodes["ensemble"].compared}
+    seeds = {node.config.seed for node in nodes.values() if node.name == "member"}
+    assert not seeds & {nodes["search"].config.seed, *tune.fresh_seeds, nodes["student"].config.seed}

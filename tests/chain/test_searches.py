@@ -128,6 +128,29 @@ def test_best_values_replace_those_of_the_stage(content: dict[str, Any]) -> None
     assert winner.seed == 5
 
 
+def test_a_stage_keeps_its_own_values_of_named_fields(content: dict[str, Any]) -> None:
+    content["stages"]["tapt"] |= {"keep": ["training.learning_rate"], "training.learning_rate": 7e-4}
+    chain = chain_of(content)
+    for search in chain.searches:
+        finish(search, chain, {**BEST, "training.weight_decay": 0.5})
+    kept = next(goal.config for goal in chain_of(content).goals if goal.label == "tapt[one, 7]")
+    assert (kept.training.learning_rate, kept.training.weight_decay) == (7e-4, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"keep": ["seed"], "tuned": None}, "has `keep`, but takes no values of a search"),
+        ({"keep": 3}, "`keep` is no list of fields"),
+        ({"keep": ["training.learning_rat"]}, "unknown key training.learning_rat"),
+    ],
+)
+def test_wrong_fields_to_keep_are_refused(content: dict[str, Any], change: dict[str, Any], said: str) -> None:
+    content["stages"]["tapt"] |= change
+    with pytest.raises(ConfigError, match=said):
+        chain_of(content)
+
+
 def test_the_best_trial_of_a_search_is_run_with_fresh_seeds_and_then_tested(content: dict[str, Any]) -> None:
     chain = chain_of(content)
     finish(chain.searches[0], chain, BEST)

@@ -200,6 +200,7 @@ OTHER_JOBS = {
     "merge",
     "finetune",
     "comparison",
+    "ensemble",
     "similarity",
     "vocabulary",
     "advice",

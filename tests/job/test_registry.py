@@ -33,8 +33,11 @@ from tests.samples import labelled, sentences, write
 pytestmark = pytest.mark.heavy
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ["dapt", "tapt", "select", "sequence", "merge", "finetune", "evaluate", "similarity", "vocabulary", "advise"]
-TEXT = ("dapt", "sequence", "evaluate", "similarity", "vocabulary", "advise")
+NAMES = [
+    *("dapt", "tapt", "select", "sequence", "merge", "ensemble", "distil"),
+    *("finetune", "evaluate", "similarity", "vocabulary", "advise"),
+]
+TEXT = ("dapt", "sequence", "ensemble", "distil", "evaluate", "similarity", "vocabulary", "advise")
 """Jobs that need the text of a corpus."""
 
 
@@ -52,6 +55,8 @@ def fields(tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "training.sequence_length": 64,
         "evaluation.sequence_length": 64,
         "merge": {"models": [str(tiny_bert)]},
+        "ensemble": {"models": [str(tiny_bert), f"{tiny_bert}/"]},
+        "distill": {"teachers": [str(tiny_bert)]},
         "storage.root": str(tmp_path / "runs"),
     }
 

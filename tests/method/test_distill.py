@@ -67,7 +67,59 @@ def test_loss_distance_and_gradient_equal_those_of_transformers(options: dict[st
     for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
         if other.grad is not None:
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
-    assert all(each.grad is None for each in method.teacher.model.parameters())
+    assert all(each.grad is None for each in method.teacher.models[0].parameters())
+
+
+OTHER = Path("other")
+
+
+def either(folder: Path) -> Any:
+    """Returns the model of BEFORE, or, for another folder, a model with further weights."""
+    model = loaded(BEFORE)
+    if folder == OTHER:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(parameter.flip(0) * 1.5)
+    return model
+
+
+@pytest.mark.parametrize("of", ["logits", "states"])
+def test_the_gradient_of_a_student_is_that_of_plain_torch(of: Any) -> None:
+    """Compares with transformers' own logits and states of two teachers, whose mean the student learns."""
+    options = DistillOptions(of=of, weight=3.0, temperature=1.5, teachers=["a", "b"])
+    method, seen = Distill(options), rows()
+    setting = Setting(anchor=Path("unused"), load=either, teachers=(BEFORE, OTHER))
+    model = method.prepare_model(toy.model(), setting)
+    count = len(seen.targets)
+    for loss, extra in method.losses(model, seen.split(3), toy.Objective(), 0, count):
+        assert extra is not None
+        (loss / count + extra).backward()
+    plain = toy.model()
+    one, first, second = (
+        each(input_ids=seen.input_ids, attention_mask=seen.real, output_hidden_states=True)
+        for each in (plain, either(BEFORE), either(OTHER))
+    )
+    loss = cross_entropy(one.logits[seen.positions], seen.targets)
+    if of == "logits":
+        mean = sum((each.logits[seen.positions] / 1.5).softmax(1) for each in (first, second)) / 2
+        own = log_softmax(one.logits[seen.positions] / 1.5, 1)
+        distance = kl_div(own, mean.detach(), reduction="batchmean") * 1.5**2
+    else:
+        states = [each.hidden_states[-1][seen.positions] for each in (one, first, second)]
+        distance = (states[0] - ((states[1] + states[2]) / 2).detach()).square().mean()
+    (loss + 3 * distance).backward()
+    assert method.report()["distance"] == pytest.approx(distance.item(), rel=1e-4)
+    for (name, found), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+        if other.grad is not None:
+            torch.testing.assert_close(found.grad, other.grad, rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_the_work_and_memory_of_teachers_are_counted() -> None:
+    method = Distill(DistillOptions(teachers=["no-such-folder", "nor-this"]))
+    assert method.added_passes() == Added(seen=2.0)
+    assert method.added_memory(ROBERTA).held == 8.0 * ROBERTA.parameters
+    assert method.what() == Distill(DistillOptions()).what()  # teachers enter the key by their content
+    assert Distill(DistillOptions(weight=0.0, teachers=["a"])).other_models == ()
 
 
 def test_the_distance_is_0_at_first() -> None:
@@ -85,7 +137,7 @@ def test_the_teacher_is_not_a_part_of_the_model() -> None:
     assert model.state_dict().keys() == toy.model().state_dict().keys()
     assert prepared(weight=0.0)[0].teacher is None
     assert prepared(weight=0.0)[0].report() == {}
-    assert not method.teacher.model.training
+    assert not method.teacher.models[0].training
 
 
 def test_added_passes_and_memory() -> None:

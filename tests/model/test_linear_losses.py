@@ -172,7 +172,7 @@ def test_divergence_has_torchs_value_and_gradients(
     monkeypatch.setattr(linear_losses, "PIECE_BYTES", 4 * V * rows_at_once)
     scores, wanted = layers(bias=bias)
     expected = by_torch(scores, wanted, temperature)
-    found = linear_divergence(scores, wanted, temperature)
+    found = linear_divergence(scores, [wanted], temperature)
     torch.testing.assert_close(found, expected)
     for one, other in zip(
         torch.autograd.grad(3 * found, given(scores)), torch.autograd.grad(3 * expected, given(scores)), strict=True
@@ -180,17 +180,34 @@ def test_divergence_has_torchs_value_and_gradients(
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows_at_once", [2, 100])
+def test_divergence_from_several_teachers_is_that_from_the_mean_of_their_probabilities(
+    monkeypatch: pytest.MonkeyPatch, rows_at_once: int
+) -> None:
+    monkeypatch.setattr(linear_losses, "DIVERGENCE_PIECE_BYTES", 4 * V * rows_at_once)
+    scores, first = layers()
+    second = LinearScores(*(2 * each.flip(0) for each in given(first)))
+    own = log_softmax(linear(*scores) / 2, 1)
+    mean = torch.stack([(linear(*each) / 2).softmax(1) for each in (first, second)]).mean(0)
+    expected = kl_div(own, mean, reduction="sum") * 4
+    found = linear_divergence(scores, [first, second], 2.0)
+    torch.testing.assert_close(found, expected)
+    pairs = (torch.autograd.grad(each, given(scores)) for each in (found, expected))
+    for one, other in zip(*pairs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 def test_equal_scores_have_no_divergence() -> None:
     scores, _ = layers()
     alike = LinearScores(*(each.detach() for each in given(scores)))
-    found = linear_divergence(scores, alike, 2.0)
+    found = linear_divergence(scores, [alike], 2.0)
     assert found.item() == pytest.approx(0, abs=1e-5)
     assert all(each.abs().max() < 1e-5 for each in torch.autograd.grad(found, given(scores)))
 
 
 def test_without_rows_the_divergence_is_0() -> None:
     scores, wanted = layers(rows=0)
-    found = linear_divergence(scores, wanted, 2.0)
+    found = linear_divergence(scores, [wanted], 2.0)
     assert found.item() == 0
     assert all(not each.any() for each in torch.autograd.grad(found, given(scores)))
 
@@ -199,7 +216,7 @@ def test_without_rows_the_divergence_is_0() -> None:
 def test_divergence_in_low_precision_is_close(dtype: torch.dtype) -> None:
     scores, wanted = layers()
     with torch.autocast("cpu", dtype):
-        found = linear_divergence(scores, wanted, 2.0)
+        found = linear_divergence(scores, [wanted], 2.0)
     expected = by_torch(scores, wanted, 2.0)
     assert found.item() == pytest.approx(expected.item(), rel=0.05)
     one, other = (torch.autograd.grad(each, scores.weight)[0] for each in (found, expected))

@@ -33,6 +33,7 @@ from adapt.stage.training_plan import (
     length_over,
     mixed,
     part_of,
+    regime_of,
     sized,
     warn_of_unmeasured,
     weights_of,
@@ -258,3 +259,20 @@ def test_a_completely_measured_text_may_be_too_small(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
     warn_of_little(1, "general", "evaluation.general_paths")
     assert "general: its loss will not be measured, because it has 1 document; add text to" in capsys.readouterr().err
+
+
+def test_the_regime_counts_how_often_each_text_is_read() -> None:
+    """80 steps of 8 rows read 512 rows of 64 of the domain, and 128 rows of 32 of general text."""
+    training = replace(CONFIG.training, max_steps=80)
+    config = replace(CONFIG, mixture=MixtureConfig(replay_fraction=0.2), training=training)
+    named = {"domain": text(64 * 128), "(replay)": text(32 * 128)}
+    whole = mixed(config, {"domain": named["domain"]}, named["(replay)"], {})
+    part = part_of(config, lambda length: whole)
+    found = regime_of(named, ["domain"], part, 1_000_000)
+    assert found is not None
+    assert (found.tokens, found.parameters) == (64 * 128, 1_000_000)
+    assert found.passes == pytest.approx(8, rel=0.02)
+    assert found.general_passes == pytest.approx(4, rel=0.02)
+    assert found.general_share == pytest.approx(0.2, abs=0.01)
+    streamed = part_of(replace(config, corpus=CorpusConfig(streaming=True)), lambda length: None)
+    assert regime_of(named, ["domain"], streamed, 1_000_000) is None

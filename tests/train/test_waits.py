@@ -100,8 +100,8 @@ def _watched(run: Run) -> list[Told]:
     )
     model = method.prepare_model(model_for(run.objective, 2 if run.method == "prompt" else 0), setting)
     objective = make(ObjectiveConfig(kind=run.objective), toy.Tokenizer(), seed=1)  # type: ignore[arg-type]
-    teacher = method.teacher.model if isinstance(method, Distill) and method.teacher else None
-    there = [tensor for each in (model, teacher) if each for tensor in (*each.parameters(), *each.buffers())]
+    teachers = method.teacher.models if isinstance(method, Distill) and method.teacher else []
+    there = [tensor for each in (model, *teachers) for tensor in (*each.parameters(), *each.buffers())]
     with pretended(there) as device:
         engine = Engine(model, toy.settings(), run.stage, "fp32", run.micro_batch, toy.GLOBAL_BATCH // run.micro_batch)
         method.begin(engine)

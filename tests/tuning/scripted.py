@@ -11,6 +11,7 @@ from adapt.evaluate.measurements import Estimate
 from adapt.runner import Done, Outcome, Stage
 from adapt.support.errors import DeviceMemoryError
 from adapt.tuning.job_trial import TrialMeasured
+from adapt.tuning.search_stage import TrialRow
 
 Objective = Callable[[Mapping[str, Any]], float]
 
@@ -66,6 +67,13 @@ class ScriptedSearch:
     def config(self) -> Config:
         training = TrainingConfig(global_batch_size=16, micro_batch=8)
         return replace(Config(), name="scripted", tune=self.tune, training=training)
+
+    @property
+    def figures_needed(self) -> list[str]:
+        return self.tune.objectives
+
+    def excess(self, row: TrialRow) -> float | None:
+        return 0.0 if row.figures else None
 
     def configure(self, values: Mapping[str, Any]) -> Config:
         return self.config

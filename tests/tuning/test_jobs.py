@@ -16,6 +16,8 @@ NEEDED: dict[str, dict[str, Any]] = {
     "select": {"select.pool_paths": "data/one.jsonl", "select.per_example": 2},
     "sequence": {"corpus.sources": SOURCES},
     "merge": {"corpus.sources": SOURCES, "merge.models": ["model"]},
+    "ensemble": {"corpus.paths": "data/one.jsonl", "ensemble.models": ["model", "model/"]},
+    "distil": {"corpus.paths": "data/one.jsonl", "distill.teachers": ["model"]},
     "evaluate": {"corpus.paths": "data/one.jsonl", "comparison.models": [{"name": "other", "path": "model"}]},
     "similarity": {"corpus.sources": SOURCES},
     "vocabulary": {"corpus.paths": "data/one.jsonl"},

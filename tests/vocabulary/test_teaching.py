@@ -8,7 +8,7 @@ from adapt.config import ObjectiveConfig
 from adapt.model.packing import attention
 from adapt.objective.masking import make
 from adapt.vocabulary.embedding_rows import OnlyRows, add_rows, embedding_table
-from adapt.vocabulary.teaching import TOKENS, batches_in_turn, distil, snippets_of, state_error, warm_up
+from adapt.vocabulary.teaching import TOKENS, batches_in_turn, match_states, snippets_of, state_error, warm_up
 from tests.model.architectures import CAUSAL, random_model
 
 PIECES = {100: [7, 8, 9], 101: [10, 11]}
@@ -40,7 +40,9 @@ def snippets(count: int, causal: bool) -> list[np.ndarray]:
 def test_the_error_falls_and_other_rows_stay(name: str) -> None:
     teacher, student = pair(name)
     table = embedding_table(student).detach().clone()
-    error = distil(teacher, student, PIECES, snippets(200, name in CAUSAL), 1e-2, name in CAUSAL, torch.device("cpu"))
+    error = match_states(
+        teacher, student, PIECES, snippets(200, name in CAUSAL), 1e-2, name in CAUSAL, torch.device("cpu")
+    )
     assert error.steps == 12
     assert error.after < 0.9 * error.before
     assert torch.equal(embedding_table(student)[:100], table[:100])

@@ -5,6 +5,7 @@
 - `look_texts`: verdicts of sequential studies.
 - `sequence_runs`, `sequence_tables`, `sequence_section`: sequences of domains by method.
 - `tradeoffs`: gains on a domain against forgetting of general text.
+- `repeats`: how often a text can be read before repeats stop helping.
 - `search_results`, `searches`: results of hyperparameter searches.
 - `trainings`: tables of pre-training.
 - `selections`: selected text, as tables and as a map.

@@ -91,7 +91,7 @@ def _verdict(
     in_turn: Sequences,
     traded: Sequence[ComparableModels],
 ) -> list[Block]:
-    findings = [*tradeoff_verdicts(traded), *front_verdict(in_turn), *sequence_verdicts(in_turn)]
+    findings = [*tradeoff_verdicts(traded, study.margin.nats), *front_verdict(in_turn), *sequence_verdicts(in_turn)]
     searched = search_verdicts(searches_of(study))
     trained = trainings_in_short(study) if results.rows or findings else training_verdicts(study)
     if results.rows or not (findings or searched or trained):

@@ -32,7 +32,8 @@ def search_verdicts(searches: Sequence[FoundSearch]) -> list[FindingBlock]:
 def _gained(found: FoundSearch) -> str:
     objective, best, as_it_is = found.first, found.best, found.as_it_is
     chosen = (
-        f"Of {len(found.rows)} trials, trial {best.number} is best on dev with {objective} {best.value(objective):.4g}"
+        f"Of {len(found.rows)} trials{_bounded(found)}, trial {best.number} is best on dev with {objective}"
+        f" {best.value(objective):.4g}"
     )
     if as_it_is and best is not as_it_is:
         chosen += f", compared with {as_it_is.value(objective):.4g} for your configuration"
@@ -52,6 +53,16 @@ def _gained(found: FoundSearch) -> str:
     )
     few = f" {FEW_SEEDS}" if _are_few(seeds) else ""
     return f"{chosen}. With {seeds} fresh seeds, it changes {gains}.{luck}{few}"
+
+
+def _bounded(found: FoundSearch) -> str:
+    """Says how many trials meet the bound of the search; empty without a bound."""
+    bound, beyond = found.record.metrics.get("bound"), found.record.metrics.get("beyond", [])
+    if not bound:
+        return ""
+    if found.best.number in beyond:
+        return f" (none of which keeps {bound['metric']} within {bound['limit']:g}; the nearest is taken)"
+    return f", of which {len(beyond)} do not keep {bound['metric']} within {bound['limit']:g}"
 
 
 def _are_few(seeds: int) -> bool:

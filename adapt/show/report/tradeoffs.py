@@ -7,17 +7,17 @@ from adapt.runner.key import canonical
 from adapt.runner.record import Record
 from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table, worded_interval
 from adapt.show.drawing import INK, SERIES, WIDTH, canvas, color, style, svg
+from adapt.show.report.repeats import REPLAY, Repeated, passes_over, repeats_finding
 from adapt.show.report.study import Entry, Study, upstream
 from adapt.show.report.task_comparison import hours, nats
 from adapt.statistics.mixture_law import LARGEST, MixtureLaw, fit_law, share_that_keeps
+from adapt.statistics.seeds import MARGIN
 
 VARIED = (
     *(("training", name) for name in ("max_steps", "max_tokens", "max_flops", "epochs")),
     ("mixture", "replay_fraction"),
 )
 """Fields that may differ between trainings to which the same mixture law is fitted."""
-REPLAY = "(replay)"
-"""Name of replayed text among the sources of a training."""
 START = "start.training"
 """Name of the input that is the training or merge which made the start model."""
 GENERAL = "general"
@@ -46,6 +46,8 @@ class Mixed:
     """Share of the training's rows that are replayed text."""
     settings: str
     """All other settings of the training, as text."""
+    passes: float | None = None
+    """Number of times that the domain's text is read; None if its size is not known."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,8 @@ def _mixed(export: Entry, training: Record) -> Mixed | None:
     for section, name in VARIED:
         settings[section].pop(name, None)
     replay = sources[REPLAY].share if REPLAY in sources else 0.0
-    return Mixed(export.result.tokens, replay, canonical(settings))
+    passes = passes_over(training, {name: share.tokens for name, share in sources.items()})
+    return Mixed(export.result.tokens, replay, canonical(settings), passes)
 
 
 def _compared(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
@@ -184,9 +187,13 @@ def _hours(maker: Record | None) -> float | None:
 
 
 def _makers(record: Record) -> list[str]:
-    """Lists the names of the inputs that made a stage's start model."""
+    """Lists the names of the inputs that made a stage's start model, the models that it merges, and its teachers."""
     is_merge = record.stage == "merge"
-    return [name for name in record.inputs if name == START or (is_merge and name.startswith("models."))]
+    return [
+        name
+        for name in record.inputs
+        if name == START or (is_merge and name.startswith("models.")) or name.startswith("teachers.")
+    ]
 
 
 FEWEST = 3
@@ -225,14 +232,30 @@ def knee(front: Sequence[Point]) -> int | None:
     return best if sums[best] < 1 else None
 
 
-def law_findings(measured: ComparableModels) -> list[FindingBlock]:
-    """Fits the mixture law to trainings that differ only in length and replay share, and makes a finding per group."""
+def law_findings(measured: ComparableModels, margin: float = MARGIN.nats) -> list[FindingBlock]:
+    """Fits the laws of mixtures and of repeats to trainings that differ only in length and share of general text.
+
+    Args:
+        measured: models that were measured on the same texts.
+        margin: largest difference of losses that does not matter [nats].
+    """
     groups: dict[str, list[tuple[Mixed, TradeOff]]] = {}
     for model in measured.models:
         if model.mixed:
             groups.setdefault(model.mixed.settings, []).append((model.mixed, model))
     before = next((model for model in measured.models if model.label == BASE), None)
-    return [finding for group in groups.values() if before and (finding := _law_finding(group, before))]
+    findings = [
+        finding
+        for group in groups.values()
+        if before
+        for finding in (_law_finding(group, before), _repeats(group, margin))
+    ]
+    return [finding for finding in findings if finding]
+
+
+def _repeats(group: list[tuple[Mixed, TradeOff]], margin: float) -> FindingBlock | None:
+    known = [Repeated(mixed.passes, mixed.replay, model.domain.value) for mixed, model in group if mixed.passes]
+    return repeats_finding(group[0][1].label, known, margin)
 
 
 def _law_finding(group: list[tuple[Mixed, TradeOff]], before: TradeOff) -> FindingBlock | None:
@@ -273,9 +296,14 @@ def _on_front(measured: ComparableModels) -> tuple[list[TradeOff], TradeOff | No
     return front, None if place is None else front[place]
 
 
-def tradeoff_verdicts(found: Sequence[ComparableModels]) -> list[FindingBlock]:
-    """Makes findings for each pair of texts: the Pareto-optimal models, the knee and its cost, and the law's fit."""
-    return [finding for measured in found for finding in (_finding(measured), *law_findings(measured))]
+def tradeoff_verdicts(found: Sequence[ComparableModels], margin: float = MARGIN.nats) -> list[FindingBlock]:
+    """Makes findings for each pair of texts: the Pareto-optimal models, the knee and its cost, and the laws' fits.
+
+    Args:
+        found: models, grouped by the texts that they were measured on.
+        margin: largest difference of losses that does not matter [nats].
+    """
+    return [finding for measured in found for finding in (_finding(measured), *law_findings(measured, margin))]
 
 
 def _finding(measured: ComparableModels) -> FindingBlock:

@@ -1,0 +1,155 @@
+"""Names the regime of a training, by tokens per parameter and repeats of each text, and says what follows from it.
+
+Each recommendation has its source, and says on which models it was tested. Most published figures are of decoders that
+were trained from scratch. `dontstop advise` computes the regime from samples, `dontstop chain plan` from prepared text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from adapt.config import Config
+from adapt.show.blocks import Block, Cell, Table, TextBlock
+
+Size = Literal["small", "limited", "ample"]
+AMPLE, LIMITED = 20.0, 1.0
+"""Tokens of the domain per parameter from which a corpus counts as ample and as limited. Below 20, text and not compute
+limits a decoder that is trained from scratch (Hoffmann et al., arXiv 2203.15556). About 1 is the regime of arXiv
+2509.14786, which trains on 200 M tokens, and in which the settings of ample text no longer hold."""
+AS_NEW, IN_VAIN = 4.0, 16.0
+"""Passes up to which repeated text is worth about as much as new text, and beyond which it adds little (arXiv
+2305.16264)."""
+MIXED = 20.0
+"""Largest number of passes over a scarce text that did no harm next to general text (arXiv 2605.12715: 15 to 20)."""
+DECAY_TRIED = 0.3
+"""Weight decay from which the advice to try larger values is left out."""
+SEARCH = "dontstop chain run small_corpus"
+"""The command that searches for the settings that are recommended here."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What follows from the regime for one setting."""
+
+    setting: str
+    advice: str
+    source: str
+    tested: str
+    """The models on which the source tested it, and those on which nobody did."""
+
+
+@dataclass(frozen=True)
+class Regime:
+    """Sizes of the texts of a training, compared with the model, and how often each text is read."""
+
+    parameters: int
+    """Number of parameters of the model."""
+    tokens: int
+    """Number of different tokens of the domain's text to train on."""
+    passes: float | None
+    """Number of times that the domain's text is read; None if the length of the training is not known."""
+    general_passes: float | None = None
+    """Number of times that replayed general text is read; None without such text, and if its size is not known."""
+    general_share: float = 0.0
+    """Share of the training's rows that are general text."""
+
+    @property
+    def per_parameter(self) -> float:
+        """Number of different tokens of the domain per parameter."""
+        return self.tokens / max(self.parameters, 1)
+
+    @property
+    def size(self) -> Size:
+        """Size of the domain's text for this model."""
+        return "ample" if self.per_parameter >= AMPLE else "limited" if self.per_parameter >= LIMITED else "small"
+
+    def sentence(self) -> str:
+        """Returns a sentence with tokens per parameter, and how often each text is read."""
+        said = (
+            f"Regime: {self.size} text, {self.per_parameter:.2g} tokens of the domain per parameter"
+            f" ({self.tokens:,} tokens, {self.parameters / 1e6:,.1f} M parameters)"
+        )
+        if self.passes is not None:
+            said += f"; each is read {self.passes:.2g} times"
+        if self.general_passes is not None:
+            rows = f"{self.general_share:.0%} of the rows"
+            said += f", each token of general text {self.general_passes:.2g} times ({rows})"
+        return f"{said}."
+
+    def recommendations(self, config: Config) -> list[Recommendation]:
+        """Returns what follows for weight decay, epochs, general text and seeds; empty for ample text.
+
+        Args:
+            config: the job's configuration.
+        """
+        if self.size == "ample":
+            return []
+        return [*self._decay(config), *self._epochs(config), *self._general(config), _MANY_TO_ONE]
+
+    def shown(self, found: Sequence[Recommendation]) -> list[Block]:
+        """Returns the sentence, and a table of recommendations."""
+        rows: list[list[Cell | str]] = [[each.setting, each.advice, each.source, each.tested] for each in found]
+        header = ["setting", "what follows", "source", "tested on"]
+        title = "What follows from the size of the text"
+        table = [Table(header, rows, title, f"Search these settings together: {SEARCH}.", words=True)] if rows else []
+        return [TextBlock(self.sentence()), *table]
+
+    def _decay(self, config: Config) -> list[Recommendation]:
+        decay = config.training.weight_decay
+        if decay >= DECAY_TRIED or (self.passes is not None and self.passes <= 1):
+            return []
+        return [
+            Recommendation(
+                "weight decay",
+                f"try .1 to 3 in place of {decay:g} (training.weight_decay)",
+                "arXiv 2509.14786: with few tokens and many epochs, 30 times the usual .1 is best; 2605.01640: at 1,"
+                " 70% less overfitting",
+                "decoders from scratch; not on encoders, and not by us",
+            )
+        ]
+
+    def _epochs(self, config: Config) -> list[Recommendation]:
+        """Says whether the domain's text is read too rarely, often enough, or too often."""
+        most = MIXED if self.general_share else IN_VAIN
+        if self.passes is None:
+            now = "set training.epochs; "
+        elif self.passes < AS_NEW:
+            now = f"{self.passes:.2g} passes are few: "
+        elif self.passes <= most:
+            now = f"{self.passes:.2g} passes are within the useful range: "
+        else:
+            now = f"{self.passes:.2g} passes are many: compare with fewer, and measure while training "
+            now += "(evaluation.interval_steps); "
+        if self.general_share:
+            advice = f"{now}next to general text, 15 to 20 repeats of scarce text did no harm"
+            source = "arXiv 2605.12715, more than 2,000 runs"
+        else:
+            advice = f"{now}up to 4 passes are worth almost as much as new text, and beyond 16 little is gained"
+            source = "arXiv 2305.16264"
+        tested = "decoders from scratch"
+        if config.objective.kind != "causal":
+            tested += "; encoders, whose masks are drawn anew, took 100 passes over task text (2004.10964, TAPT)"
+        return [Recommendation("epochs", advice, source, tested)]
+
+    def _general(self, config: Config) -> list[Recommendation]:
+        if self.general_share:
+            text = "general text is in the mixture: compare shares (mixture.replay_fraction), up to a quarter"
+        else:
+            text = "mix in general text (mixture.replay_paths): it lets the domain's text be repeated more often"
+        return [
+            Recommendation(
+                "share of general text",
+                text,
+                "arXiv 2605.12715; our searches: beyond a quarter, loss on general text falls by less than .1 nats"
+                " (docs/science/searches.md)",
+                "decoders from scratch; ours: small encoders",
+            )
+        ]
+
+
+_MANY_TO_ONE = Recommendation(
+    "several seeds",
+    "average the predictions of some seeds (dontstop ensemble), and distil them into one model (dontstop distil)",
+    "arXiv 2509.14786: better than any single model; a student of an eighth of the size keeps 83% of the gain",
+    "decoders from scratch; not on encoders, and not by us",
+)

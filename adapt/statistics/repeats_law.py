@@ -1,0 +1,187 @@
+"""Fits how the loss on a domain falls as its text is repeated, and finds the passes beyond which repeats stop helping.
+
+A text of U tokens that is read e times is worth as much as D' = U (1 + R* (1 - exp(-(e - 1) / R*))) different tokens
+(Muennighoff et al., arXiv 2305.16264, equation 5): with each repeat, tokens lose value, and R* repeats take it to 1/e.
+The law of the loss adds two terms to that paper's B / D'^b:
+
+    L(e, r) = E + B / (D' / U)^b + P (e - 1) + C r
+
+P >= 0 is a penalty for learning the text by heart, which grows with the repeats; an additive penalty is the proposal of
+arXiv 2605.01640, and the linear form is ours. C is the price or gain of a share r of general text, linear because
+shares are small; this is ours too. U is fixed, so it is part of B.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from scipy.optimize import minimize, nnls
+
+from adapt.statistics.seeds import CONFIDENCE
+
+FEWEST_POINTS, FEWEST_PASSES = 8, 4
+"""Smallest number of trainings for a fit, and smallest number of different numbers of passes among them."""
+EXPONENTS = np.geomspace(0.05, 3.0, 12)
+"""Values of b that the search tries first."""
+WORTHS = np.geomspace(0.2, 200.0, 16)
+"""Values of R* that the search tries first."""
+RESAMPLES = 200
+"""Number of bootstrap resamples for the interval."""
+FAR = 1000.0
+"""Largest number of passes that is looked at."""
+
+
+@dataclass(frozen=True)
+class RepeatsLaw:
+    """The fitted parameters of the law, and the quality of the fit."""
+
+    exponent: float
+    """Fitted b."""
+    worth: float
+    """Fitted R*: number of repeats after which a repeated token is worth 1/e of a new one."""
+    factors: tuple[float, float, float, float]
+    """Fitted E, B, P and C [nats]. B and P are not below 0."""
+    most: float
+    """Largest number of passes among the fitted trainings."""
+    error: float = 0.0
+    """Root mean square of the residuals [nats], with the number of points reduced by that of the parameters."""
+
+    def loss(self, passes: float, share: float = 0.0) -> float:
+        """Predicts the loss [nats].
+
+        Args:
+            passes: number of times that the text is read; may be below 1.
+            share: share of general text among the training rows.
+        """
+        terms = _terms(self.exponent, self.worth, np.array([passes]), np.array([share]))
+        return float((terms @ _signed(self.factors))[0])
+
+    def stops_at(self, margin: float) -> float:
+        """Returns the number of passes beyond which repeats lower the loss by less than a margin.
+
+        Args:
+            margin: largest difference of losses that does not matter [nats].
+
+        Returns:
+            The smallest number of passes whose loss is at most `margin` above the lowest loss of any larger number.
+        """
+        passes = np.concatenate([np.geomspace(1.0, FAR, 600)])
+        terms = _terms(self.exponent, self.worth, passes, np.zeros_like(passes))
+        losses = terms @ _signed(self.factors)
+        lowest_later = np.minimum.accumulate(losses[::-1])[::-1]
+        return float(passes[np.argmax(losses - lowest_later <= margin)])
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The number of passes beyond which repeats stop helping."""
+
+    passes: float | None
+    """The number by the law; None if it is larger than the largest number of passes of any training: not reached."""
+    low: float
+    """Lower end of the 95% interval, by resampling residuals."""
+    high: float | None
+    """Upper end of the interval; None if it is beyond the largest number of passes."""
+
+
+def fit_repeats(passes: Sequence[float], shares: Sequence[float], losses: Sequence[float]) -> RepeatsLaw | None:
+    """Fits the law by least squares.
+
+    Args:
+        passes: number of times that each training reads the domain's text.
+        shares: share of general text in each training, from 0 to 1.
+        losses: loss on the domain at the end of each training [nats].
+
+    Returns:
+        The law; None if there are too few trainings, or too few different numbers of passes.
+    """
+    if len(losses) < FEWEST_POINTS or len({*passes}) < FEWEST_PASSES:
+        return None
+    read, share, loss = (np.asarray(values, dtype=float) for values in (passes, shares, losses))
+    return _fitted(read, share, loss, refined=True)
+
+
+def stop_of(
+    law: RepeatsLaw, passes: Sequence[float], shares: Sequence[float], losses: Sequence[float], margin: float
+) -> Stop:
+    """Returns the passes beyond which repeats lower the loss by less than a margin, with a 95% bootstrap interval.
+
+    The law is fitted again to its own predictions plus residuals that are drawn with replacement and enlarged for the
+    number of parameters.
+
+    Args:
+        law: the law that was fitted to these trainings.
+        passes: number of times that each training reads the domain's text.
+        shares: share of general text in each training.
+        losses: loss on the domain at the end of each training [nats].
+        margin: largest difference of losses that does not matter [nats].
+    """
+    read, share, loss = (np.asarray(values, dtype=float) for values in (passes, shares, losses))
+    predicted = np.array([law.loss(*point) for point in zip(read, share, strict=True)])
+    residuals = loss - predicted
+    enlarged = residuals * (len(loss) / max(len(loss) - _parameters(share), 1)) ** 0.5
+    generator = np.random.default_rng(0)
+    ends = [
+        _fitted(read, share, predicted + generator.choice(enlarged, len(loss)), refined=False).stops_at(margin)
+        for _ in range(RESAMPLES)
+    ]
+    rest = (1 - CONFIDENCE) / 2
+    own, (low, high) = law.stops_at(margin), np.quantile(ends, [rest, 1 - rest])
+    low, high = min(float(low), own), max(float(high), own)
+    return Stop(own if own <= law.most else None, min(low, law.most), high if high <= law.most else None)
+
+
+def worth_in_tokens(passes: np.ndarray, worth: float) -> np.ndarray:
+    """Returns D' / U: how many times its own size a text is worth if it is read this often (2305.16264, equation 5).
+
+    Args:
+        passes: number of times that the text is read. Below 1, a part of the text is read once.
+        worth: R*.
+    """
+    repeats = np.maximum(passes - 1, 0.0)
+    value: np.ndarray = np.minimum(passes, 1.0) + worth * -np.expm1(-repeats / worth)
+    return value
+
+
+def _terms(exponent: float, worth: float, passes: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Returns the factors that E, B, P, C and -C are multiplied with in the law, [points, 5]."""
+    terms: np.ndarray = np.stack(
+        [
+            np.ones_like(passes),
+            worth_in_tokens(passes, worth) ** -exponent,
+            np.maximum(passes - 1, 0.0),
+            share,
+            -share,
+        ],
+        axis=1,
+    )
+    return terms
+
+
+def _signed(factors: tuple[float, float, float, float]) -> np.ndarray:
+    *others, price = factors
+    return np.array([*others, max(price, 0.0), max(-price, 0.0)])
+
+
+def _fitted(read: np.ndarray, share: np.ndarray, loss: np.ndarray, refined: bool) -> RepeatsLaw:
+    """Searches b and R* on a grid and then, if `refined`, near its best point. Least squares gives E, B, P and C."""
+
+    def squared(exponent: float, worth: float) -> float:
+        return float(nnls(_terms(exponent, worth, read, share), loss)[1]) ** 2
+
+    best = min(product(EXPONENTS.tolist(), WORTHS.tolist()), key=lambda point: squared(*point))
+    if refined:
+        bounds = [(np.log(values[0]), np.log(values[-1])) for values in (EXPONENTS, WORTHS)]
+        found = minimize(lambda logs: squared(*np.exp(logs)), np.log(best), method="Nelder-Mead", bounds=bounds)
+        best = min(best, tuple(np.exp(found.x).tolist()), key=lambda point: squared(*point))
+    factors, distance = nnls(_terms(*best, read, share), loss)
+    base, gain, penalty, price, bonus = map(float, factors)
+    freedom = max(len(loss) - _parameters(share), 1)
+    error = float(distance) / freedom**0.5
+    return RepeatsLaw(best[0], best[1], (base, gain, penalty, price - bonus), float(read.max()), error)
+
+
+def _parameters(share: np.ndarray) -> int:
+    """Returns the number of fitted parameters: C is one only if shares differ."""
+    return 6 if np.ptp(share) else 5

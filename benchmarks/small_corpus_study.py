@@ -1,0 +1,95 @@
+"""Cuts the texts of the study of small corpora, and prints its table: losses of all recipes with intervals and costs.
+
+python -m benchmarks.small_corpus_study cut --data data --out /tmp/small
+python -m benchmarks.small_corpus_study show benchmarks/small_corpus_study.yaml [options of dontstop chain]
+"""
+
+import argparse
+import gzip
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from adapt.chain.chain_file import read_chain, read_command
+from adapt.chain.chain_nodes import expand_chain
+from adapt.chain.chain_stages import build_chain, study
+from adapt.show.blocks import NONE, Cell, Section, Table
+from adapt.show.pages import render_markdown
+from adapt.show.report.study import Study
+from adapt.stage.several.ensemble import EnsembleRow
+
+CORPORA = {"cs": "cs_acl_abstracts", "pubmed": "biomed_pubmed"}
+SIZES = (1, 3, 10)
+"""Sizes of the texts [MB of UTF-8]."""
+NAMES = {"best": "best single model", "ensemble": "mean of predictions"}
+"""Names of the rows in the table, by role. Other models have their own names."""
+
+
+def cut(data: Path, out: Path) -> None:
+    """Writes the first 1, 3 and 10 MB of each corpus. A larger text begins with the smaller ones."""
+    out.mkdir(parents=True, exist_ok=True)
+    for domain, corpus in CORPORA.items():
+        for size in SIZES:
+            with gzip.open(data / "corpora" / f"{corpus}.jsonl.gz", "rt", encoding="utf-8") as lines:
+                text = "".join(first_documents(lines, size * 1_000_000))
+            (out / f"{domain}-{size}.jsonl").write_text(text, encoding="utf-8")
+
+
+def first_documents(lines: Iterator[str], size: int) -> Iterator[str]:
+    """Yields lines of a corpus until their texts have `size` bytes together. The last document is not cut."""
+    for line in lines:
+        if size <= 0:
+            return
+        size -= len(json.loads(line)["text"].encode())
+        yield line
+
+
+def losses(finished: Study) -> Table:
+    """Makes the table of all ensembles: a row per domain, size, search and recipe."""
+    rows: list[list[Cell | str]] = []
+    for entry in finished.entries:
+        if entry.record.stage == "ensemble":
+            own: list[EnsembleRow] = [row for row in entry.result.rows if row.role != "member"]
+            rows += [[*(entry.values[name] for name in ("domain", "size", "way")), *_cells(row)] for row in own]
+    texts = ("loss on the domain", "from the best single", "loss on general text", "from the best single")
+    header = ["domain", "MB", "search", "recipe", *texts, "device-hours"]
+    note = "Nats per token; 95% intervals over documents. The best single model was chosen on the same documents."
+    return Table(header, rows, "Small corpora", note)
+
+
+def _cells(row: EnsembleRow) -> list[Cell | str]:
+    figures = [
+        cell
+        for text in ("domain", "general")
+        for cell in (
+            row.loss[text].cell(".3f"),
+            row.change[text].cell("+.3f") if text in row.change else Cell(NONE),
+        )
+    ]
+    return [NAMES.get(row.role, row.name), *figures, NONE if row.device_hours is None else f"{row.device_hours:.3g}"]
+
+
+def show(arguments: list[str]) -> None:
+    """Prints the table of a finished chain."""
+    command = read_command(["report", *arguments])
+    recipe = read_chain(command.file, command.let, command.common)
+    finished = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
+    about = f"{len(finished.entries)} stages, {len(finished.missing)} not run"
+    print(render_markdown(recipe.name, about, [Section("Small corpora", [losses(finished)])]))
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["show"]:
+        show(sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=["cut"])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    cut(given.data, given.out)
+
+
+if __name__ == "__main__":
+    main()

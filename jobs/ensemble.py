@@ -1,0 +1,14 @@
+"""Measures the mean of several models' predictions.
+
+The arguments are those of `dontstop ensemble`.
+On a cluster: `ray job submit --working-dir . -- python jobs/ensemble.py ...`.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    # imports from the project's folder and not from jobs/, where `import select` would find jobs/select.py
+    sys.path[0] = sys.path[0].removesuffix("/jobs")
+    from adapt.cli.main import main
+
+    main(["ensemble", *sys.argv[1:]])
