@@ -433,7 +433,9 @@ def _run(name: str, config: Source, fields: Mapping[str, Any]) -> Run[Any]:
     job: Job = JOBS[name]
     with _session():
         context = Context.of(configuration(job.kind, config, fields), kind=job.kind)
-        return Run(run_stages_of(job, context, arguments_of(config, fields)))
+        run = run_stages_of(job, context, arguments_of(config, fields))
+        run.finish_push()
+        return Run(run)
 
 
 def configuration(kind: Kind, config: Source, fields: Mapping[str, Any]) -> Config:

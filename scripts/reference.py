@@ -25,6 +25,7 @@ from adapt.config.kinds import Kinds  # noqa: E402
 from adapt.config.reading import hints_of, type_words  # noqa: E402
 from adapt.corpus.cleaning.cleaning_blocks import BLOCKS  # noqa: E402
 from adapt.embed.embedder import EMBEDDERS  # noqa: E402
+from adapt.handover.table import EXPORT_KINDS  # noqa: E402
 from adapt.job import JOBS  # noqa: E402
 from adapt.job.vocabulary_job import ACTIONS  # noqa: E402
 from adapt.merge.table import MERGERS  # noqa: E402
@@ -134,6 +135,13 @@ def pages() -> dict[str, str]:
         "An embedder turns a text into a vector, which `knn`, `tsds` and `semdedup` compare."
         " `select.embedder` names it.",
         EMBEDDERS,
+    )
+    found["reference/exports.md"] = plug_ins_page(
+        "Kinds of exports",
+        "A kind of export prepares the exported model for a library or format. `export.kinds` lists kinds. The section"
+        " with the kind's name holds its options. [Use the model elsewhere](../guide/hand-over.md) shows what each one"
+        " needs.",
+        EXPORT_KINDS,
     )
     found["reference/cleaning.md"] = plug_ins_page(
         "Cleaning blocks",

@@ -21,7 +21,7 @@ def test_flat_names_every_field_by_its_section() -> None:
     sections = {
         field.name: getattr(config, field.name)
         for field in fields(Config)
-        if field.name not in ("method_options", "objective_options", "select_options")
+        if field.name not in ("method_options", "objective_options", "select_options", "export_options")
     }
     names = {
         f"{section}.{field.name}" if is_dataclass(content) else section

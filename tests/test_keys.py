@@ -104,8 +104,9 @@ class Seen:
     what: dict[str, Any]
 
 
-MADE_OF_JOBS = {"Trial", "Search", "Confirm"}
-"""Kinds of stages that run whole jobs and belong to no single job. `tests/tuning` tests their keys."""
+MADE_OF_JOBS = {"Trial", "Search", "Confirm", "Push"}
+"""Kinds of stages that run whole jobs, or follow them, and belong to no single job. `tests/tuning` and
+`tests/stage/test_push_model.py` test their keys."""
 
 
 def stages(config: Config) -> dict[str, Seen]:
@@ -268,6 +269,7 @@ FOLLOWING = {
     *("jinja2", "markupsafe", "matplotlib", "tensorboardX"),  # render reports
     "fastwarc",  # reads a file format
     *("aiohttp", "requests"),  # report errors of connections to a cluster
+    *("gguf", "onnx_ir", "onnxruntime", "joblib", "sentence_transformers"),  # write and check exported files
     *("IPython", "packaging"),  # show notebooks, and check the machine
 }
 """Packages that do not affect results. A new package belongs into this set, or into DECIDING and its stages' keys."""

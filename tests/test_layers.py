@@ -20,8 +20,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "support": frozenset(),
     "terminal": frozenset({"support"}),
     "config": BASE,
-    # parsing reads sections with the options of methods, objectives, selections and embedders
-    "parse": BASE | {"method", "objective", "select", "embed"},
+    # parsing reads sections with the options of methods, objectives, selections, embedders and kinds of exports
+    "parse": BASE | {"method", "objective", "select", "embed", "handover"},
     "runner": BASE,
     "ray": BASE | {"runner"},  # stalled tasks are announced
     "corpus": GROUND | {"ray", "model"},  # the tokenizer is in `model`
@@ -36,6 +36,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "task": GROUND | {"corpus", "model", "ray"},
     # fine-tuning finds entities in labelled words
     "finetune": GROUND | {"task", "train", "model", "ray", "statistics"},
+    "handover": GROUND | {"model", "task"},  # SetFit and GLiNER learn the user's task
     "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "method", "ray", "vocabulary"},
     "merge": GROUND | {"model"},
     "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # the FLOPs of a training are in `train`
@@ -59,6 +60,7 @@ ALLOWED["api"] |= {"progress", "tuning"}
 ALLOWED["submit"] = GROUND | {"chain", "statistics", "job", "model", "parse", "ray", "stage", "progress"}
 ALLOWED["cli"] = GROUND | {"api", "chain", "job", "parse", "report", "stage", "submit", "progress", "tuning"}
 ALLOWED["cli"] |= {"corpus", "evaluate", "model", "task", "train"}  # `dontstop init` inspects a user's files and model
+ALLOWED["cli"] |= {"handover"}  # `dontstop push` sends a folder
 ALLOWED["cli"] |= {"ray"}  # `dontstop doctor` checks Ray
 
 # For each part, the parts that it may only import inside functions, except in the modules of its own stages. The stages

@@ -11,6 +11,7 @@ import pytest
 from adapt.corpus.cleaning.cleaning_blocks import blocks_of
 from adapt.corpus.entities import TAGGERS
 from adapt.embed.embedder import EMBEDDERS
+from adapt.handover.table import EXPORT_KINDS
 from adapt.job import job_of
 from adapt.method.table import METHODS
 from adapt.objective.table import OBJECTIVES
@@ -26,6 +27,7 @@ NAMED_BY: dict[str, Callable[[str], object]] = {
     "select.embedder": EMBEDDERS.load,
     "objective.kind": OBJECTIVES.load,
     "objective.tagger": TAGGERS.load,
+    "export.kinds": EXPORT_KINDS.load,
     "corpus.cleaning": lambda name: blocks_of([name]),
     "job": job_of,
 }

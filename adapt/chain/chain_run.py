@@ -156,6 +156,8 @@ class ChainRun:
         while True:
             chain = self.build()
             check_searches(chain)
+            if chain.pushes:
+                check_chain(chain)
             whole = self._built() if chain.resources.budget and self.only else chain
             stages = [goal.stage for goal in whole.goals]
             if chain.sequential and ahead(chain):
@@ -168,6 +170,7 @@ class ChainRun:
             with within_budget(chain.resources, stages, chain.store) as store:
                 run_stages([goal.stage for goal in chain.goals], store, chain.resources)
             if not chain.later and not (chain.sequential and ahead(self.build())):
+                run_stages(chain.pushes, chain.store, chain.resources)
                 return chain
 
     def status(self) -> ChainNow:

@@ -11,7 +11,7 @@ from typing import Any
 from adapt.chain.chain_nodes import Node, node_label
 from adapt.chain.look_stage import SeedLook
 from adapt.config import Config, NotifyConfig, ResourcesConfig
-from adapt.job.job_run import Job
+from adapt.job.job_run import Job, push_of
 from adapt.model.start import Start
 from adapt.runner import Finished, Record, Stage, Store
 from adapt.runner.ensure import check_ahead, unfinished
@@ -21,6 +21,7 @@ from adapt.show.progress.study_now import StudyNow
 from adapt.show.report.study import Entry, Study
 from adapt.stage.context import Context, root_of
 from adapt.stage.merge_stage import Merge
+from adapt.stage.push_model import Push
 from adapt.stage.select_documents import Select
 from adapt.stage.train import Train
 from adapt.statistics.seed_rounds import Looked
@@ -126,6 +127,8 @@ class Chain:
     store: Store
     resources: ResourcesConfig
     notify: NotifyConfig
+    pushes: list[Push] = field(default_factory=list)
+    """Stages that send models to the Hugging Face Hub (`export.push`). They run after all goals."""
     later: list[str] = field(default_factory=list)
     """Labels of nodes whose stages are only known after a search has finished."""
     sequential: StudyNow | None = None
@@ -147,6 +150,8 @@ class Offered:
     selections: dict[str, Select] = field(default_factory=dict)
     best: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Best values of each finished search, keyed by field."""
+    pushes: list[Push] = field(default_factory=list)
+    """Stages that send models to the Hugging Face Hub."""
     unknown: list[str] = field(default_factory=list)
     """Labels of nodes without a result: unfinished searches, and nodes that depend on them."""
 
@@ -177,7 +182,24 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
             chain.goals.extend(_goals(node, offered, chain.store))
             if node.label in offered.unknown and node.config.tune.fresh_seeds:
                 chain.later.append(confirm_label(node))
+    chain.pushes.extend(offered.pushes)
+    refuse_same_repository(chain.pushes)
     return chain
+
+
+def refuse_same_repository(pushes: Sequence[Push]) -> None:
+    """Refuses to push several models to the same repository, because the last one would replace the others.
+
+    Raises:
+        ConfigError: two different models have the same `export.push`.
+    """
+    exports: dict[str, str] = {}
+    for push in pushes:
+        if exports.setdefault(push.repository, push.export.key) != push.export.key:
+            raise ConfigError(
+                f"several stages push their models to {push.repository}",
+                "set export.push for one stage only, or to another name for each",
+            )
 
 
 def build_one(job: Job, config: Config) -> Chain:
@@ -188,8 +210,9 @@ def build_one(job: Job, config: Config) -> Chain:
     """
     context = Context.of(config, kind=job.kind)
     goal = Goal(job.name, job, {}, job.final(context), context.config)
+    push = push_of(job, context, goal.stage)
     context.digests.save()
-    return Chain([goal], context.store, context.config.resources, context.config.notify)
+    return Chain([goal], context.store, context.config.resources, context.config.notify, [push] if push else [])
 
 
 def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
@@ -221,6 +244,8 @@ def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
         return [Goal(node.name, node.job, {**node.values, "seed": seed}, part, config) for seed, part in parts.items()]
     final = node.job.final(context)
     _offer(node, context, final, offered)
+    if push := push_of(node.job, context, final):
+        offered.pushes.append(push)
     return [Goal(node.name, node.job, node.values, final, config)]
 
 
@@ -338,4 +363,5 @@ def check_chain(chain: Chain) -> None:
     Raises:
         AdaptError: for the reasons given at `adapt.runner.ensure.check_ahead`.
     """
-    check_ahead(unfinished([goal.stage for goal in chain.goals], chain.store)[0], chain.store)
+    last = [*(goal.stage for goal in chain.goals), *chain.pushes]
+    check_ahead(unfinished(last, chain.store)[0], chain.store)

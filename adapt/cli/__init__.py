@@ -3,6 +3,7 @@
 - `main`: lists and runs commands, prints help, shipped recipes and completion scripts for shells.
 - `chain_command`: `dontstop chain`, on this machine and on clusters.
 - `tune_command`: `dontstop tune`, which runs searches.
+- `push_command`: `dontstop push`, which sends a model to the Hugging Face Hub.
 - `demo_command`: `dontstop demo`, with a forecast of its time on this machine.
 - `init`: `dontstop init`, which writes a first configuration for a user's files.
 - `draft_length`: chooses the length of the first training.

@@ -28,6 +28,7 @@ COMMANDS = {
     "demo": "adapt a small language model to technical English, as a first look",
     "init": "look at your files and write a configuration for them that runs without changes",
     "doctor": "check that this machine has what jobs need, and say how to fix what it lacks",
+    "push": "send an exported model to the Hugging Face Hub",
     "recipes": "list the recipes and search spaces that come with the package",
     "completion": "print a script that completes commands in a shell: completion bash|zsh|fish",
 }
@@ -259,6 +260,7 @@ RUN: dict[str, Callable[[list[str]], None]] = {
     "demo": _module("demo_command"),
     "init": _module("init"),
     "doctor": _module("doctor"),
+    "push": _module("push_command"),
     "recipes": _recipes,
     "completion": _completion,
 }

@@ -33,14 +33,15 @@ from adapt.config.training import MethodConfig, ModelConfig, ObjectiveConfig, Se
 def flat(config: Config) -> dict[str, Any]:
     """Returns the values of all fields, keyed by dotted name, for trackers and messages.
 
-    Options of methods, objectives and selections are included only if the configuration uses the method, objective or
-    selection.
+    Options of methods, objectives, selections and kinds of exports are included only if the configuration uses them.
     """
-    sections = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "select_options"}
+    by_kind = ("select_options", "export_options")
+    sections = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in by_kind}
     for field_name, kind in (("method_options", config.method.kind), ("objective_options", config.objective.kind)):
         if (options := sections.pop(field_name)) is not None:
             sections[section_of(kind)] = options
-    chosen = {f"{section}.{name}": value for section, of in config.select_options.items() for name, value in of.items()}
+    options = {**config.select_options, **config.export_options}
+    chosen = {f"{section}.{name}": value for section, of in options.items() for name, value in of.items()}
     return chosen | {
         name: value
         for section, content in sections.items()
@@ -100,6 +101,8 @@ class Config:
     select_options: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Options of the selections and of the embedder named in section `select`, by section. Empty without a pool.
     Options that are not set have their defaults."""
+    export_options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Options of the kinds in export.kinds, by section. Empty without such kinds."""
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity, so that it can be a key of a cache

@@ -66,19 +66,36 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """Format of the exported model folder (dontstop dapt, tapt and sequence)."""
+    """Format of the exported model folder (dontstop dapt, tapt and sequence), and where it is sent."""
 
     sentence_transformers: Literal["mean", "cls", "none"] | None = None
     """Also write the files with which sentence-transformers loads the folder as a model for sentence vectors: the
     `mean` of the last layer's states over all tokens, or the state of the first token (`cls`). null keeps the pooling
     with which the objective trained (`tsdae.pooling`), or that of a model.path in the format of sentence-transformers;
-    other models get no such files, as with `none`. transformers loads the same folder as a language model."""
+    other models get no such files, as with `none`, unless export.kinds needs them (then `mean`). transformers loads
+    the same folder as a language model."""
     normalize: bool | None = None
     """Let sentence-transformers scale vectors to length 1. null keeps the setting of a model.path in the format of
     sentence-transformers, and does not scale for other models."""
     max_length: PositiveInt | None = None
     """Length to which sentence-transformers truncates texts [tokens]. null keeps that of a model.path in the format of
     sentence-transformers, and takes the model's longest input for other models."""
+    kinds: list[str] = field(default_factory=list)
+    """Libraries and formats that the folder is prepared for, such as `[onnx, setfit]`: `transformers` (always),
+    `sentence_transformers`, `tei` (Text Embeddings Inference), `setfit`, `gliner`, `onnx`, and for decoders `gguf` and
+    `vllm` (docs/guide/hand-over.md). Weights that a kind can share are not copied. `package.module:Class` names a kind
+    of your own. Adding a kind repeats the export, but not the training."""
+    push: str | None = how(None)
+    """Repository of the Hugging Face Hub to which dontstop dapt and tapt send the exported folder: `OWNER/NAME`. The
+    token is read from the environment variable HF_TOKEN. null sends nothing. A push that fails does not harm the
+    model, and `dontstop push PATH OWNER/NAME` pushes later."""
+    private: bool = how(True)
+    """Whether a repository that export.push makes is private. One that exists keeps its visibility."""
+    license: str | None = None
+    """Licence of the model for its card: an identifier of the Hugging Face Hub, such as `apache-2.0`. null names none,
+    because it depends on the initial model and on the text."""
+    language: str | list[str] | None = None
+    """Language of the model for its card: codes of ISO 639, such as `en`. null names none."""
 
 
 @dataclass(frozen=True)

@@ -14,5 +14,6 @@
 - `intervals`: losses per token and per byte with their intervals.
 - `model_matrix`: compares several models on several domains.
 - `domain_similarity`: compares domains by words and by losses.
+- `card_metadata`: the head of a model card, which the Hugging Face Hub checks.
 - `export_card`: the exported model with its model card.
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +16,7 @@ from adapt.corpus.corpora import FEWEST_DOCUMENTS, dropped_documents
 from adapt.corpus.files.sources import sources_of
 from adapt.corpus.legibility import Legibility, read_legibility
 from adapt.corpus.text_profile import read_profile
+from adapt.evaluate.card_metadata import card_head, languages
 from adapt.evaluate.intervals import change, mean_loss
 from adapt.evaluate.measure_model import read_losses, read_text_losses
 from adapt.evaluate.measurements import (
@@ -36,7 +37,6 @@ from adapt.model.model_card import (
     LOADING_TURNED,
     card_code,
     card_text,
-    front_matter,
     loading_code,
     settings,
     table,
@@ -73,13 +73,19 @@ class Handover:
     """The phases of the training. Empty for a run without phases."""
     choice: ChosenStep | None = None
     """The step whose model was chosen (`training.keep: best`). None if none was."""
+    examples: Sequence[str] = ()
+    """Markdown that shows how to use the model with the libraries in `export.kinds`."""
 
 
-def hand_over(handover: Handover, folder: Path) -> None:
-    """Writes the model and its card into a folder that Hugging Face libraries can load."""
-    _link(handover.training.path / MODEL_FOLDER, folder)
-    if handover.vectors:
-        write_sentence_vectors(handover.vectors, folder)
+def write_model(model: Path, vectors: SentenceVectors | None, folder: Path) -> None:
+    """Writes a model into a folder that transformers and, if `vectors` is given, sentence-transformers can load."""
+    _link(model, folder)
+    if vectors:
+        write_sentence_vectors(vectors, folder)
+
+
+def write_card(handover: Handover, folder: Path) -> None:
+    """Writes the model card."""
     write_atomically(folder / "README.md", model_card(_facts(handover)))
 
 
@@ -207,7 +213,16 @@ def _facts(handover: Handover) -> CardFacts:
         vectors=handover.vectors,
         retrieval=handover.retrieval,
         choice=handover.choice,
+        examples=handover.examples,
+        metadata={name: value for name, value in _metadata(config).items() if value},
     )
+
+
+def _metadata(config: Config) -> dict[str, Any]:
+    """Returns what the head of the card says about licence, language and datasets."""
+    export, corpus = config.export, config.corpus
+    datasets = [source.dataset for _, source in sources_of(corpus) if source.dataset]
+    return {"license": export.license, "language": languages(export), "datasets": [*dict.fromkeys(datasets)]}
 
 
 def _objective_options(config: Config) -> dict[str, Any]:
@@ -369,14 +384,18 @@ class CardFacts:
     """Retrieval before and after the training. None if it was not measured."""
     choice: ChosenStep | None = None
     """The step whose model was chosen (`training.keep: best`). None if none was."""
+    examples: Sequence[str] = ()
+    """Markdown that shows how to use the model with further libraries."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Licence, language and datasets, by their names in the head of the card."""
 
 
 def model_card(facts: CardFacts) -> str:
     """Writes the text of the model card.
 
     Returns:
-        Markdown with the YAML head of the Hugging Face Hub. It names no licence, because the licence depends on the
-        base model and on the text, and the owner must choose it.
+        Markdown with the YAML head of the Hugging Face Hub. It names a licence only if the owner has chosen one
+        (export.license), because the licence depends on the base model and on the text.
     """
     causal, detects, vectors = facts.objective == "causal", facts.objective == RTD, facts.vectors
     is_turned = facts.objective == "mntp"
@@ -390,8 +409,8 @@ def model_card(facts: CardFacts) -> str:
     if detects or (is_turned and not (facts.additions or vectors)):
         loading = LOADING_DETECTOR if detects else LOADING_TURNED
     return CARD.format(
-        front=front_matter(facts.base_model, task, library),
-        loading=loading,
+        front=card_head(facts.name, facts.base_model, task, library, facts.results, facts.retrieval, facts.metadata),
+        loading="\n\n".join([loading, *facts.examples]),
         name=card_text(facts.name),
         base_model=card_code(facts.base_model),
         objective=OBJECTIVES.get(facts.objective, facts.objective),

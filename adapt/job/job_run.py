@@ -22,7 +22,8 @@ from adapt.show.progress.goals import TrainingAhead, trainings_table
 from adapt.show.terminal import show_blocks
 from adapt.stage.budget import budget_outlook, within_budget
 from adapt.stage.context import Context
-from adapt.stage.export_model import planned_phases
+from adapt.stage.export_model import Export, planned_phases
+from adapt.stage.push_model import Push
 from adapt.stage.select_documents import Select
 from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
@@ -61,6 +62,9 @@ class Job:
     seeds."""
     first: Callable[[Any], list[Stage[Any]]] | None = None
     """Returns, for the last stage, the stages that must run before all others, because they are likely to fail."""
+    exported: Callable[[Any], Export | None] | None = None
+    """Takes the job's last stage, and returns the stage that writes the model for `export.push`. None means that the
+    job pushes no model."""
     is_wide: bool = False
     """Whether some stages of the job can run in parallel."""
     is_named: bool = False
@@ -96,6 +100,19 @@ class JobRun:
     """The last stage of the job, with its result."""
     arguments: Sequence[str] = ()
     """The command line of the job."""
+    push: Push | None = None
+    """The stage that sends the model to the Hub. It has not run yet. None without `export.push`."""
+
+    def finish_push(self) -> list[Block]:
+        """Sends the model to the Hub, unless it was sent before, and returns blocks about it.
+
+        Raises:
+            HubError: the push failed. The model stays.
+        """
+        if self.push is None:
+            return []
+        pushed = ensure(self.push, self.context.store)
+        return shown_by(pushed.result, pushed.record)
 
     @cached_property
     def result(self) -> Any:
@@ -132,6 +149,21 @@ class JobRun:
         return shown_by(self.result, self.finished.record)
 
 
+def push_of(job: Job, context: Context, final: Stage[Any]) -> Push | None:
+    """Returns the stage that sends the job's model to the Hub. Returns None without `export.push`.
+
+    Raises:
+        ConfigError: `export.push` is no name of a repository, or the job makes another model than an export.
+    """
+    repository = context.config.export.push
+    if repository and job.training and not job.exported:
+        raise ConfigError(
+            f"export.push is set, but dontstop {job.name} pushes no model",
+            f"leave it out, and push the folder of the model: dontstop push PATH {repository}",
+        )
+    return Push.of(context, job.exported(final)) if job.exported else None
+
+
 def run_stages_of(job: Job, context: Context, arguments: Sequence[str] = ()) -> JobRun:
     """Runs the unfinished stages of a job.
 
@@ -146,17 +178,20 @@ def run_stages_of(job: Job, context: Context, arguments: Sequence[str] = ()) -> 
     store, resources, settings = context.store, context.config.resources, context.config.notify
     with notifying(settings, f"{job.name} {context.config.name}") as finished:
         stage = job.final(context)
+        push = push_of(job, context, stage)
         context.digests.save()
+        if push:
+            check_ahead(unfinished([push], store)[0], store)
         waiting = unfinished([stage], store)[0] if job.is_wide or settings.webhook else []
         with within_budget(resources, [stage], store) as admitting:
             if not job.is_wide:
-                run = JobRun(job, context, ensure(stage, admitting), arguments)
+                run = JobRun(job, context, ensure(stage, admitting), arguments, push)
             else:
                 check_ahead(waiting, store)
                 if job.first:
                     run_stages(job.first(stage), admitting, resources)
                 (record,) = run_stages([stage], admitting, resources)
-                run = JobRun(job, context, Finished.of(stage, record), arguments)
+                run = JobRun(job, context, Finished.of(stage, record), arguments, push)
         if waiting and settings.webhook:
             finished(first_sentence(run.blocks()), run.finished.path)
     return run
@@ -184,7 +219,10 @@ def run_and_show(job: Job, context: Context, arguments: Sequence[str]) -> None:
     """
     run = run_stages_of(job, context, arguments)
     show_blocks(run.blocks())
-    finish(job.name, run.finished.path, dict(run.figures()))
+    try:
+        show_blocks(run.finish_push())
+    finally:  # the result counts, also if the push fails
+        finish(job.name, run.finished.path, dict(run.figures()))
 
 
 @dataclass(frozen=True)
@@ -276,9 +314,10 @@ def plan_of(job: Job, context: Context) -> Plan:
         AdaptError: the job would raise this error before anything runs.
     """
     final = job.final(context)
-    stages = plan_stages(final, context.store)
+    last = push_of(job, context, final) or final
+    stages = plan_stages(last, context.store)
     context.digests.save()
-    check_ahead(unfinished([final], context.store)[0], context.store)
+    check_ahead(unfinished([last], context.store)[0], context.store)
     records = {line.stage.key: line.record for line in stages if line.record}
     waiting = [line.stage for line in stages if isinstance(line.stage, Train) and not line.record]
     forecasts = {stage: stage.forecast(records) for stage in waiting}

@@ -14,7 +14,7 @@ from adapt.parse.keys import unknown
 from adapt.parse.values import check_several
 from adapt.runner import Stage
 from adapt.stage.context import Context
-from adapt.stage.export_model import Export, between_phases
+from adapt.stage.export_model import Export, between_phases, labelled_text
 from adapt.stage.finetuning import Finetune
 from adapt.stage.measured_training import rules_so_far
 from adapt.stage.model_evaluation import Evaluate
@@ -214,6 +214,7 @@ def sequence_step(
         after=Evaluate.of(context.starting_from(training), "after", measured, own),
         is_transductive=False,
         vectors=context.vectors,
+        labelled=labelled_text(context),
         phases=training.phases[:-1],
         between=between_phases(context, training, measured, own),
     )

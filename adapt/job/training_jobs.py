@@ -19,7 +19,7 @@ from adapt.job.selection_job import (
 )
 from adapt.runner import Stage
 from adapt.stage.context import Context
-from adapt.stage.export_model import Export, between_phases
+from adapt.stage.export_model import Export, between_phases, labelled_text
 from adapt.stage.finetuning import Finetune, Scores, task_of
 from adapt.stage.model_evaluation import Evaluate, MeasureRetrieval
 from adapt.stage.prepare_text import Gather, Prepared, PrepareTexts
@@ -61,6 +61,7 @@ def dapt_stages(context: Context) -> Export:
         after=after,
         is_transductive=False,
         vectors=context.vectors,
+        labelled=labelled_text(context),
         retrieved=MeasureRetrieval.around(context, training),
         phases=training.phases[:-1],
         between=between_phases(context, training, measured),
@@ -71,6 +72,7 @@ DAPT_JOB = Job(
     kind=DAPT,
     final=dapt_stages,
     training=lambda export: export.training,
+    exported=lambda export: export,
     takes_texts=True,
 )
 
@@ -129,6 +131,7 @@ def tapt_stages(context: Context) -> Export:
         after=after,
         is_transductive=transductive,
         vectors=context.vectors,
+        labelled=labelled_text(context),
         retrieved=MeasureRetrieval.around(context, training),
         phases=training.phases[:-1],
         between=between_phases(context, training, measured),
@@ -163,6 +166,7 @@ TAPT_JOB = Job(
     takes_texts=True,
     final=tapt_stages,
     training=lambda export: export.training,
+    exported=lambda export: export,
 )
 
 

@@ -10,7 +10,7 @@ transformers.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -111,13 +111,17 @@ def _modes(pooling: Mapping[str, Any]) -> list[str]:
     return [name for name, switch in MODES.items() if pooling.get(switch)]
 
 
-def exported_vectors(config: Config, folder: Path, trained: str | None = None) -> SentenceVectors | None:
+def exported_vectors(
+    config: Config, folder: Path, trained: str | None = None, needed_by: Sequence[str] = ()
+) -> SentenceVectors | None:
     """Returns how the models that a job exports make sentence vectors. None if they are not for sentence vectors.
 
     Args:
         config: configuration of the job.
         folder: folder of the initial model.
         trained: pooling with which the objective trains vectors; None if it trains none.
+        needed_by: names of kinds in export.kinds that need sentence vectors. With them, the pooling is mean if nothing
+            else says how to pool.
 
     Raises:
         ConfigError: a setting contradicts the objective, a decoder is pooled at its first token, or texts would be
@@ -125,6 +129,11 @@ def exported_vectors(config: Config, folder: Path, trained: str | None = None) -
     """
     export = config.export
     asked = export.sentence_transformers
+    if asked == "none" and needed_by:
+        raise ConfigError(
+            f"export.sentence_transformers is none, but export.kinds names {', '.join(needed_by)}",
+            "set export.sentence_transformers to mean or cls, or leave it out",
+        )
     if asked == "none":
         return None
     if asked and trained and asked != trained:
@@ -134,7 +143,7 @@ def exported_vectors(config: Config, folder: Path, trained: str | None = None) -
             f"set {config.objective.kind}.pooling to {asked}, or leave export.sentence_transformers out",
         )
     source = read_sentence_vectors(folder)
-    pooling = asked or trained or (source.pooling if source else None)
+    pooling = asked or trained or (source.pooling if source else None) or ("mean" if needed_by else None)
     if pooling is None:
         return None
     if pooling == "cls" and config.objective.kind == "causal":

@@ -102,14 +102,16 @@ def _checked(read: Mapping[str, Any], kind: Kind, kinds: Named) -> Config:
     config = Config(**{each.name: read[each.name] for each in fields(Config) if each.name in read})
     method, objective = section_of(config.method.kind), section_of(config.objective.kind)
     selecting = named_in({"select": vars(config.select)}) if config.select.pool_paths else ()
-    used = {method, objective, *(section_of(name) for _, name in selecting)}
+    exporting = {section_of(name) for name in config.export.kinds}
+    used = {method, objective, *(section_of(name) for _, name in selecting), *exporting}
     sections = option_sections(kinds, frozenset(used))
     options = {name: read.get(name) or sections[name]() for name in sorted(used & {*sections})}
     config = replace(
         config,
         method_options=options.pop(method, None),
         objective_options=options.pop(objective, None),
-        select_options={name: dict(vars(chosen)) for name, chosen in options.items()},
+        select_options={name: dict(vars(chosen)) for name, chosen in options.items() if name not in exporting},
+        export_options={name: dict(vars(chosen)) for name, chosen in options.items() if name in exporting},
     )
     refuse_contradictions(config, kind)
     return config

@@ -11,17 +11,20 @@ from typing import Any
 from adapt.config import Config, EvaluationSet, NamedModel, PhaseConfig, SourceConfig, TaskConfig, flat, section_of
 from adapt.config.kinds import Kinds
 from adapt.embed.embedder import EMBEDDERS
+from adapt.handover.table import EXPORT_KINDS
 from adapt.method.table import METHODS
 from adapt.objective.table import OBJECTIVES
 from adapt.select.table import SELECTIONS
 from adapt.support.errors import ConfigError
 
-OPTIONS = frozenset({"method_options", "objective_options", "select_options"})
+OPTIONS = frozenset({"method_options", "objective_options", "select_options", "export_options"})
 """The fields that hold the options of the chosen method, objective and selection. Users write a section named after
 the method, objective or selection instead."""
-TABLES: dict[str, Kinds[Any]] = {table.field: table for table in (METHODS, OBJECTIVES, SELECTIONS, EMBEDDERS)}
-"""The tables of kinds (methods, objectives, selections, embedders), keyed by the field that chooses a kind. The options
-of a kind are a section with its name."""
+TABLES: dict[str, Kinds[Any]] = {
+    table.field: table for table in (METHODS, OBJECTIVES, SELECTIONS, EMBEDDERS, EXPORT_KINDS)
+}
+"""The tables of kinds (methods, objectives, selections, embedders, exports), keyed by the field that chooses a kind.
+The options of a kind are a section with its name."""
 Named = frozenset[tuple[str, str]]
 """Chosen kinds, such as the method `lora`, as pairs: the field that chooses the kind, and the name of the kind."""
 _MOVED = {

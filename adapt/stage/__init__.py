@@ -15,14 +15,14 @@
 - `training_result`: the figures of a training.
 - `train`: a training run.
 - `export_model`: the trained model, with its losses before and after training.
+- `push_model`: the exported model on the Hugging Face Hub.
 - `merge_stage`: models merged from others.
 - `finetuning`: a labelled task, a model fine-tuned on it, scores over all seeds.
 - `model_evaluation`: losses, perplexity and neighbours of models, comparisons of models and domains.
 - `several`: members of ensembles and teachers of students, and the measurement of ensembles.
 - `sequence_matrices`: scores and losses of each model of a sequence on each domain.
 - `domain_sequence`: the stage of a whole sequence.
-- `vocabulary_analysis`: how words are split into tokens.
-- `vocabulary_changes`: a model with more, fewer or new tokens.
+- `vocabulary/`: how words are split into tokens, and models with more, fewer or new tokens.
 - `add_head`: an encoder with a new head for masked tokens.
 - `advice_evidence`: measurements for advice.
 """

@@ -13,6 +13,7 @@ from adapt.corpus.cleaning.cleaning_blocks import check_entities
 from adapt.corpus.corpora import Form
 from adapt.corpus.entities import TAGGERS
 from adapt.corpus.files.manifest import Manifest
+from adapt.handover.table import need_vectors
 from adapt.model.architecture import check_architecture, check_sequence_length, check_turnable
 from adapt.model.locate import CONFIG, Pretrained, locate, model_files, read_json, tokenizer_files
 from adapt.model.sentence_vectors import SentenceVectors, exported_vectors
@@ -144,7 +145,8 @@ class Context:
         Raises:
             ConfigError: see `adapt.model.sentence_vectors.exported_vectors`.
         """
-        return exported_vectors(self.config, self.start.pretrained.model, trained_pooling(self.config))
+        needed_by = need_vectors(self.config)
+        return exported_vectors(self.config, self.start.pretrained.model, trained_pooling(self.config), needed_by)
 
     def redrawn(self) -> "Context":
         """Returns a context that starts from the same model with new top layers, if model.reinitialize_top is set."""

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from adapt.config import Config
+from adapt.config import Config, what
 from adapt.corpus.corpora import dropped_documents
+from adapt.corpus.files.manifest import check_listed
 from adapt.evaluate.measurements import (
     DETECTION_NOTE,
     FOUND,
@@ -18,6 +19,9 @@ from adapt.evaluate.measurements import (
     bits_of_earlier,
 )
 from adapt.evaluate.verdict import LOWER_RATE, ChosenStep, Effect, Verdict, choice_of, effect, fix_of_worse
+from adapt.handover.export_kind import ExportedModel, HandedOver
+from adapt.handover.labelled_text import LabelledText, read_labelled
+from adapt.handover.table import check_kinds, chosen_kinds, handed_rows, kinds_what, need_vectors, write_kinds
 from adapt.model.additions.table import stored_additions
 from adapt.model.sentence_vectors import SentenceVectors, vectors_what
 from adapt.model.start import MODEL_FOLDER
@@ -42,14 +46,13 @@ from adapt.show.drawing import METRICS_LINES, json_lines, loss_curve
 from adapt.stage.context import Context
 from adapt.stage.model_evaluation import Evaluate, MeasureRetrieval
 from adapt.stage.prepare_text import Prepare, Prepared
+from adapt.stage.text_sources import TaskSplit
 from adapt.stage.train import Train
-from adapt.stage.training_plan import SourceShare
-from adapt.stage.training_result import Trained, chosen_by, held_figures, held_time_of, measured_blocks
+from adapt.stage.training_result import Trained, chosen_by, held_time_of, measured_blocks, skipped_steps, whole_run
 from adapt.terminal.console import duration, log
 from adapt.train.capacity.forecast import in_bytes
-from adapt.train.held_time import HeldTime
 from adapt.train.phases import PHASE_COLUMNS, PhaseFigures
-from adapt.train.restarts import Restarts, summed_restarts
+from adapt.train.restarts import Restarts
 from adapt.train.stopping import described
 
 if TYPE_CHECKING:
@@ -81,6 +84,8 @@ class Adapted(Trained, OneModel):
     """The step whose model was chosen, with `training.keep: best`. None otherwise."""
     random_parts: str = ""
     """Parts of the model that began with random weights, such as `a random head`. Empty if there are none."""
+    handed: list[HandedOver] = field(default_factory=list)
+    """What was written for each library and format in `export.kinds`."""
 
     def verdict(self, name: str = "your domain") -> Verdict:
         """Returns on which measured texts the model is better than the model that it started from.
@@ -130,6 +135,7 @@ class Adapted(Trained, OneModel):
             *measured_blocks(self, record.key[:12]),
             *([TextBlock(f"Training text: {dropped}.")] if dropped else []),
             TextBlock(self._cost(record)),
+            *([Table(HANDED, handed_rows(self.handed), "Libraries and formats", words=True)] if self.handed else []),
             TextBlock(f"Model: {record.path}"),
             *([TextBlock(f"sentence-transformers loads it with {self.pooling} pooling.")] if self.pooling else []),
         ]
@@ -195,17 +201,6 @@ class Adapted(Trained, OneModel):
         return [f"{duration(held.held)} of device time with a goodput of {held.goodput:.1%}{why}"]
 
 
-def skipped_steps(result: Mapping[str, Any]) -> str:
-    """Describes the steps that a training skipped as spikes. Empty if there are none.
-
-    Args:
-        result: result of an export, as plain values.
-    """
-    spikes = result.get("spikes") or []
-    listed = ", ".join(f"{step:,}" for step in spikes[:10]) + (" and others" if len(spikes) > 10 else "")
-    return f"{len(spikes)} of {result['steps']:,} steps were skipped as spikes: {listed}" if spikes else ""
-
-
 def phases_table(phases: Sequence[PhaseFigures], domain: str) -> Table:
     """Makes a table with a row per finished phase of a training.
 
@@ -260,49 +255,6 @@ def _curve(record: Record) -> list[Block]:
     return [Figures([drawing])] if drawing else []
 
 
-def whole_run(phases: Sequence[Trained]) -> Trained:
-    """Combines the results of all phases of a run into the result of the run."""
-    last, seconds = phases[-1], [phase.device_seconds for phase in phases]
-    if len(phases) == 1:
-        return last
-    ends = [0, *(phase.tokens for phase in phases)]
-    tokens = [phase.tokens - begin for phase, begin in zip(phases, ends, strict=False)]
-    took = sum(count / max(phase.tokens_per_s, 1e-9) for phase, count in zip(phases, tokens, strict=True))
-    flops = [phase.flops for phase in phases]
-    peaks = [phase.peak_memory_bytes for phase in phases if phase.peak_memory_bytes is not None]
-    shares = [phase.sources for phase in phases if phase.sources is not None]
-    times = [held for phase in phases if (held := held_time_of(phase))]
-    all_held = sum(times, HeldTime()) if len(times) == len(phases) else None
-    return replace(
-        last,
-        **held_figures(all_held),
-        points=list({point.step: point for phase in phases for point in phase.points}.values()),
-        tokens_per_s=last.tokens / max(took, 1e-9),
-        data_wait_share=_weighted([phase.data_wait_share for phase in phases], seconds) or 0.0,
-        device_seconds=sum(seconds),
-        flops=None if None in flops else sum(flop or 0.0 for flop in flops),
-        mfu=_weighted([phase.mfu for phase in phases], seconds),
-        peak_memory_bytes=max(peaks, default=None),
-        sources=_summed_shares(shares) if shares else None,
-        restarts=summed_restarts([phase.restarts for phase in phases]),
-    )
-
-
-def _weighted(values: Sequence[float | None], weights: Sequence[float]) -> float | None:
-    known = [value for value in values if value is not None]
-    total = sum(weights)
-    if len(known) < len(values) or not total:
-        return known[-1] if known else None
-    return sum(value * weight for value, weight in zip(known, weights, strict=True)) / total
-
-
-def _summed_shares(shares: Sequence[Mapping[str, SourceShare]]) -> dict[str, SourceShare]:
-    rows = {name: sum(of[name].rows for of in shares) for name in shares[0]}
-    everything = max(sum(rows.values()), 1)
-    tokens = {name: sum(of[name].tokens for of in shares) for name in rows}
-    return {name: SourceShare(count, tokens[name], count / everything) for name, count in rows.items()}
-
-
 def phase_inputs(record: Record) -> list[dict[str, str]]:
     """Returns the kind, key and path of each training of an export, in the order of the phases."""
     earlier = [name for name in record.inputs if name.startswith("phases.")]
@@ -324,6 +276,8 @@ def _guesses(record: Record) -> list[Block]:
     return [Table(header, rows, title, note, words=True)]
 
 
+HANDED = ["kind", "files", "largest difference", "note"]
+"""Columns of the table of `export.kinds`."""
 HIT = "\N{CHECK MARK}"
 """Mark of guesses that contain the hidden word."""
 
@@ -337,6 +291,13 @@ def _guess(example: Mapping[str, Any]) -> Cell:
     words = [word for word, _ in example["guesses"]]
     is_hit = example["answer"] in words
     return Cell(", ".join(words), mark=f" {HIT}" if is_hit else "", strong=is_hit)
+
+
+def labelled_text(context: Context) -> TaskSplit | None:
+    """Returns the train split of the user's task, if a task is configured and a kind in `export.kinds` learns it."""
+    task = context.config.task
+    learns = any(kind.learns for kind in chosen_kinds(context.config).values())
+    return TaskSplit.of(task, "train", context.digests) if task.train and learns else None
 
 
 def between_phases(
@@ -390,16 +351,29 @@ class Export(Stage[Adapted]):
     """Trainings of the phases before `training`. Empty for a run without phases."""
     between: tuple[Evaluate, ...] = ()
     """Evaluations of the model after each training in `phases`."""
+    labelled: TaskSplit | None = None
+    """Train split of the user's task, for kinds in `export.kinds` that learn it. None if there are none."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the settings of intervals and of sentence vectors, and whether the model is transductive."""
+        """Returns the settings of intervals, vectors, card and kinds, and whether the model is transductive."""
         transductive = {"transductive": True} if self.is_transductive else {}
         samples = {"bootstrap_samples": self.config.evaluation.bootstrap_samples}
-        return {**samples, **transductive, **vectors_what(self.vectors)}
+        export, split = self.config.export, self.labelled
+        card = {name: value for name in ("license", "language") if (value := getattr(export, name))}
+        task = {"labelled": {**what(split.task), "train": split.listed.digest}} if split else {}
+        return {**samples, **transductive, **vectors_what(self.vectors), **card, **task, **kinds_what(self.config)}
+
+    def refuse_early(self) -> None:
+        """Checks that the packages of all kinds are installed, that the model can have them, and the card."""
+        from adapt.evaluate.card_metadata import check_metadata
+
+        check_metadata(self.config.export)
+        if self.config.export.kinds:
+            check_kinds(self.config, self.training.start.pretrained.model)
 
     def run(self, folder: Path, done: Done) -> Outcome[Adapted]:
         """Links the model's files, compares the losses, and writes the card."""
-        from adapt.evaluate.export_card import Handover, hand_over, loss_changes
+        from adapt.evaluate.export_card import Handover, loss_changes, write_card, write_model
         from adapt.evaluate.retrieval import retrieval_change
 
         training, before, after = done[self.training], done[self.before], done[self.after]
@@ -414,6 +388,8 @@ class Export(Stage[Adapted]):
         measured = {label: done[stage] for label, stage in self.retrieved.items()}
         retrieval = retrieval_change(measured["before"], measured["after"], samples) if measured else None
         vectors = self._kept(training.path / MODEL_FOLDER)
+        write_model(training.path / MODEL_FOLDER, vectors, folder)
+        handed, examples = write_kinds(ExportedModel(folder, self.config, vectors, self._labelled()))
         trainings = [*(done[phase].result for phase in self.phases), training.result]
         figures = self._figures(trainings, done) if self.phases else []
         parts: list[Stage[Any] | None] = [
@@ -439,8 +415,9 @@ class Export(Stage[Adapted]):
             retrieval=retrieval,
             phases=figures,
             choice=choice,
+            examples=examples,
         )
-        hand_over(handover, folder)
+        write_card(handover, folder)
         text = done[self.text or self.domain].result
         result = Adapted(
             **vars(whole_run(trainings)),
@@ -454,6 +431,7 @@ class Export(Stage[Adapted]):
             trains_vectors=trained_pooling(self.config) is not None,
             random_parts=self._random_parts(),
             choice=choice,
+            handed=handed,
         )
         costs = [*(done[phase].record.cost for phase in self.phases), training.record.cost]
         return Outcome(result, summed_costs(costs), training.record.resources)
@@ -486,6 +464,18 @@ class Export(Stage[Adapted]):
             steps, tokens = trained.steps, trained.tokens
         return found
 
+    def _labelled(self) -> LabelledText | None:
+        """Reads the examples for kinds that learn the user's task.
+
+        Raises:
+            ConfigError, DataError, StorageError: files cannot be read, or have changed since they were listed.
+        """
+        if self.labelled is None:
+            return None
+        labelled = read_labelled(self.labelled.task)
+        check_listed(self.labelled.listed)
+        return labelled
+
     def _kept(self, model: Path) -> SentenceVectors | None:
         """Returns how sentence-transformers makes vectors. None if the folder is not for sentence vectors.
 
@@ -493,7 +483,7 @@ class Export(Stage[Adapted]):
         sentence vectors, because sentence-transformers would ignore these modules.
         """
         kinds = [entry["kind"] for entry in stored_additions(model)] if self.vectors else []
-        if kinds and self.config.export.sentence_transformers is None:
+        if kinds and self.config.export.sentence_transformers is None and not need_vectors(self.config):
             log(f"export: no files for sentence-transformers, which would ignore {', '.join(kinds)} of the model")
             return None
         return self.vectors

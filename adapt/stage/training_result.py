@@ -1,7 +1,7 @@
 """The result of a training: its figures, which its record keeps."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adapt.evaluate.while_training import BEFORE, TASK, Sampling
@@ -12,7 +12,7 @@ from adapt.show.drawing import heldout_curves
 from adapt.stage.training_plan import SourceShare
 from adapt.support.better import Less, More
 from adapt.train.held_time import LOSSES, HeldTime
-from adapt.train.restarts import Restarts
+from adapt.train.restarts import Restarts, summed_restarts
 from adapt.train.stopping import PAST, EarlyEnd, Point, as_points, is_loss, metric_words
 
 RAN_ON = (
@@ -174,3 +174,57 @@ def measured_blocks(trained: Trained, name: str) -> list[Block]:
         said = f"Measured: {trained.sampling.sentence(trained.sampling.interval)}; it took"
         said += f" {trained.evaluation_share:.1%} of the time."
     return [Figures([drawing], legend), *([TextBlock(said)] if said else [])]
+
+
+def whole_run(phases: Sequence[Trained]) -> Trained:
+    """Combines the results of all phases of a run into the result of the run."""
+    last, seconds = phases[-1], [phase.device_seconds for phase in phases]
+    if len(phases) == 1:
+        return last
+    ends = [0, *(phase.tokens for phase in phases)]
+    tokens = [phase.tokens - begin for phase, begin in zip(phases, ends, strict=False)]
+    took = sum(count / max(phase.tokens_per_s, 1e-9) for phase, count in zip(phases, tokens, strict=True))
+    flops = [phase.flops for phase in phases]
+    peaks = [phase.peak_memory_bytes for phase in phases if phase.peak_memory_bytes is not None]
+    shares = [phase.sources for phase in phases if phase.sources is not None]
+    times = [held for phase in phases if (held := held_time_of(phase))]
+    all_held = sum(times, HeldTime()) if len(times) == len(phases) else None
+    return replace(
+        last,
+        **held_figures(all_held),
+        points=list({point.step: point for phase in phases for point in phase.points}.values()),
+        tokens_per_s=last.tokens / max(took, 1e-9),
+        data_wait_share=_weighted([phase.data_wait_share for phase in phases], seconds) or 0.0,
+        device_seconds=sum(seconds),
+        flops=None if None in flops else sum(flop or 0.0 for flop in flops),
+        mfu=_weighted([phase.mfu for phase in phases], seconds),
+        peak_memory_bytes=max(peaks, default=None),
+        sources=_summed_shares(shares) if shares else None,
+        restarts=summed_restarts([phase.restarts for phase in phases]),
+    )
+
+
+def _weighted(values: Sequence[float | None], weights: Sequence[float]) -> float | None:
+    known = [value for value in values if value is not None]
+    total = sum(weights)
+    if len(known) < len(values) or not total:
+        return known[-1] if known else None
+    return sum(value * weight for value, weight in zip(known, weights, strict=True)) / total
+
+
+def _summed_shares(shares: Sequence[Mapping[str, SourceShare]]) -> dict[str, SourceShare]:
+    rows = {name: sum(of[name].rows for of in shares) for name in shares[0]}
+    everything = max(sum(rows.values()), 1)
+    tokens = {name: sum(of[name].tokens for of in shares) for name in rows}
+    return {name: SourceShare(count, tokens[name], count / everything) for name, count in rows.items()}
+
+
+def skipped_steps(result: Mapping[str, Any]) -> str:
+    """Describes the steps that a training skipped as spikes. Empty if there are none.
+
+    Args:
+        result: result of an export, as plain values.
+    """
+    spikes = result.get("spikes") or []
+    listed = ", ".join(f"{step:,}" for step in spikes[:10]) + (" and others" if len(spikes) > 10 else "")
+    return f"{len(spikes)} of {result['steps']:,} steps were skipped as spikes: {listed}" if spikes else ""

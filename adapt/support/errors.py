@@ -103,6 +103,12 @@ class BudgetError(AdaptError):
     exit_code = 9
 
 
+class HubError(AdaptError):
+    """A model was not pushed to the Hugging Face Hub. The model itself is complete and stays on disk."""
+
+    exit_code = 10
+
+
 class Interrupted(AdaptError):
     """The user or the scheduler asked the job to stop."""
 

@@ -18,7 +18,7 @@ from adapt.corpus.cleaning.cleaning_blocks import BLOCKS
 from adapt.job import JOBS
 from adapt.merge.table import MERGERS
 from adapt.objective.table import OBJECTIVES
-from adapt.parse.keys import option_sections
+from adapt.parse.keys import OPTIONS, option_sections
 from adapt.support import shipped
 from scripts import reference
 from tests.docs.blocks import ROOT
@@ -39,7 +39,7 @@ def test_every_field_has_an_entry() -> None:
     hints = hints_of(Config)
     sections = {name: hint for name, hint in hints.items() if is_dataclass(hint)} | option_sections()
     named = {f"{section}.{field.name}" for section, kind in sections.items() for field in fields(kind)}
-    single = hints.keys() - sections.keys() - {"method_options", "objective_options", "select_options"}
+    single = hints.keys() - sections.keys() - {*OPTIONS}
     assert named | single <= anchors()
 
 

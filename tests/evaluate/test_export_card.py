@@ -16,7 +16,15 @@ import yaml
 from huggingface_hub import ModelCard
 
 from adapt.config import Config, CorpusConfig, EvaluationConfig, MethodConfig, ModelConfig, TaptConfig, TaskConfig
-from adapt.evaluate.export_card import CardFacts, Handover, card_verdict, hand_over, loss_changes, model_card
+from adapt.evaluate.export_card import (
+    CardFacts,
+    Handover,
+    card_verdict,
+    loss_changes,
+    model_card,
+    write_card,
+    write_model,
+)
 from adapt.evaluate.intervals import change, mean_loss
 from adapt.evaluate.measure_model import LOSSES_FILE, read_losses
 from adapt.evaluate.measurements import Estimate, LossChange, Text, TextLoss
@@ -103,7 +111,8 @@ Make = Callable[..., Handover]
 def handed_over(handover: Handover, folder: Path) -> str:
     """Exports the model to a folder and returns the text of its card."""
     folder.mkdir(exist_ok=True)
-    hand_over(handover, folder)
+    write_model(handover.training.path / "model", handover.vectors, folder)
+    write_card(handover, folder)
     return (folder / "README.md").read_text()
 
 
@@ -124,7 +133,7 @@ def test_model_files_and_card(handed: Make, tmp_path: Path) -> None:
     assert (model / "README.md").read_text() == "the trained model's README.md"
 
     for said in (
-        'base_model: "owner/base-model"',
+        "base_model: owner/base-model",
         "# physics",
         "a.jsonl, b.jsonl",
         "Held-out loss on the domain fell from",

@@ -56,8 +56,8 @@ def test_an_unknown_key_in_a_file_names_file_and_nearest(
 
 
 def test_a_key_without_a_similar_one_points_to_the_help() -> None:
-    error = refused(PATHS, "--xyzzy.plugh=1")
-    assert (error.what, error.fix) == ("unknown key --xyzzy.plugh", "see --help for all keys")
+    error = refused(PATHS, "--xyzzy.qqqqq=1")
+    assert (error.what, error.fix) == ("unknown key --xyzzy.qqqqq", "see --help for all keys")
 
 
 SOURCES = (

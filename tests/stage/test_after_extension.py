@@ -16,7 +16,7 @@ from adapt.runner import Done, ensure
 from adapt.runner.record import Record, read_result
 from adapt.show.blocks import TextBlock
 from adapt.stage.context import Context
-from adapt.stage.vocabulary_changes import Taught, TeachRows, teach
+from adapt.stage.vocabulary.vocabulary_changes import Taught, TeachRows, teach
 from tests.stage.test_extend_vocabulary import asking, config  # noqa: F401  a fixture
 
 

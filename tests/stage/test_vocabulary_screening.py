@@ -14,8 +14,8 @@ from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, ensure
 from adapt.stage.context import Context
 from adapt.stage.text_sources import Files
-from adapt.stage.vocabulary_analysis import Screening
-from adapt.stage.vocabulary_changes import TeachRows
+from adapt.stage.vocabulary.vocabulary_analysis import Screening
+from adapt.stage.vocabulary.vocabulary_changes import TeachRows
 from tests.samples import sentences, write
 from tests.stage.test_extend_vocabulary import asking, config, texts  # noqa: F401  a fixture
 

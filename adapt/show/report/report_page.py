@@ -45,9 +45,8 @@ from adapt.show.report.trainings import (
     training_verdicts,
     trainings_in_short,
 )
-from adapt.stage.export_model import skipped_steps
 from adapt.stage.judge_selection import SelectionJudged
-from adapt.stage.training_result import measured_blocks
+from adapt.stage.training_result import measured_blocks, skipped_steps
 from adapt.statistics.comparison import points
 
 COMPARED = ("export", "finetune", "sequence", "selection", "search", "confirm")

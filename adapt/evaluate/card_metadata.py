@@ -1,0 +1,140 @@
+"""Writes the head of a model card: metadata that the Hugging Face Hub checks, and finds models by."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from adapt.config import ExportConfig
+from adapt.evaluate.measurements import LossChange, RetrievalChange
+from adapt.model.model_card import HUB_ID
+from adapt.support.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
+
+LICENSES = frozenset(
+    (
+        *("afl-3.0", "agpl-3.0", "apache-2.0", "apple-amlr", "apple-ascl", "artistic-2.0"),
+        *("bigcode-openrail-m", "bigscience-bloom-rail-1.0", "bigscience-openrail-m", "bsd", "bsd-2-clause"),
+        *("bsd-3-clause", "bsd-3-clause-clear", "bsl-1.0", "c-uda", "cc", "cc-by-2.0", "cc-by-2.5"),
+        *("cc-by-3.0", "cc-by-4.0", "cc-by-nc-2.0", "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nc-nd-3.0"),
+        *("cc-by-nc-nd-4.0", "cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0", "cc-by-nd-4.0"),
+        *("cc-by-sa-3.0", "cc-by-sa-4.0", "cc0-1.0", "cdla-permissive-1.0", "cdla-permissive-2.0"),
+        *("cdla-sharing-1.0", "creativeml-openrail-m", "deepfloyd-if-license", "ecl-2.0", "epl-1.0", "epl-2.0"),
+        *("etalab-2.0", "eupl-1.1", "eupl-1.2", "fair-noncommercial-research-license", "gemma", "gfdl", "gpl"),
+        *("gpl-2.0", "gpl-3.0", "h-research", "intel-research", "isc", "lgpl", "lgpl-2.1", "lgpl-3.0"),
+        *("lgpl-lr", "llama2", "llama3", "llama3.1", "llama3.2", "llama3.3", "llama4", "lppl-1.3c", "mit"),
+        *("mpl-2.0", "ms-pl", "ncsa", "odbl", "odc-by", "ofl-1.1", "openmdw-1.0", "openrail", "openrail++"),
+        *("osl-3.0", "other", "pddl", "postgresql", "unknown", "unlicense", "wtfpl", "zlib"),
+    )
+)
+"""Identifiers of licences that the Hub accepts (https://huggingface.co/docs/hub/repositories-licenses)."""
+LARGEST_LOSS = 100.0
+"""Losses from here on have no perplexity in the metadata, which may hold no infinity [nats per token]."""
+LANGUAGE = re.compile(r"[a-z]{2,3}|multilingual|code")
+"""Pattern of the codes of languages that the Hub accepts."""
+
+
+def check_metadata(export: ExportConfig) -> None:
+    """Checks the licence and the languages, which the Hub would refuse only after the training.
+
+    Raises:
+        ConfigError: one of them is not known.
+    """
+    if export.license and export.license not in LICENSES:
+        raise ConfigError(
+            f"export.license: the Hugging Face Hub knows no licence {export.license!r}",
+            nearest(export.license, LICENSES, "use an identifier of its list, such as apache-2.0, or other"),
+        )
+    for language in languages(export):
+        if not LANGUAGE.fullmatch(language):
+            raise ConfigError(
+                f"export.language: {language!r} is no code of a language",
+                "use a code of ISO 639 with two or three small letters, such as en, or multilingual",
+            )
+
+
+def languages(export: ExportConfig) -> list[str]:
+    """Returns the configured languages as a list."""
+    named = export.language or []
+    return [named] if isinstance(named, str) else named
+
+
+def card_head(
+    name: str,
+    base_model: str,
+    task: str,
+    library: str,
+    losses: Sequence[LossChange],
+    retrieval: RetrievalChange | None,
+    further: Mapping[str, Any],
+) -> str:
+    """Returns the lines between the dashes of a card, in YAML.
+
+    Args:
+        name: name of the model.
+        base_model: id or folder of the model that was trained further. A folder is left out.
+        task: a pipeline tag of the Hub.
+        library: name of the library that loads the model.
+        losses: held-out losses, which become the Hub's `model-index`.
+        retrieval: retrieval with the model's vectors, which becomes a part of it.
+        further: licence, language and datasets.
+    """
+    from huggingface_hub import ModelCardData
+
+    datasets = [dataset for dataset in further.get("datasets", []) if HUB_ID.fullmatch(dataset)]
+    results = [*_losses(losses, task, datasets), *_retrieval(retrieval)]
+    return ModelCardData(
+        base_model=base_model if HUB_ID.fullmatch(base_model) else None,
+        license=further.get("license"),
+        language=further.get("language"),
+        datasets=datasets or None,
+        library_name=library,
+        pipeline_tag=task,
+        tags=[*([] if library == "transformers" else [library]), task, "domain-adaptation", "dontstop"],
+        model_name=name if results else None,
+        eval_results=results or None,
+    ).to_yaml()
+
+
+def _losses(losses: Sequence[LossChange], task: str, datasets: Sequence[str]) -> list[EvalResult]:
+    """Returns the loss after training on each text and, for losses per token, the perplexity."""
+    from huggingface_hub import EvalResult
+
+    results = []
+    for change in losses:
+        is_domain = change.text == "domain"
+        known = datasets[0] if is_domain and len(datasets) == 1 else "text"
+        about: dict[str, Any] = {
+            "task_type": task,
+            "dataset_type": known,
+            "dataset_name": f"held-out text of the {'domain' if is_domain else 'general corpus'}",
+            "dataset_split": "held-out",
+        }
+        loss, kind = change.after.value, change.of or "predicted tokens"
+        results.append(
+            EvalResult(**about, metric_type="loss", metric_name=f"loss of {kind}", metric_value=round(loss, 4))
+        )
+        if not change.of and loss < LARGEST_LOSS:
+            value = round(math.exp(loss), 3)
+            results.append(EvalResult(**about, metric_type="perplexity", metric_value=value))
+    return results
+
+
+def _retrieval(retrieval: RetrievalChange | None) -> list[EvalResult]:
+    """Returns the measures of retrieval after training."""
+    from huggingface_hub import EvalResult
+
+    return [
+        EvalResult(
+            task_type="sentence-similarity",
+            dataset_type="text",
+            dataset_name="retrieval.pairs",
+            metric_type=measure,
+            metric_value=round(change.after.value, 4),
+        )
+        for measure, change in (retrieval.measures.items() if retrieval else ())
+    ]

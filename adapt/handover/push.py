@@ -1,0 +1,179 @@
+"""Sends the folder of a model to the Hugging Face Hub (`export.push`, `dontstop push`).
+
+The token is read from the environment only, and is neither logged nor stored. huggingface_hub uploads the files and
+resumes: a file that the Hub has already is not sent again. Nothing is removed from the folder, so a failure loses
+nothing, and each error names the command that pushes later.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adapt.handover.to_gliner import EXAMPLES
+from adapt.model.locate import CONFIG, OFFLINE, model_files
+from adapt.runner.record import RECORD_FILE
+from adapt.support.errors import AdaptError, ConfigError, HubError, ModelError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+TOKEN = "HF_TOKEN"
+"""Environment variable with a token of the Hub that may write."""
+CARD = "README.md"
+NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""Pattern of the name of a repository with its owner."""
+KEPT_HERE = (RECORD_FILE, "*.log", ".*", "**/.*", "log.jsonl", EXAMPLES)
+"""Patterns of files that are not sent: the record, logs, hidden files, and training data of the user."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A model on the Hub."""
+
+    url: str
+    """Address of the model's page."""
+    commit: str
+    """Hash of the commit that has the files."""
+
+
+def push_command_of(folder: Path, repository: str) -> str:
+    """Returns the command that pushes a folder."""
+    return f"dontstop push {shlex.quote(str(folder))} {repository}"
+
+
+def check_repository(repository: str, field: str = "export.push") -> None:
+    """Checks the name of a repository.
+
+    Raises:
+        ConfigError: it has not the form OWNER/NAME.
+    """
+    if not NAME.fullmatch(repository) or "--" in repository or ".." in repository or len(repository) > 96:
+        raise ConfigError(
+            f"{field}: {repository!r} is no name of a repository of the Hugging Face Hub",
+            "write OWNER/NAME with letters, digits, -, _ and ., such as me/bert-physics",
+        )
+
+
+def check_access(folder: Path, repository: str) -> str:
+    """Checks before any compute that there is a token and that the Hub may be used, and returns the token.
+
+    Args:
+        folder: folder of the model, which may not exist yet.
+        repository: name of the repository with its owner.
+
+    Raises:
+        HubError: no token is set, or an environment variable keeps the Hugging Face libraries from using the network.
+    """
+    later = f"or leave export.push out and push later: {push_command_of(folder, repository)}"
+    if offline := next((name for name in OFFLINE if os.environ.get(name, "0") not in ("", "0")), None):
+        raise HubError(f"{repository} cannot be pushed to, because {offline} is set", f"unset {offline}, {later}")
+    token = os.environ.get(TOKEN, "").strip()
+    if not token:
+        raise HubError(
+            f"{repository} cannot be pushed to, because {TOKEN} is not set",
+            f"set {TOKEN} to a token of https://huggingface.co/settings/tokens that may write, {later}",
+        )
+    return token
+
+
+def push_folder(folder: Path, repository: str, private: bool = True) -> Sent:
+    """Sends a model to the Hub. A repository that does not exist is made; one that exists keeps its visibility.
+
+    Args:
+        folder: folder of the model, in the format of transformers.
+        repository: name of the repository with its owner.
+        private: whether a new repository is private.
+
+    Raises:
+        ConfigError: the name is none.
+        ModelError: the folder has no model.
+        HubError: there is no token or network, the token may not write, the Hub refuses the card, or the upload failed.
+    """
+    check_repository(repository)
+    if not (folder / CONFIG).is_file():
+        raise ModelError(f"{folder} has no {CONFIG}, so it is no model", "give a folder such as runs/export/papers-KEY")
+    model_files(folder)
+    token = check_access(folder, repository)
+    from huggingface_hub import HfApi
+
+    with named_failures(folder, repository):
+        api = HfApi(token=token)
+        check_card(folder, repository)
+        address = api.create_repo(repository, private=private, exist_ok=True)
+        return Sent(str(address), upload(api, folder, repository))
+
+
+def upload(api: HfApi, folder: Path, repository: str) -> str:
+    """Uploads the files that the Hub does not have yet, and returns the hash of the commit."""
+    message = f"Upload {folder.name} with dontstop"
+    done = api.upload_folder(
+        repo_id=repository, folder_path=folder, commit_message=message, ignore_patterns=[*KEPT_HERE]
+    )
+    return str(done.oid)
+
+
+def check_card(folder: Path, repository: str) -> None:
+    """Reads the head of the card as the Hub does.
+
+    Raises:
+        HubError: it is not valid.
+    """
+    from huggingface_hub import ModelCard
+
+    card = folder / CARD
+    if not card.is_file():
+        return
+    try:
+        ModelCard(card.read_text(encoding="utf-8"), ignore_metadata_errors=False)
+    except Exception as error:  # errors of YAML, and ValueErrors of huggingface_hub
+        raise HubError(
+            f"the head of {card} is not valid: {str(error).splitlines()[0]}",
+            f"mend it, then {push_command_of(folder, repository)}",
+        ) from error
+
+
+@contextmanager
+def named_failures(folder: Path, repository: str) -> Iterator[None]:
+    """Turns errors of huggingface_hub and of the network into errors that say where the model is and what to do.
+
+    Raises:
+        HubError: the block raised an error.
+    """
+    try:
+        yield
+    except AdaptError:
+        raise
+    except Exception as error:  # errors of huggingface_hub, of the HTTP client and of sockets
+        why, fix = _reason(error, repository)
+        raise HubError(
+            f"{repository} was not pushed: {why}. The model stays in {folder}",
+            f"{fix}: {push_command_of(folder, repository)}",
+        ) from error
+
+
+def _reason(error: BaseException, repository: str) -> tuple[str, str]:
+    """Returns why a push failed, and what to do, from an error and the errors that caused it."""
+    errors = [error]
+    while cause := errors[-1].__cause__ or errors[-1].__context__:
+        errors.append(cause)
+    for found in errors:
+        status = getattr(getattr(found, "response", None), "status_code", None)
+        if status in (401, 403):
+            return "the Hub refused the token", f"set {TOKEN} to a token that may write to {repository}"
+        if status is not None:
+            return f"the Hub answered with status {status}: {_first_line(found)}", "try again later"
+        if type(found).__module__.split(".")[0] in ("httpx", "httpcore") or isinstance(found, ConnectionError):
+            return f"the Hub cannot be reached: {_first_line(found)}", "try again where there is a network"
+    return f"{type(error).__name__}: {_first_line(error)}", "try again"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__

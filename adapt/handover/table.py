@@ -1,0 +1,114 @@
+"""The kinds of exports by name (`export.kinds`): checks them before anything runs, and writes them."""
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from adapt.config import Config, section_of
+from adapt.config.kinds import Kinds
+from adapt.handover.export_kind import ExportedModel, ExportKind, HandedOver
+from adapt.model.additions.table import refuse_additions, stored_additions
+from adapt.model.locate import CONFIG
+from adapt.support.errors import ConfigError
+from adapt.terminal.console import log
+
+EXPORT_KINDS: Kinds[type[ExportKind]] = Kinds(
+    "export.kinds",
+    {
+        "transformers": "adapt.handover.to_transformers:ToTransformers",
+        "sentence_transformers": "adapt.handover.to_sentence_transformers:ToSentenceTransformers",
+        "tei": "adapt.handover.to_tei:ToTei",
+        "setfit": "adapt.handover.to_setfit:ToSetFit",
+        "gliner": "adapt.handover.to_gliner:ToGliner",
+        "onnx": "adapt.handover.to_onnx:ToOnnx",
+        "gguf": "adapt.handover.to_gguf:ToGguf",
+        "vllm": "adapt.handover.to_vllm:ToVllm",
+    },
+    base="adapt.handover.export_kind:ExportKind",
+)
+
+
+def chosen_kinds(config: Config) -> dict[str, ExportKind]:
+    """Returns the configured kinds with their options, keyed by name.
+
+    Raises:
+        ConfigError: there is no such kind, or it is named twice.
+    """
+    kinds: dict[str, ExportKind] = {}
+    for name in config.export.kinds:
+        if name in kinds:
+            raise ConfigError(f"export.kinds names {name} twice", "name it once")
+        given = config.export_options.get(section_of(name), {})
+        kinds[name] = EXPORT_KINDS.load(name)(EXPORT_KINDS.read(name, given))
+    return kinds
+
+
+def need_vectors(config: Config) -> list[str]:
+    """Returns the names of the configured kinds that need the files of sentence-transformers."""
+    return [name for name, kind in chosen_kinds(config).items() if kind.needs_vectors]
+
+
+def kinds_what(config: Config) -> dict[str, Any]:
+    """Returns what the configured kinds add to the key of an export. Empty if there are none."""
+    kinds = {
+        name: {**(asdict(kind.options) if kind.options else {}), **EXPORT_KINDS.source(name)}
+        for name, kind in chosen_kinds(config).items()
+    }
+    return {"kinds": kinds} if kinds else {}
+
+
+def check_kinds(config: Config, model: Path) -> None:
+    """Checks before anything runs that the packages of all kinds are installed, and that the model can have all kinds.
+
+    Args:
+        config: configuration of the job.
+        model: folder of the initial model.
+
+    Raises:
+        ConfigError: a package is missing, or the model cannot be exported for a kind.
+    """
+    for name, kind in chosen_kinds(config).items():
+        missing = [package for package in kind.packages if importlib.util.find_spec(package) is None]
+        if missing:
+            command = f"pip install 'dontstop[{kind.extra}]'" if kind.extra else f"pip install {' '.join(missing)}"
+            raise ConfigError(f"export.kinds names {name}, but {', '.join(missing)} is not installed", command)
+        added = [entry["kind"] for entry in stored_additions(model)] if (model / CONFIG).is_file() else []
+        if added and name != "transformers":
+            raise ConfigError(
+                f"export.kinds: {name} would ignore the {', '.join(added)} that {model} has in addition to its"
+                " architecture",
+                f"remove {name} from export.kinds",
+            )
+        kind.refuse(config, model)
+
+
+def write_kinds(exported: ExportedModel) -> tuple[list[HandedOver], list[str]]:
+    """Writes the files of all configured kinds.
+
+    Returns:
+        What each kind has written, and Markdown for the model card.
+
+    Raises:
+        ModelError: a kind's files differ from the model, or the training added modules that a kind would ignore.
+    """
+    written, examples = [], []
+    for name, kind in chosen_kinds(exported.config).items():
+        if name != "transformers":
+            refuse_additions(exported.folder, f"exported as {name} (export.kinds)")
+        log(f"export: {name}")
+        written.append(kind.write(exported))
+        if example := kind.example(exported):
+            examples.append(example)
+    return written, examples
+
+
+def handed_rows(written: Sequence[HandedOver | Mapping[str, Any]]) -> list[list[str]]:
+    """Returns a row per kind for a table: kind, files, largest difference and note."""
+    rows = []
+    for entry in written:
+        of = asdict(entry) if isinstance(entry, HandedOver) else entry
+        difference = "" if of["difference"] is None else f"{of['difference']:.1e}"
+        rows.append([of["kind"], ", ".join(of["files"]), difference, of["note"]])
+    return rows

@@ -1,0 +1,81 @@
+"""Stage `push` sends an exported model to the Hugging Face Hub (`export.push`)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adapt.config import ExportConfig
+from adapt.handover.push import check_access, check_repository, push_folder
+from adapt.runner import NOTHING, Done, Outcome, Stage
+from adapt.runner.record import Record
+from adapt.show.blocks import Block, TextBlock
+from adapt.stage.context import Context
+from adapt.stage.export_model import Export
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """Result of a push."""
+
+    url: str
+    """Address of the model's page."""
+    commit: str
+    """Hash of the commit that has the files."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """Shows the address."""
+        return [TextBlock(f"Pushed to {self.url}")]
+
+
+@dataclass(frozen=True, eq=False)
+class Push(Stage[Pushed]):
+    """Sends a model. Only a successful push has a record, so that the same command tries a failed one again."""
+
+    kind = "push"
+    takes = NOTHING
+
+    name: str
+    settings: ExportConfig
+    repository: str
+    export: Export
+    folder: Path
+    """Folder of the export, for messages."""
+
+    @classmethod
+    def of(cls, context: Context, export: Export | None) -> "Push | None":
+        """Creates the push of an export. Returns None if `export.push` is not set.
+
+        Args:
+            context: context of the job.
+            export: stage that writes the model to push. None if the job makes none, or several.
+
+        Raises:
+            ConfigError: `export.push` is no name of a repository.
+        """
+        config = context.config
+        if export is None or config.export.push is None:
+            return None
+        check_repository(config.export.push)
+        return cls(config.name, config.export, config.export.push, export, context.store.folder_of(export))
+
+    def what(self) -> Mapping[str, Any]:
+        """Returns the name of the repository."""
+        return {"repository": self.repository}
+
+    def refuse_early(self) -> None:
+        """Checks that there is a token and that the network may be used.
+
+        Raises:
+            HubError: for the reasons given at `adapt.handover.push.check_access`.
+        """
+        check_access(self.folder, self.repository)
+
+    def run(self, folder: Path, done: Done) -> Outcome[Pushed]:
+        """Sends the files.
+
+        Raises:
+            HubError: the push failed. The model stays, and the message names the command that pushes later.
+        """
+        sent = push_folder(done[self.export].path, self.repository, self.settings.private)
+        return Outcome(Pushed(sent.url, sent.commit))

@@ -1,0 +1,119 @@
+"""Tests the push of a model to a local fake of the Hub: its files, a broken upload, and what is said without access."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from huggingface_hub import constants
+
+from adapt.cli.push_command import main
+from adapt.handover.push import check_access, check_repository, push_command_of, push_folder
+from adapt.support.errors import ConfigError, HubError, ModelError
+from tests.handover.fake_hub import TOKEN, FakeHub, fake_hub
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with fake_hub() as served:
+        monkeypatch.setattr(constants, "ENDPOINT", served.address)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield served
+
+
+@pytest.fixture
+def model(tiny_bert: Path, tmp_path: Path) -> Path:
+    folder = Path(shutil.copytree(tiny_bert, tmp_path / "model"))
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n# A model\n")
+    (folder / "stage.json").write_text("{}")
+    (folder / "gliner").mkdir()
+    (folder / "gliner" / "train.json").write_text("[]")
+    (folder / ".hidden").write_text("")
+    return folder
+
+
+def test_the_files_of_the_model_arrive_in_a_private_repository(hub: FakeHub, model: Path) -> None:
+    sent = push_folder(model, "me/bert-physics")
+    assert sent.url == f"{hub.address}/me/bert-physics"
+    assert hub.repositories["me/bert-physics"]["visibility"] == "private"
+    assert sent.commit == "1".zfill(40)
+    assert {*hub.files} == {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    for name, content in hub.files.items():
+        assert content == (model / name).read_bytes()
+
+
+def test_a_broken_push_keeps_the_model_and_goes_on(hub: FakeHub, model: Path) -> None:
+    hub.breaks_at = "/commit/"
+    with pytest.raises(HubError, match=r"was not pushed: the Hub answered with status 500") as raised:
+        push_folder(model, "me/bert-physics")
+    assert f"The model stays in {model}" in raised.value.what
+    assert f"dontstop push {model} me/bert-physics" in raised.value.fix
+    assert not hub.files
+    assert (model / "model.safetensors").is_file()
+    hub.breaks_at = ""
+    push_folder(model, "me/bert-physics")
+    assert len(hub.uploads) == 1  # the weights were not sent again
+    assert "model.safetensors" in hub.files
+
+
+def test_the_command_pushes_and_prints_the_address(
+    hub: FakeHub, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([str(model), "me/open", "--public"])
+    assert hub.repositories["me/open"]["visibility"] == "public"
+    assert f'"url": "{hub.address}/me/open"' in capsys.readouterr().out
+
+
+def test_a_token_that_may_not_write_is_named(hub: FakeHub, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_other")
+    with pytest.raises(HubError, match=r"the Hub refused the token.*\n.*may write to me/m: dontstop push") as raised:
+        push_folder(model, "me/m")
+    assert "hf_other" not in str(raised.value)
+
+
+def test_without_a_network_the_command_is_named(hub: FakeHub, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise httpx.ConnectError("Name or service not known")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.create_repo", refuse)
+    with pytest.raises(HubError, match=r"the Hub cannot be reached: Name or service not known. The model stays in"):
+        push_folder(model, "me/m")
+
+
+def test_without_a_token_nothing_is_asked(hub: FakeHub, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(HubError, match=rf"HF_TOKEN is not set\n.*push later: dontstop push {model} me/m"):
+        push_folder(model, "me/m")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(HubError, match=r"HF_HUB_OFFLINE is set\n.*unset HF_HUB_OFFLINE"):
+        check_access(model, "me/m")
+    assert not hub.asked
+
+
+def test_a_card_that_the_hub_would_refuse_is_named(hub: FakeHub, model: Path) -> None:
+    (model / "README.md").write_text("---\nmodel-index: [{name: a}]\n---\n")
+    with pytest.raises(HubError, match=r"the head of .*README.md is not valid: "):
+        push_folder(model, "me/m")
+    assert not hub.files
+
+
+@pytest.mark.parametrize("name", ["bert", "me/you/bert", "me/-bert", "me/a b", "me/a--b", f"me/{'a' * 100}"])
+def test_names_of_no_repository_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no name of a repository"):
+        check_repository(name)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has no config.json"):
+        push_folder(tmp_path, "me/m")
+    with pytest.raises(ConfigError, match=r"there is no folder"):
+        main([str(tmp_path / "none"), "me/m"])
+    with pytest.raises(ConfigError, match=r"does not take me/m\n.*dontstop push PATH OWNER/NAME"):
+        main(["me/m"])
+    assert push_command_of(Path("a b"), "me/m") == "dontstop push 'a b' me/m"
