@@ -309,9 +309,9 @@ def _unreadable(text: CorpusProperties) -> str:
 
 
 def _bad_share(text: CorpusProperties) -> float:
-    """Chooses `corpus.max_bad_fraction`: the usual value, or twice the share of the sample that cannot be read."""
+    """Chooses `corpus.max_bad_fraction`: twice the share of the sample that cannot be read, and the usual value."""
     found = sum(text.bad.values()) / text.read
-    return max(CorpusConfig().max_bad_fraction, min(ceil(200 * found) / 100, 1.0))
+    return min(ceil(200 * found) / 100 + CorpusConfig().max_bad_fraction, 1.0)
 
 
 def _rate(model: ModelProperties) -> str:

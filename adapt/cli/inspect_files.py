@@ -201,6 +201,8 @@ def inspect_corpus(paths: Sequence[str]) -> CorpusProperties:
         )
     size = sum(map(_size, files))
     factor = 1.0 if is_whole else max(size / max(on_disk, 1.0), 1.0)
+    if not is_whole and formats.keys() <= {*DOCUMENTS} - {"warc"}:  # sizes of documents say little about their text
+        factor = len(files) / len(sampled)
     documents = round(factor * len(kept)) if is_whole else int(float(f"{factor * len(kept):.2g}"))
     return CorpusProperties(
         [*paths],

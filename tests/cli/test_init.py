@@ -19,6 +19,9 @@ from adapt.evaluate.measurements import FEWEST
 from adapt.job import JOBS
 from adapt.parse import parse
 from adapt.support.errors import ConfigError, DataError, ModelError
+from tests.corpus.documents.made_documents import docx, page, scanned_pdf
+from tests.corpus.documents.made_documents import write as documents
+from tests.corpus.documents.public_domain import paragraphs
 from tests.drive import Job
 from tests.samples import labelled, sentences, write
 
@@ -290,3 +293,19 @@ def test_the_configuration_runs_unchanged(job: str, tmp_path: Path, tiny_bert: P
     assert ran.end() == 0, ran.err
     losses = json.loads(ran.out.splitlines()[-1])["metrics"]["losses"]
     assert losses["domain"]["change"]["low"] is not None
+
+
+def test_a_folder_of_documents_is_described_with_what_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    pages = {f"{number}.html": page(paragraphs(3, number)) for number in range(20)}
+    files = {**pages, "copy.html": pages["3.html"], "again.html": pages["5.html"], "a.docx": docx(paragraphs(3, 99))}
+    documents(Path("files"), {**files, "scan.pdf": scanned_pdf(), "README.md": "about the folder"})
+    config = written("files")
+    assert config.corpus.text_field == "text"
+    assert config.corpus.max_bad_fraction == 0.1  # 1 of 24 cannot be read
+    assert config.corpus.deduplicate == "exact"
+    said = capsys.readouterr().err
+    assert "text: 23 documents" in said
+    assert "one document per file: 22 html, 1 docx, 1 pdf" in said
+    assert "1 of 24 cannot be read: document is a scan without text 1" in said
+    assert "languages en 100%; duplicates 9%" in said
+    assert "9% of the documents are duplicates: remove them with corpus.deduplicate: exact" in said

@@ -8,21 +8,19 @@ import re
 
 PAGE, HEADING = "\ue000", "\ue001"
 """Marks that readers put before a page and before a heading."""
-_MARKS = dict.fromkeys(map(ord, PAGE + HEADING))
 _LINE_ENDS = re.compile(r"\r\n?|[\u2028\u2029]")
-_SPACES = re.compile(r"[ \t\u00a0]+\n|[ \t\u00a0]+$")
 _BLANK_LINES = re.compile(r"\n{3,}")
 
 
 def unmarked(text: str) -> str:
     """Removes the characters that serve as marks from the text of a document."""
-    return text.translate(_MARKS)
+    return text.replace(PAGE, "").replace(HEADING, "")
 
 
 def tidy(text: str) -> str:
     """Removes marks, spaces at the ends of lines, and blank lines after the first. Line ends become newlines."""
     text = _LINE_ENDS.sub("\n", unmarked(text))
-    text = _SPACES.sub(lambda match: "\n" if match[0].endswith("\n") else "", text)
+    text = "\n".join(map(str.rstrip, text.split("\n")))
     return _BLANK_LINES.sub("\n\n", text).strip()
 
 

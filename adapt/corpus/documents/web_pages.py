@@ -5,7 +5,6 @@ import re
 
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import detect_encoding
-from resiliparse.parse.html import HTMLTree
 
 from adapt.corpus.documents.document_kinds import BROKEN, NO_ENCODING, NO_TEXT, UnreadableDocumentError
 from adapt.corpus.documents.document_parts import HEADING, unmarked
@@ -22,6 +21,7 @@ _DECLARED = re.compile(
 )
 _HEAD_BYTES = 4096
 """Number of bytes in which a page declares its encoding. HTML demands the first 1,024."""
+_HEADING_TAG = re.compile(r"<h[1-6](?:\s[^<>]*)?>", re.I)
 _DAMAGE = 1000
 """A page with at most one invalid byte per this many bytes counts as UTF-8 with errors."""
 _REPLACEMENT = "\ufffd"
@@ -76,14 +76,10 @@ def main_text(html: str, whole: bool = False) -> str:
     """
     if html.count("\0") * 100 > len(html):
         raise UnreadableDocumentError(BROKEN)
-    tree = HTMLTree.parse(unmarked(html))
-    if tree.body is None:
-        raise UnreadableDocumentError(NO_TEXT)
-    for heading in tree.body.query_selector_all("h1, h2, h3, h4, h5, h6"):
-        if mark := tree.create_text_node(_HEADING):
-            heading.prepend(mark)
+    # marked in the source, because finding the headings in the tree takes 20 times as long as extracting the text
+    marked = _HEADING_TAG.sub(lambda tag: tag[0] + _HEADING, unmarked(html))
     text: str = extract_plain_text(
-        tree, main_content=not whole, alt_texts=False, comments=False, post_meta=False, list_bullets=False
+        marked, main_content=not whole, alt_texts=False, comments=False, post_meta=False, list_bullets=False
     )
     if not any(map(str.isalnum, text)):
         raise UnreadableDocumentError(NO_TEXT)

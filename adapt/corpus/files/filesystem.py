@@ -80,7 +80,7 @@ def matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
         inside = [file for file in files if name_of(file).name not in _NOTES]
         files = [file for file in inside if file.lower().endswith(suffixes) and not _describes(file)]
         others = sorted(set(inside) - set(files))
-        kind = "others" if any(map(_describes, others)) else "of other formats"
+        kind = "of other formats" + (" or about the folder" if any(map(_describes, others)) else "")
         such = f"{len(others)} {kind}, such as {others[0]}" if others else ""
         folder = pattern if is_url(pattern) else os.path.abspath(Path(pattern).expanduser())
         if not files:
