@@ -1,5 +1,6 @@
 # Needs only make and Python 3.11 or newer: no compiler, no activated environment.
-#   make demo | make cluster | make test | make quick | make fuzz | make check | make docs | make env | make node | make clean
+#   make demo | make cluster | make test | make quick | make fuzz | make faults | make chaos | make check | make docs | make env |
+#   make node | make clean
 #
 # Variables:
 #   ARGS         arguments for the program that runs: make test ARGS="-k layers", make cluster ARGS=--autoscale
@@ -24,7 +25,7 @@ export PIP_USER := 0
 BY_FILE := --dist loadfile --no-loadscope-reorder
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env node demo cluster test quick fuzz check docs clean
+.PHONY: help env node demo cluster test quick fuzz faults chaos check docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +50,12 @@ quick: env ## run the tests that start neither Ray nor jobs, while you write cod
 
 fuzz: env ## try random corpora and configurations for ten minutes
 	$(PY) -m pytest tests/fuzz -k further --minutes 10 $(ARGS)
+
+faults: env ## kill, stop, cut and damage a chain in 16 ways, in ten minutes
+	$(PY) -m tests.chaos --minutes 10 $(ARGS)
+
+chaos: env ## the same at 20 moments each, in some hours; call it again to continue
+	$(PY) -m tests.chaos --moments 20 --file chaos.jsonl $(ARGS)
 
 check: env ## check lint, formatting, types and the changelog
 	scripts/check

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.samples import VOCABULARY
+from tests.samples import save_tiny_bert
 from tests.train.ranks import Ranks
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -68,26 +68,7 @@ settings.load_profile("repeatable")
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a read-only folder with a random BERT for 128 tokens (30,000 parameters) and a WordPiece tokenizer."""
-    import torch
-    from transformers import BertConfig, BertForMaskedLM, BertTokenizer
-
-    torch.set_num_threads(1)  # Such small computations are slower on several threads, especially on a busy machine.
-    folder = tmp_path_factory.mktemp("models") / "tiny-bert"
-    config = BertConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=128,
-        initializer_range=0.2,  # larger than usual, so that the model's predictions depend on its inputs
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        BertForMaskedLM(config).save_pretrained(folder)
-    vocabulary = {word: number for number, word in enumerate(VOCABULARY)}
-    BertTokenizer(vocab=vocabulary, model_max_length=128).save_pretrained(folder)
-    return folder
+    return save_tiny_bert(tmp_path_factory.mktemp("models") / "tiny-bert")
 
 
 @pytest.fixture(scope="session")

@@ -53,3 +53,26 @@ def write(file: Path, records: list[dict[str, Any]]) -> str:
     """Writes records as jsonl and returns the path."""
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
     return str(file)
+
+
+def save_tiny_bert(folder: Path) -> Path:
+    """Saves a random BERT for 128 tokens (30,000 parameters) and a WordPiece tokenizer, and returns the folder."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM, BertTokenizer
+
+    torch.set_num_threads(1)  # Such small computations are slower on several threads, especially on a busy machine.
+    config = BertConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=128,
+        initializer_range=0.2,  # larger than usual, so that the model's predictions depend on its inputs
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        BertForMaskedLM(config).save_pretrained(folder)
+    vocabulary = {word: number for number, word in enumerate(VOCABULARY)}
+    BertTokenizer(vocab=vocabulary, model_max_length=128).save_pretrained(folder)
+    return folder

@@ -20,7 +20,7 @@ MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 CHECK = (ROOT / "scripts" / "check").read_text("utf-8")
 
 CODE = ("adapt", "benchmarks", "cluster", "jobs")
-BESIDE = {"bad_input", "cluster", "docs", "forks", "fuzz", "jobs"}
+BESIDE = {"bad_input", "chaos", "cluster", "docs", "forks", "fuzz", "jobs"}
 """Folders of tests without a counterpart in `adapt`. They test the whole project from outside, or contain helpers."""
 
 

@@ -8,6 +8,7 @@ without forks.
 
 import atexit
 import ctypes
+import importlib
 import json
 import os
 import pickle
@@ -36,6 +37,8 @@ from tests.forks.server import Forked
 LAUNCH = Path(__file__).with_name("launch")
 WORKER, *AGENTS = "python_worker", "dashboard_agent", "runtime_env_agent"
 """Programs of a raylet that are forked. The raylet has an option for the command of each."""
+IMPORT = "FORKS_IMPORT"
+"""Environment variable with modules, separated by commas, that each forked process imports before its work."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # values from <linux/prctl.h>
 
 
@@ -178,6 +181,8 @@ def _run(script: str, arguments: list[str], folder: str, environment: dict[str, 
     sys.argv = [script, *arguments]
     more = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [str(Path(script).parent), *filter(None, more)]
+    for module in filter(None, environment.get(IMPORT, "").split(",")):
+        importlib.import_module(module)
     code: Any = 0
     try:
         runpy.run_path(script, run_name="__main__")

@@ -1,0 +1,97 @@
+"""The result of a fault at a moment, the file of all results, and their table."""
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from pathlib import Path
+
+
+@dataclass
+class Outcome:
+    """What happened after a fault."""
+
+    fault: str
+    moment: int
+    """Number of the moment, from 0."""
+    at: str = ""
+    """State of the chain when the fault happened, such as `train, step 23`."""
+    nodes: str = ""
+    """Numbers of nodes before and after the fault. Empty on one machine."""
+    commands: int = 1
+    """Number of times that the command was given, until it succeeded."""
+    recovered_s: float = 0.0
+    """Time from the fault to the first step or stage that was not finished before [s].
+
+    It includes the duration of the fault, and the start of a new command.
+    """
+    redone_steps: int = 0
+    """Number of training steps that were computed twice."""
+    redone_stages: list[str] = field(default_factory=list)
+    """Finished stages that ran again although their files were intact. None are allowed."""
+    wrong: list[str] = field(default_factory=list)
+    """What should not have happened. Empty if the fault did no harm."""
+    left_out: str = ""
+    """Reason why the fault could not be tried on this machine."""
+
+
+class Results:
+    """Outcomes in a file of JSON lines, so that a killed command continues.
+
+    Args:
+        file: the file. None keeps them in memory.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        lines = file.read_text().splitlines() if file and file.exists() else []
+        whole = [line for line in lines if line.endswith("}")]  # the last line may be torn
+        self.outcomes = [Outcome(**json.loads(line)) for line in whole]
+
+    def has(self, fault: str, moment: int) -> bool:
+        """Returns whether this moment was already tried."""
+        return any((each.fault, each.moment) == (fault, moment) for each in self.outcomes)
+
+    def add(self, outcome: Outcome) -> None:
+        """Adds an outcome."""
+        self.outcomes.append(outcome)
+        if self._file:
+            with self._file.open("a") as file:
+                file.write("\n" + json.dumps(asdict(outcome)) + "\n")
+
+
+def table(outcomes: Iterable[Outcome], about: dict[str, str], day: date) -> str:
+    """Returns the dated table of all faults as Markdown.
+
+    Args:
+        outcomes: what happened.
+        about: description of each fault, in the order of the rows.
+        day: date of the title.
+    """
+    by_fault = {name: [each for each in outcomes if each.fault == name] for name in about}
+    tried = [each for each in outcomes if not each.left_out]
+    intact = sum(not each.wrong for each in tried)
+    lines = [
+        f"Faults, {day.isoformat()}: {intact} of {len(tried)} chains ended as undisturbed.",
+        "",
+        "|fault|moments|intact|recovered in [s], median (longest)|steps redone, median (most)|commands, most|",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    lines += [_row(about[name], found) for name, found in by_fault.items()]
+    problems = [_problem(each) for each in tried if each.wrong]
+    return "\n".join([*lines, *(["", "What went wrong:", "", *problems] if problems else [])])
+
+
+def _problem(outcome: Outcome) -> str:
+    return f"- {outcome.fault}, moment {outcome.moment} ({outcome.at}): {'; '.join(outcome.wrong)}"
+
+
+def _row(about: str, found: Sequence[Outcome]) -> str:
+    tried = [each for each in found if not each.left_out]
+    if not tried:
+        return f"|{about}|0|{found[0].left_out if found else 'not tried'}||||"
+    seconds, steps = [each.recovered_s for each in tried], [each.redone_steps for each in tried]
+    intact = sum(not each.wrong for each in tried)
+    middle = f"{statistics.median(seconds):.0f} ({max(seconds):.0f})", f"{statistics.median(steps):g} ({max(steps)})"
+    return f"|{about}|{len(tried)}|{intact}|{middle[0]}|{middle[1]}|{max(each.commands for each in tried)}|"

@@ -1,0 +1,117 @@
+"""Tests the parts of the harness that need no chain: the failing store, damage to files, and the table."""
+
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.chaos.__main__ import main
+from tests.chaos.failing_store import VARIABLE
+from tests.chaos.faults import FAULTS
+from tests.chaos.outcome import Outcome, Results, table
+from tests.chaos.storage import LocalRoot, identity, models
+
+ROOT = Path(__file__).parents[2]
+WRITER = """
+import os, sys
+from pathlib import Path
+import tests.chaos.failing_store
+folder, control = Path(sys.argv[1]), Path(sys.argv[2])
+def writes():
+    failed = ""
+    for number in range(6):
+        try:
+            (folder / str(number)).write_text("x")
+            failed += "."
+        except OSError as error:
+            failed += "x" if error.filename == str(folder / str(number)) else "?"
+    return failed
+print(writes())
+control.write_text(sys.argv[1])
+__import__("time").sleep(0.1)
+print(writes())
+(folder / "0").read_text()
+Path(sys.argv[3]).write_text("elsewhere")
+control.unlink()
+__import__("time").sleep(0.1)
+print(writes())
+"""
+
+
+def test_every_third_write_below_the_root_fails_while_the_file_exists(tmp_path: Path) -> None:
+    root, control = tmp_path / "root", tmp_path / "control"
+    root.mkdir()
+    command = [sys.executable, "-c", WRITER, str(root), str(control), str(tmp_path / "other")]
+    done = subprocess.run(command, cwd=ROOT, env={VARIABLE: str(control)}, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["......", "..x..x", "......"]
+
+
+def test_a_flip_changes_one_bit_of_one_file_and_is_repeatable(tmp_path: Path) -> None:
+    def flipped(name: str) -> tuple[str | None, list[bytes]]:
+        root = LocalRoot(tmp_path / name)
+        files = [root.folder / "export" / "a-0" / f"{number}.safetensors" for number in range(3)]
+        files[0].parent.mkdir(parents=True)
+        for file in files:
+            file.write_bytes(bytes(100))
+        return root.flip("export", "*.safetensors", Random(1)), [file.read_bytes() for file in files]
+
+    name, contents = flipped("one")
+    assert sum(byte.bit_count() for content in contents for byte in content) == 1
+    assert any(contents[int(str(name)[0])])
+    assert flipped("other") == (name, contents)
+    assert LocalRoot(tmp_path / "none").flip("export", "*", Random(1)) is None
+
+
+def test_models_are_those_of_exports_and_a_repeated_stage_has_another_identity() -> None:
+    record = {
+        "stage": "export",
+        "digests": {"model.safetensors": "1", "config.json": "2"},
+        "cost": {},
+        "started_at": "a",
+    }
+    train = {**record, "stage": "train"}
+    assert models({"export/m": record, "train/m": train}) == {"export/m/model.safetensors": "1"}
+    assert identity(record) == identity(dict(record))
+    assert identity(record) != identity({**record, "started_at": "b"})
+
+
+def test_the_table_counts_what_went_wrong_and_names_it() -> None:
+    about = {"node": "kill -9 of a node", "clock": "clock jump", "race": "race"}
+    outcomes = [
+        Outcome("node", 0, "train", recovered_s=3.0, redone_steps=2),
+        Outcome("node", 1, "export", recovered_s=9.0, redone_steps=4, wrong=["the models differ"], commands=2),
+        Outcome("clock", 0, left_out="libfaketime is not installed"),
+    ]
+    text = table(outcomes, about, date(2026, 1, 2))
+    assert text.startswith("Faults, 2026-01-02: 1 of 2 chains ended as undisturbed.")
+    assert "|kill -9 of a node|2|1|6 (9)|3 (4)|2|" in text
+    assert "|clock jump|0|libfaketime is not installed||||" in text
+    assert "|race|0|not tried||||" in text
+    assert text.endswith("- node, moment 1 (export): the models differ")
+
+
+def test_results_continue_after_a_kill_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    Results(file).add(Outcome("node", 0))
+    with file.open("a") as opened:
+        opened.write('{"fault": "node", "mom')
+    again = Results(file)
+    assert again.has("node", 0)
+    assert not again.has("node", 1)
+    again.add(Outcome("node", 1))
+    assert Results(file).has("node", 1)
+
+
+@pytest.mark.parametrize("option", ["--moments=x", "--faults=flood"])
+def test_wrong_options_are_refused(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["chaos", option])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+
+
+def test_all_kinds_of_the_issue_are_there() -> None:
+    assert len(FAULTS) == 16
+    assert all(fault.happen.__doc__ for fault in FAULTS.values())
