@@ -29,14 +29,15 @@ class Job:
         folder: folder for the job's output, and for its results in the subfolder `runs`.
         arguments: arguments of the command line.
         script: name of the job's script in `jobs/`.
+        root: storage root in place of the subfolder `runs`.
     """
 
-    def __init__(self, folder: Path, arguments: list[str], script: str = "dapt.py") -> None:
+    def __init__(self, folder: Path, arguments: list[str], script: str = "dapt.py", root: str = "") -> None:
         folder.mkdir(exist_ok=True)
         self.root = folder / "runs"
         number = len(list(folder.glob("out-*")))
         self._files = folder / f"out-{number}", folder / f"err-{number}"
-        program, given = str(ROOT / "jobs" / script), [*arguments, f"--storage.root={self.root}"]
+        program, given = str(ROOT / "jobs" / script), [*arguments, f"--storage.root={root or self.root}"]
         for file in self._files:
             file.touch()
         files = [str(file) for file in self._files]
@@ -133,8 +134,8 @@ class Jobs:
 
     started: list[Job] = field(default_factory=list)
 
-    def start(self, folder: Path, arguments: list[str], script: str = "dapt.py") -> Job:
-        self.started.append(Job(folder, arguments, script))
+    def start(self, folder: Path, arguments: list[str], script: str = "dapt.py", root: str = "") -> Job:
+        self.started.append(Job(folder, arguments, script, root))
         return self.started[-1]
 
     def close(self) -> None:

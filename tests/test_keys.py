@@ -270,7 +270,7 @@ FOLLOWING = {
     "fastwarc",  # reads a file format
     *("aiohttp", "requests"),  # report errors of connections to a cluster
     *("gguf", "onnx_ir", "onnxruntime", "joblib", "sentence_transformers"),  # write and check exported files
-    *("IPython", "packaging"),  # show notebooks, and check the machine
+    *("IPython", "boto3", "botocore", "packaging"),  # show notebooks, and check the machine
 }
 """Packages that do not affect results. A new package belongs into this set, or into DECIDING and its stages' keys."""
 

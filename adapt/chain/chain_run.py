@@ -13,7 +13,9 @@ from adapt.chain.sequential_study import built_chain, study_nodes
 from adapt.job.job_run import run_stages
 from adapt.job.text_outlook import outlook_blocks, text_outlooks
 from adapt.runner.ensure import unfinished
+from adapt.runner.mirror import upload_results
 from adapt.runner.notifications import notifying
+from adapt.runner.stage import everything
 from adapt.show.blocks import Block, Section, TextBlock, first_sentence, summary
 from adapt.show.pages import SelfShown
 from adapt.show.progress.chain_now import ChainNow, chain_now
@@ -176,6 +178,7 @@ class ChainRun:
     def status(self) -> ChainNow:
         """Returns the progress of the chain, wherever it runs."""
         chain = self.build()
+        chain.store.follow(everything(goal.stage for goal in chain.goals))
         return chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later, chain.sequential)
 
     def report(self) -> Report:
@@ -183,8 +186,10 @@ class ChainRun:
         from adapt.show.report.report_page import contents_of, write_report
 
         chain = self._built()
+        chain.store.follow(everything(goal.stage for goal in chain.goals))
         found = study(self.file.name, self.file.baseline, chain, self.file.margin)
         page = write_report(found, chain.store.root / "reports" / self.file.name)
+        upload_results(page.parent)
         return Report(page, found, contents_of(found)[1])
 
 

@@ -10,6 +10,7 @@ from adapt.chain.chain_run import ChainRun, Report, ahead_lines
 from adapt.chain.chain_stages import Chain, study, trainings_ahead
 from adapt.job.job_run import plan_of
 from adapt.parse import parse
+from adapt.runner.stage import everything
 from adapt.show.progress.chain_now import ChainNow, chain_now
 from adapt.show.progress.goals import show_logs
 from adapt.show.report.study import Study
@@ -140,6 +141,7 @@ def on_cluster(arguments: Sequence[str]) -> None:
         _status(lambda: chain_of(order), "follow" in asked.switches)
     else:
         chain = chain_of(order)
+        chain.store.follow(everything(goal.stage for goal in chain.goals))
         finish("logs", chain.store.root, {"lines": show_logs(chain.goals, chain.store, asked.stage)})
 
 
@@ -150,6 +152,7 @@ def _status(built: Callable[[], Chain], follows: bool) -> None:
     """
     while True:
         chain = built()
+        chain.store.follow(everything(goal.stage for goal in chain.goals))
         now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later, chain.sequential)
         show_blocks(now.blocks())
         if not follows or is_unread() or (now.counts["finished"] == len(chain.goals) and not chain.later):
@@ -175,6 +178,7 @@ def _serve(asked: ClusterCommand) -> None:
         if chains[-1].later or chains[-1].sequential:
             chains[:] = [chain_of(order)]
         chain = chains[-1]
+        chain.store.follow(everything(goal.stage for goal in chain.goals))
         now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later, chain.sequential)
         return study(order.name, order.baseline, chain, order.margin), now
 

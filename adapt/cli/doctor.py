@@ -26,6 +26,7 @@ from adapt.parse import parse
 from adapt.ray.address import check_answers, endpoint
 from adapt.ray.own import private_folder, remove
 from adapt.ray.runtime import address_of
+from adapt.stage.context import root_of
 from adapt.stage.preflight import check_compile, check_writable
 from adapt.support.errors import AdaptError, ConfigError
 from adapt.support.versions import untried
@@ -235,8 +236,11 @@ def machine_findings() -> Iterator[CheckLine]:
 
 def folder_findings(config: Config) -> Iterator[CheckLine]:
     """Checks free space and permissions of the storage root, the temporary folder and HOME."""
-    root = Path(config.storage.root).expanduser()
-    yield _tried(lambda: check_writable_or_parent(root), f"storage.root {root}") or _room(root, "storage.root", False)
+    where, is_bucket = f"storage.root {config.storage.root}", "://" in config.storage.root
+    if wrong := _tried(lambda: check_root(config), where):
+        yield wrong
+    else:
+        yield _room(root_of(config), "storage.cache" if is_bucket else "storage.root", False)
     temporary = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
     if not temporary.is_dir() or not os.access(temporary, os.W_OK):
         yield CheckLine(
@@ -253,12 +257,16 @@ def folder_findings(config: Config) -> Iterator[CheckLine]:
         yield CheckLine(f"HOME {home} can be written")
 
 
-def check_writable_or_parent(root: Path) -> None:
-    """Checks that a folder is writable. If the folder does not exist, its nearest existing parent must be writable.
+def check_root(config: Config) -> None:
+    """Checks that the storage root is writable. If its folder does not exist, the nearest existing parent must be.
 
     Raises:
-        StorageError: the folder cannot be written.
+        ConfigError, StorageError: the folder or the bucket cannot be written (see `check_writable`).
     """
+    root = root_of(config)
+    if "://" in config.storage.root:
+        check_writable(root)
+        return
     check_writable(next(folder for folder in (root, *root.absolute().parents) if folder.exists()))
 
 

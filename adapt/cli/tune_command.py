@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from adapt.runner import Finished, Store
-from adapt.runner.lock import is_held
+from adapt.runner.claim import is_claimed
 from adapt.show.blocks import shown_by
 from adapt.show.progress.chain_now import TrialsNow
 from adapt.show.terminal import show_blocks
@@ -54,13 +54,14 @@ def _plan(search: Search, store: Store) -> None:
 
 def _status(search: Search, store: Store) -> None:
     """Shows the progress of the trials of a search."""
+    store.follow([search])
     folder = store.folder_of(search)
     record, trials = store.record_of(search), TrialsNow.load(folder)
     if record:
         show_blocks(shown_by(Finished.of(search, record).result, record))
     elif trials:
         show_blocks([trials.table()])
-    state = "finished" if record else "running" if is_held(folder) else "stopped" if trials else "waiting to begin"
+    state = "finished" if record else "running" if is_claimed(folder) else "stopped" if trials else "waiting to begin"
     log(f"The search {'has' if state in ('finished', 'stopped') else 'is'} {state}.")
     finish("status", folder, {"state": state, **({"ended": trials.ended, "trials": trials.count} if trials else {})})
 

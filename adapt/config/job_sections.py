@@ -417,7 +417,14 @@ class StorageConfig:
     """Where results are stored."""
 
     root: str = "runs"
-    """Folder of all stages, their outputs and records. On a cluster, all nodes must see this folder."""
+    """Folder of all stages, their outputs and records, or a place in an S3 bucket: `s3://BUCKET/PREFIX`. On a cluster,
+    all nodes must see this folder."""
+    cache: str = "~/.cache"
+    """Folder for the local copy of a bucket, on a large and fast disk. On a cluster, all nodes must mount this folder,
+    so it must be set."""
+    cache_gb: PositiveFloat | None = None
+    """Size of the local copy above which files of finished stages are removed from it, least recently used first [GB];
+    null for 80% of the disk."""
 
 
 @dataclass(frozen=True)

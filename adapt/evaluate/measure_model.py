@@ -23,6 +23,7 @@ from adapt.model.locate import Pretrained
 from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, telling_stalls, user_errors
 from adapt.runner import Record
 from adapt.runner.files import write_atomically
+from adapt.runner.mirror import at_hand
 from adapt.runner.outputs import check_content
 from adapt.runner.record import load_record
 from adapt.support.heartbeat import Steady
@@ -98,7 +99,7 @@ def trained_on(maker: Record | None) -> list[Path] | None:
         text = load_record(folder)
         if text is None or text.what.get("streaming"):
             return None
-        texts.append(text.path)
+        texts.append(at_hand(text.path))
     merged = [made for name, made in maker.inputs.items() if name.startswith("models.")]
     if len(merged) < len(maker.what.get("models", ())) and maker.stage == "merge":
         return None

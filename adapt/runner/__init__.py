@@ -10,6 +10,11 @@
 - `outputs`: flushes a stage's files to disk, and checks that they have not changed.
 - `digest`: content digests of files.
 - `lock`: lets only one process at a time run a stage.
+- `claim`: the right to work on a stage, and the commit of its record, in a folder or on a bucket.
+- `bucket`, `bucket_errors`: the client of a bucket, and what the errors of its store mean.
+- `lease`: the lock of a stage in a bucket.
+- `bucket_records`, `mirror`, `local_cache`: records in a bucket, the local copy of the bucket, and its size.
+- `uploads`: uploads the files of a stage while it runs.
 - `files`: writes files completely or not at all, and explains failures of storage.
 - `secret`: the key that signs a user's checkpoints.
 """

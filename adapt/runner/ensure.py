@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from adapt.runner.claim import Claim, claimed
 from adapt.runner.files import remove_asides, storage_errors
 from adapt.runner.key import ran_with, say_untried
-from adapt.runner.lock import locked
 from adapt.runner.outputs import check_content, digest_outputs, settle, sync_folder
 from adapt.runner.record import Record, plain_values
-from adapt.runner.stage import Done, Finished, Stage, inputs_first
+from adapt.runner.stage import Done, Finished, Stage, everything, inputs_first
 from adapt.runner.store import Store, logged
 from adapt.support.errors import StorageError
 from adapt.terminal.console import duration, log
@@ -44,6 +44,9 @@ def unfinished(stages: Sequence[Stage[Any]], store: Store) -> tuple[list[Stage[A
 
     for stage in inputs_first(stages, is_known, lambda stage: stage.needed):
         waiting[stage.key] = stage
+    store.check(
+        done[key] for key in {needed.key for stage in waiting.values() for needed in stage.needed} & done.keys()
+    )
     return list(waiting.values()), done
 
 
@@ -81,6 +84,7 @@ def ensure(stage: Stage[R], store: Store) -> Finished[R]:
     check_ahead(waiting, store)
     for needed in waiting:
         done[needed.key] = run(needed, inputs_done(needed, done), store)
+    store.follow(everything([stage]))
     return Finished.of(stage, done[stage.key])
 
 
@@ -96,20 +100,24 @@ def run(stage: Stage[Any], done: Done, store: Store) -> Record:
         StageError: a file of an input has changed since it was written.
         AdaptError: the stage failed, or the store does not admit it.
     """
-    folder = store.folder_of(stage)
-    with locked(folder):
-        # another process may have finished the stage while this process waited for the lock
-        if record := store.find(stage.kind, stage.name, stage.key):
+    folder = store.begun(stage)
+    with claimed(folder) as claim:
+        # another process may have finished the stage while this process waited for the claim
+        if record := store.find_now(stage):
             return record
         with logged(folder):
             store.admit(stage)
-            for made in done.records.values():
-                check_content(made)
-            return _run(stage, done, folder)
+            with claim.begin(done.records.values()):
+                for made in done.records.values():
+                    check_content(made)
+                with claim.running():
+                    record = _run(stage, done, folder, claim)
+                claim.clean(record)
+            return record
 
 
-def _run(stage: Stage[Any], done: Done, folder: Path) -> Record:
-    log(f"{stage.kind}: writes to {folder}")
+def _run(stage: Stage[Any], done: Done, folder: Path, claim: Claim) -> Record:
+    log(f"{stage.kind}: writes to {claim.place}")
     started_at, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +147,7 @@ def _run(stage: Stage[Any], done: Done, folder: Path) -> Record:
         digests=digests,
         path=folder,
     )
-    record.save()
+    claim.commit(record)
     with storage_errors(folder):
         for directory in (folder, folder.parent):
             sync_folder(directory)

@@ -52,11 +52,15 @@ class Record:
     digests: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the output files, keyed by path. Empty in records of earlier versions."""
 
-    def save(self) -> None:
-        """Writes the record, which makes the stage finished. Removes passwords and signatures from URLs."""
+    def to_json(self) -> str:
+        """Returns the content of the record's file. Passwords and signatures are removed from URLs."""
         values = asdict(self)
         del values["path"]
-        write_atomically(self.path / RECORD_FILE, json.dumps(redacted(values), indent=2) + "\n")
+        return json.dumps(redacted(values), indent=2) + "\n"
+
+    def save(self) -> None:
+        """Writes the record, which makes the stage finished."""
+        write_atomically(self.path / RECORD_FILE, self.to_json())
 
 
 def load_record(folder: Path) -> Record | None:

@@ -8,8 +8,10 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from adapt.runner.bucket_records import say_once
 from adapt.runner.files import ASIDE, storage_errors
 from adapt.runner.lock import locked
+from adapt.runner.mirror import mirror_at
 from adapt.support.errors import ConfigError, StorageError
 from adapt.terminal.console import log
 
@@ -60,6 +62,10 @@ def secret_of(root: Path) -> Secret:
             )
         return Secret(value.encode())
     file = root / f".key-{os.getuid()}"
+    if mirror_at(root):
+        say_once(
+            f"checkpoints are signed with the key in {file}; set {VARIABLE} so that a training can go on elsewhere too"
+        )
     with locked(file), storage_errors(file):
         if not os.path.lexists(file):
             _make(file)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from adapt.config import Config
 from adapt.runner.key import stage_key
+from adapt.runner.mirror import at_hand
 from adapt.runner.record import Record, check_record, read_result
 from adapt.support.errors import StageError
 
@@ -185,8 +186,12 @@ class Finished(Generic[R]):
 
     @property
     def path(self) -> Path:
-        """Folder of the stage."""
-        return self.record.path
+        """Folder of the stage. Its files are copied from the bucket, if the storage root is one.
+
+        Raises:
+            StageError, StorageError: the files cannot be copied (see `adapt.runner.mirror.at_hand`).
+        """
+        return at_hand(self.record.path)
 
     @classmethod
     def of(cls, stage: Stage[R], record: Record) -> "Finished[R]":

@@ -5,14 +5,16 @@ A log is a JSON lines file with the messages that a stage logged while it ran. I
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adapt.runner.bucket_records import DIGITS
 from adapt.runner.files import make_folder
 from adapt.runner.key import changes
+from adapt.runner.mirror import mirror_at
 from adapt.runner.outputs import check_outputs
 from adapt.runner.record import RECORD_FILE, Record, load_record
 from adapt.support.errors import StageError
@@ -23,24 +25,21 @@ if TYPE_CHECKING:
 
 _passed_over: set[Path] = set()
 """Unreadable records that this process has already logged."""
-DIGITS = 16
-"""Number of the key's digits in the name of a stage's folder.
-
-Among a million stages, the chance that two of them have the same digits is 1 in 40 million.
-"""
 
 
 class Store:
     """Finds the folders and records of stages below one root.
 
     Args:
-        root: folder of all stages.
+        root: folder of all stages, or the local copy of a bucket (`adapt.runner.mirror`).
         admit: function that is called before a stage runs. It raises an error if the stage may not start, for example
             because the budget is spent.
     """
 
     def __init__(self, root: Path, admit: "Callable[[Stage[Any]], None]" = lambda stage: None) -> None:
         self.root, self.admit = root, admit
+        self.mirror = mirror_at(root)
+        """The local copy of a bucket that the root is. None if the root is a folder."""
 
     def folder(self, stage: str, name: str, key: str) -> Path:
         """Returns the existing folder of a stage, or else the folder that the stage will get.
@@ -48,6 +47,8 @@ class Store:
         The existing folder may have an earlier name. If there are several folders, for example an incomplete copy, a
         folder in which the stage is finished is preferred.
         """
+        if self.mirror and (made := self.mirror.records.folder(stage, key)):
+            return made
         of_kind, ending = self.root / stage, f"-{key[:DIGITS]}"
         own = of_kind / f"{name}{ending}"
         # uses os.path.exists, which returns False if this user may not enter the folder
@@ -63,6 +64,39 @@ class Store:
         """Returns the folder of a stage, as `folder` does."""
         return self.folder(stage.kind, stage.name, stage.key)
 
+    def begun(self, stage: "Stage[Any]") -> Path:
+        """Returns the folder of a stage, as `folder_of`, also if the stage was begun on another machine.
+
+        Raises:
+            StorageError: the bucket cannot be read.
+        """
+        folder = self.folder_of(stage)
+        if self.mirror and not folder.is_dir() and (name := self.mirror.begun(stage.kind, stage.key)):
+            return folder.with_name(name)
+        return folder
+
+    def find_now(self, stage: "Stage[Any]") -> Record | None:
+        """Loads the record of a stage, as `find` does, also if it was written a moment ago on another machine."""
+        if self.mirror:
+            self.mirror.records.look(stage.kind, stage.key)
+        return self.find(stage.kind, stage.name, stage.key)
+
+    def check(self, records: Iterable[Record]) -> None:
+        """Checks that the files of finished stages are in the bucket. Files in a folder are checked by `find`.
+
+        Raises:
+            StageError: files are missing or have another size.
+        """
+        if self.mirror:
+            for record in records:
+                self.mirror.check(record)
+
+    def follow(self, stages: "Iterable[Stage[Any]]") -> None:
+        """Copies the logs and figures of stages from the bucket, for displays. Does nothing if the root is a folder."""
+        if self.mirror:
+            for stage in stages:
+                self.mirror.follow(self.folder_of(stage), self.record_of(stage))
+
     def find(self, stage: str, name: str, key: str) -> Record | None:
         """Loads the record of the stage with this key, and checks its files.
 
@@ -75,7 +109,7 @@ class Store:
                 `known`.
         """
         record = self.known(stage, name, key)
-        if record:
+        if record and not self.mirror:
             check_outputs(record)
         return record
 
@@ -86,6 +120,8 @@ class Store:
             StageError: the record cannot be read, or belongs to another stage.
         """
         folder = self.folder(stage, name, key)
+        if self.mirror and not self.mirror.records.folder(stage, key):
+            return None  # a record in the local copy that the bucket does not have
         record = load_record(folder)
         if record and record.key != key:
             raise StageError(
@@ -103,7 +139,11 @@ class Store:
         Records that cannot be read are skipped, because they may belong to other users. Each skipped record is logged
         once per process.
         """
-        for file in sorted(self.root.glob(f"{stage}/*/stage.json")):
+        if self.mirror:
+            files = [folder / RECORD_FILE for folder in self.mirror.records.folders(stage)]
+        else:
+            files = sorted(self.root.glob(f"{stage}/*/{RECORD_FILE}"))
+        for file in files:
             try:
                 record = load_record(file.parent)
             except StageError as error:

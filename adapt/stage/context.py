@@ -31,6 +31,7 @@ from adapt.runner import Done, Stage, Store
 from adapt.runner.digest import Digests
 from adapt.runner.files import share_with_group, write_atomically
 from adapt.runner.key import deciding
+from adapt.runner.mirror import fetch_file, mirror_at, mirror_folder, upload_results
 from adapt.runner.notifications import check_webhook
 from adapt.stage.add_head import AddHead, RedrawTop, TurnDecoder
 from adapt.stage.preflight import check_compile, check_priced, check_shared, check_training, check_writable
@@ -202,8 +203,21 @@ def check_sides(start: Start, config: Config) -> None:
 
 
 def root_of(config: Config) -> Path:
-    """Returns the folder that contains all stages of a configuration."""
-    return Path(config.storage.root).expanduser().absolute()
+    """Returns the folder that contains all stages of a configuration, which is the local copy if the root is a bucket.
+
+    Raises:
+        ConfigError: the URL of the bucket cannot be used.
+    """
+    storage = config.storage
+    if "://" not in storage.root:
+        return Path(storage.root).expanduser().absolute()
+    return mirror_folder(storage.root, storage.cache, storage.cache_gb)
+
+
+def shared_folder(config: Config) -> Path:
+    """Returns the folder that all nodes of a cluster must mount. If the root is a bucket, it holds the local copies."""
+    root = root_of(config)
+    return root.parents[1] if mirror_at(root) else root
 
 
 def first_start(config: Config, digests: Digests) -> Start:
@@ -286,8 +300,10 @@ class DomainOrder:
         """Writes the record, unless the file already lists more domains."""
         if len(self._known()) < len(self.domains):
             write_atomically(self.file, json.dumps(self.domains))
+            upload_results(self.file)
 
     def _known(self) -> list[tuple[str, str]]:
+        fetch_file(self.file)
         try:
             return [(name, key) for name, key in json.loads(self.file.read_text())]
         except (OSError, ValueError, TypeError):

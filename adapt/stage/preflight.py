@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, ResourcesConfig
+from adapt.config.job_sections import StorageConfig
 from adapt.merge.compatibility import vocabulary_of
 from adapt.model.architecture import HEADS, check_architecture, check_detector, try_unknown, unequal_tables
 from adapt.model.locate import CONFIG, Pretrained, has_tokenizer, no_head, read_json, weight_files
@@ -21,7 +22,9 @@ from adapt.model.size import model_size, read_header, token_table
 from adapt.model.start import Start
 from adapt.objective.table import RTD, objective_options, predicts_shifted, sees_only_earlier
 from adapt.ray.runtime import address_of, check_address
+from adapt.runner.bucket_errors import Address
 from adapt.runner.files import storage_errors
+from adapt.runner.mirror import mirror_at
 from adapt.support.errors import ConfigError, ModelError, StorageError
 from adapt.terminal.console import log
 from adapt.train.capacity.device import check_compiler, cpu_has_bf16, device_of_workers, has_gpu, lacks_gpu
@@ -35,14 +38,17 @@ if TYPE_CHECKING:
 
 
 def check_writable(root: Path) -> None:
-    """Checks that files can be written below the storage root.
+    """Checks that files can be written below the storage root, and in its bucket if it is one.
 
     Raises:
-        StorageError: the folder cannot be written, or the disk is full.
+        ConfigError: the bucket needs a package that is not installed.
+        StorageError: the folder or bucket cannot be written, the disk is full, or the store lacks conditional writes.
     """
     with storage_errors(root):
         root.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=root).close()
+    if mirror := mirror_at(root):
+        mirror.check_store()
 
 
 def check_priced(resources: ResourcesConfig) -> None:
@@ -321,7 +327,7 @@ def check_training(config: Config) -> None:
 
 
 def check_shared(config: Config) -> None:
-    """Checks that results go to a folder. On a cluster, the folder must have an absolute path.
+    """Checks that results go to a folder or an S3 bucket. On a cluster, they must go to a folder with an absolute path.
 
     Raises:
       ConfigError: the setting cannot work. The message names the field.
@@ -329,20 +335,37 @@ def check_shared(config: Config) -> None:
     """
     check_address(config.resources)
     root = config.storage.root
-    if not root.strip() or "://" in root:
-        what = f"storage.root {root} is a URL, but results need a folder" if root.strip() else "storage.root is empty"
-        raise ConfigError(what, "name a folder, such as runs; for a bucket, name the folder where it is mounted")
-    if address_of(config.resources) is not None:
+    if not root.strip():
+        raise ConfigError("storage.root is empty", "name a folder, such as runs, or a bucket: s3://BUCKET/PREFIX")
+    if "://" in root:
+        Address.of(root)
+    if address_of(config.resources) is not None or ("://" in root and _has_other_nodes()):
         check_absolute(config)
+
+
+def _has_other_nodes() -> bool:
+    """Returns whether this process is connected to a cluster of several nodes, for example by the user's program."""
+    ray: Any = sys.modules.get("ray")
+    is_connected = ray is not None and hasattr(ray, "is_initialized") and ray.is_initialized()
+    return is_connected and sum(node["Alive"] for node in ray.nodes()) > 1
 
 
 def check_absolute(config: Config) -> None:
     """Checks that result folders have absolute paths, because a relative path differs on every node of a cluster.
 
+    If the storage root is a bucket, the folder of its local copy must be chosen, because all nodes must mount it.
+
     Raises:
         ConfigError: the setting cannot work; names the field.
     """
-    folders = {"storage.root": Path(config.storage.root).expanduser()}
+    storage = config.storage
+    name = "cache" if "://" in storage.root else "root"
+    if name == "cache" and storage.cache == StorageConfig().cache:
+        raise ConfigError(
+            f"storage.root {storage.root} is a bucket, but the nodes of a cluster exchange files through a folder",
+            "set storage.cache to a folder that all nodes mount, or leave resources.address out to run on this machine",
+        )
+    folders = {f"storage.{name}": Path(getattr(storage, name)).expanduser()}
     if folder := mlflow_folder(config.tracking):
         folders["tracking.mlflow_uri"] = folder
     for field, folder in folders.items():

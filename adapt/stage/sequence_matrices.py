@@ -9,6 +9,7 @@ from typing import Any, Final
 from adapt.evaluate.measurements import FEW_DOCUMENTS, Estimate, TextLoss
 from adapt.method.base import NoteTable
 from adapt.runner import Done, Stage
+from adapt.runner.mirror import at_hand
 from adapt.show.blocks import NONE, Cell, Table, heldout_note
 from adapt.stage.export_model import Export
 from adapt.stage.finetuning import Finetune
@@ -242,7 +243,7 @@ def _evaluation(step: Step, name: str, done: Done) -> tuple[Path, str] | None:
         return done[step.others].path, name
     if step.export and name in (step.domain, GENERAL):
         text = GENERAL if name == GENERAL else "domain"
-        after = Path(done[step.export].record.inputs["after"]["path"])
+        after = at_hand(Path(done[step.export].record.inputs["after"]["path"]))
         return (after, text) if text in done[step.export].result.losses else None
     return None
 

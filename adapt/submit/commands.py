@@ -13,7 +13,7 @@ from adapt.ray.runtime import connect
 from adapt.runner.stage import everything
 from adapt.show.blocks import Table
 from adapt.show.terminal import show_blocks
-from adapt.stage.context import root_of
+from adapt.stage.context import root_of, shared_folder
 from adapt.stage.preflight import check_absolute, check_memory
 from adapt.stage.train import Train
 from adapt.submit.cluster_check import check_driver, check_environment, check_places, check_storage, cluster_findings
@@ -109,7 +109,7 @@ def _check(asked: ClusterCommand, order: Order) -> None:
     """Checks storage, nodes, credentials and memory. The command runs on the cluster."""
     first = order.configs[0]
     connect(first.resources)
-    nodes = check_storage(root_of(first))
+    nodes = check_storage(shared_folder(first))
     check_places(order.configs)
     if asked.drive_on:
         check_driver(asked.drive_on)

@@ -14,6 +14,7 @@ from adapt.parse.command_line import read_given
 from adapt.runner import Finished, Store, ensure
 from adapt.runner.digest import Digests
 from adapt.runner.key import canonical
+from adapt.runner.mirror import upload_results
 from adapt.runner.notifications import notifying
 from adapt.runner.record import RECORD_FILE
 from adapt.show.blocks import Block, TextBlock, first_sentence
@@ -87,6 +88,7 @@ def _report(search: Search, entries: list[Entry], store: Store) -> Path:
         from adapt.show.report.report_page import write_report
 
         write_report(Study(search.name, "base", entries), folder)
+        upload_results(folder)
     return page
 
 

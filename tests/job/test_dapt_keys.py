@@ -126,6 +126,8 @@ HOW: dict[str, Any] = {
     "resources.stages_at_once": 2,
     "resources.wait_s": 1.0,
     "storage.root": "elsewhere",
+    "storage.cache": "elsewhere",
+    "storage.cache_gb": 1.0,
     "tracking.mlflow_uri": "http://localhost:5000",
     "tracking.wandb_project": "project",
     "notify.webhook": "MY_WEBHOOK",

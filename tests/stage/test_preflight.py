@@ -67,10 +67,19 @@ def test_a_truncated_shard_is_refused(model: Path) -> None:
         check_weights(model)
 
 
-@pytest.mark.parametrize("root", ["s3://bucket/runs", "", "  "])
-def test_results_need_a_folder(root: str) -> None:
+@pytest.mark.parametrize("root", ["gs://bucket/runs", "s3://", "", "  "])
+def test_results_need_a_folder_or_an_s3_bucket(root: str) -> None:
     with pytest.raises(ConfigError, match=r"storage\.root"):
         check_shared(Config(storage=StorageConfig(root=root)))
+
+
+def test_a_bucket_needs_a_shared_local_copy_on_a_cluster() -> None:
+    check_shared(Config(storage=StorageConfig(root="s3://bucket/runs")))
+    resources = ResourcesConfig(address="127.0.0.1:6379")
+    with pytest.raises(ConfigError, match=r"storage\.cache") as refused:
+        check_shared(Config(storage=StorageConfig(root="s3://bucket/runs"), resources=resources))
+    assert "all nodes mount" in refused.value.fix
+    check_shared(Config(storage=StorageConfig(root="s3://bucket/runs", cache="/shared"), resources=resources))
 
 
 def test_two_jobs_may_start_at_once(tmp_path: Path) -> None:

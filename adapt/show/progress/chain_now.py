@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from adapt.runner.claim import is_claimed
 from adapt.runner.files import write_atomically
-from adapt.runner.lock import is_held
 from adapt.runner.stage import Stage, everything
 from adapt.runner.store import Store, logged_lines
 from adapt.show.blocks import Block, Drawing, Figures, FindingBlock, Findings, Table, TextBlock, summary
@@ -222,7 +222,7 @@ def chain_now(
     """
     stages: list[Stage[Any]] = [goal.stage for goal in goals]
     taken = spent(stages, store)
-    under_way = [stage for stage in unfinished_stages(stages, store, set()) if is_held(store.folder_of(stage))]
+    under_way = [stage for stage in unfinished_stages(stages, store, set()) if is_claimed(store.folder_of(stage))]
     searches = [(stage.name, TrialsNow.load(store.folder_of(stage))) for stage in under_way]
     return ChainNow(
         goal_states(goals, store),
@@ -252,6 +252,6 @@ def _trainings(stages: Sequence[Stage[Any]], store: Store) -> list[TrainingNow]:
         folder = store.folder_of(stage)
         if said := last_report(folder):
             finished = store.record_of(stage) is not None
-            state = "finished" if finished else "running" if is_held(folder) else "stopped"
+            state = "finished" if finished else "running" if is_claimed(folder) else "stopped"
             found.append(TrainingNow(stage.name, stage.key, state, said, folder / METRICS_FILE, HeldTime.load(folder)))
     return sorted(found, key=lambda training: ("running", "stopped", "finished").index(training.state))

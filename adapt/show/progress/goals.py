@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from adapt.runner.lock import is_held
+from adapt.runner.claim import is_claimed
 from adapt.runner.stage import Stage, everything
 from adapt.runner.store import Store, failure_of, logged_lines
 from adapt.show.blocks import Table
@@ -77,7 +77,7 @@ def entry_row(name: str, members: Mapping[str, Sequence[str]]) -> list[str]:
 def _state(stage: Stage[Any], store: Store) -> str:
     if store.record_of(stage):
         return "finished"
-    running = is_held(store.folder_of(stage)) or _works_for(stage, store)
+    running = is_claimed(store.folder_of(stage)) or _works_for(stage, store)
     return "running" if running else "waiting"
 
 
@@ -87,7 +87,7 @@ def _works_for(stage: Stage[Any], store: Store) -> bool:
     A training of another entry does not count, even if the stage starts from its model.
     """
     return any(
-        is_held(store.folder_of(needed)) or _works_for(needed, store)
+        is_claimed(store.folder_of(needed)) or _works_for(needed, store)
         for name, needed in stage.inputs.items()
         if name != START and not store.record_of(needed)
     )
@@ -140,14 +140,14 @@ def reasons_of(goals: Sequence[ShownGoal], store: Store) -> list[tuple[str, str]
 def why_waiting(stage: Stage[Any], store: Store) -> str:
     """Describes what a stage waits for. The text is empty if the stage is finished or running."""
     folder = store.folder_of(stage)
-    if store.record_of(stage) or is_held(folder):
+    if store.record_of(stage) or is_claimed(folder):
         return ""
     first = next(_unmade(stage, store), None)
     if first is None:
         failure = failure_of(folder)
         return f"failed: {failure}" if failure else "ready: it waits for free resources, or for dontstop chain run"
     place, what = store.folder_of(first), f"{first.kind} {first.name}"
-    if is_held(place):
+    if is_claimed(place):
         return f"waits for {what}, which is running"
     failure = failure_of(place)
     return f"waits for {what}, which failed: {failure}" if failure else f"waits for {what}, which has not started"

@@ -19,6 +19,7 @@ from adapt.config import TrainingConfig
 from adapt.runner import Record, Stage, Store
 from adapt.runner.files import folder_aside, link_or_copy, write_atomically
 from adapt.runner.key import canonical
+from adapt.runner.mirror import fetch_spare
 from adapt.runner.secret import Secret, secret_of
 from adapt.support.errors import DataError, StorageError
 from adapt.terminal.console import log
@@ -69,6 +70,7 @@ def start_from_phase(record: Record, step: int, run_folder: Path, root: Path) ->
             "shorten the phases before, or bring more text",
         )
     secret = secret_of(root)
+    fetch_spare(record.path, CHECKPOINTS)
     last = _last_state(record)
     fault = _fault(Branch(record, last), secret) if last and step_of(last) == step else "it was removed"
     if fault or last is None:
@@ -155,6 +157,7 @@ def _siblings(stage: Stage[Any], store: Store) -> Iterator[Branch]:
     for record in store.records(stage.kind):
         inputs = {name: made["key"] for name, made in record.inputs.items()}
         if _but_for_length(record.version, record.what, inputs) == wanted:
+            fetch_spare(record.path, BRANCHES, *([CHECKPOINTS] if "phase" in record.what else []))
             states = [state for state in checkpoints(record.path / BRANCHES) if is_whole(state)]
             if "phase" in record.what and (last := _last_state(record)):
                 states.append(last)

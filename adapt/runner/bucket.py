@@ -1,0 +1,341 @@
+"""Reads and writes the objects of a bucket that speaks S3. Writes can have conditions.
+
+`S3Bucket` waits while the store throttles or cannot be reached, and while expired credentials are renewed. A write
+whose answer was lost is recognized by the object's content, so that repeating it is no conflict. The store's address,
+region and credentials are those of every AWS tool: its environment variables, its files, or the machine's role.
+"""
+
+import hashlib
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from uuid import uuid4
+
+from adapt.runner.bucket_errors import (
+    EXPIRED,
+    MISSING,
+    Address,
+    ConflictError,
+    awaited,
+    code_of,
+    reason_of,
+    unconditional,
+)
+from adapt.support.errors import ConfigError, StorageError
+from adapt.terminal.console import log
+
+T = TypeVar("T")
+ABSENT = ""
+"""Value of `replaces` for a write that must create its object."""
+PATIENCE_S = 1800.0
+"""Longest time for which a request waits for a store that throttles, fails or refuses expired credentials [s]."""
+FIRST_PATIENCE_S = 10.0
+"""The same before the first successful request, because the address or the credentials may be wrong [s]."""
+_LONGEST_PAUSE_S = 15.0
+_SILENT_S = 2.0
+"""Time after which a wait is logged [s]."""
+_PART = 32 * 2**20
+"""Size of the parts in which larger files are uploaded [bytes]."""
+_MOST_PARTS = 10_000
+_THREADS = 8
+_DIGEST = "sha256"
+_UPLOAD = "upload"
+
+
+class StoredObject(NamedTuple):
+    """An object in a listing."""
+
+    size: int
+    """Size of the object [bytes]."""
+    etag: str
+    """Text that changes whenever the object changes."""
+    age_s: float
+    """Time since the object was written, by the clocks of the store only [s]."""
+
+
+class ReadObject(NamedTuple):
+    """A small object."""
+
+    body: bytes
+    etag: str
+    is_intact: bool
+    """Whether the body has the digest that `S3Bucket.put` stored with it."""
+
+
+class S3Bucket:
+    """The objects at a place in a bucket. Their names are relative to the place. Threads may share it.
+
+    Args:
+        address: the place.
+        patience_s: as PATIENCE_S.
+    """
+
+    def __init__(self, address: Address, patience_s: float = PATIENCE_S) -> None:
+        self.address, self._patience_s = address, patience_s
+        self._connection: tuple[int, Any] | None = None
+        """Process id and client of boto3, because a forked process needs its own."""
+        self._has_worked = False
+
+    def hasty(self, patience_s: float) -> "S3Bucket":
+        """Returns the same bucket with a shorter patience [s], for requests that something waits for."""
+        other = S3Bucket(self.address, patience_s)
+        other._connection, other._has_worked = self._connection, True
+        return other
+
+    def get(self, name: str) -> ReadObject | None:
+        """Reads a small object. Returns None if there is none.
+
+        Raises:
+            StorageError: the object cannot be read.
+        """
+
+        def read(client: Any) -> ReadObject | None:
+            try:
+                answer = client.get_object(Bucket=self.address.bucket, Key=self.address.key(name))
+            except Exception as error:
+                if code_of(error) in MISSING:
+                    return None
+                raise
+            body = answer["Body"].read()
+            intact = answer["Metadata"].get(_DIGEST) == hashlib.sha256(body).hexdigest()
+            return ReadObject(body, answer["ETag"], intact)
+
+        return self._call(f"read {self.address.url(name)}", read)
+
+    def put(self, name: str, body: bytes, replaces: str | None) -> str:
+        """Writes a small object, whole or not at all, and returns its ETag.
+
+        Args:
+            name: name of the object.
+            body: content.
+            replaces: ETag of the object that is replaced, ABSENT if there must be none, or None for any state.
+
+        Raises:
+            ConflictError: the object is in another state.
+            StorageError: the object cannot be written.
+        """
+
+        def write(client: Any) -> str:
+            place = {"Bucket": self.address.bucket, "Key": self.address.key(name)}
+            metadata = {_DIGEST: hashlib.sha256(body).hexdigest()}
+            return str(client.put_object(**place, Body=body, Metadata=metadata, **_condition(replaces))["ETag"])
+
+        try:
+            return self._call(f"write {self.address.url(name)}", write)
+        except ConflictError:  # the answer to an earlier try may have been lost
+            if (there := self.get(name)) and there.body == body:
+                return there.etag
+            raise
+
+    def upload(self, name: str, file: Path, replaces: str | None) -> str:
+        """Writes a file as an object, whole or not at all, and returns the object's ETag.
+
+        Args:
+            name: name of the object.
+            file: the file.
+            replaces: as in `put`.
+
+        Raises:
+            ConflictError: the object is in another state.
+            OSError: the file cannot be read.
+            StorageError: the object cannot be written.
+        """
+        size, mark = file.stat().st_size, uuid4().hex
+        place = {"Bucket": self.address.bucket, "Key": self.address.key(name)}
+        doing, condition = f"write {self.address.url(name)}", _condition(replaces)
+        try:
+            if size <= _PART:
+                body, about = file.read_bytes(), {_UPLOAD: mark}
+                answer = self._call(doing, lambda it: it.put_object(**place, Body=body, Metadata=about, **condition))
+                return str(answer["ETag"])
+            return self._in_parts(doing, place, file, size, mark, condition)
+        except ConflictError:
+            answer = self._call(doing, lambda client: _none_if_missing(lambda: client.head_object(**place)))
+            if answer and answer["Metadata"].get(_UPLOAD) == mark:
+                return str(answer["ETag"])
+            raise
+
+    def _in_parts(
+        self, doing: str, place: Mapping[str, str], file: Path, size: int, mark: str, condition: Mapping[str, str]
+    ) -> str:
+        """Uploads a large file in parts. The object appears when all parts are there."""
+        length = max(_PART, -(-size // _MOST_PARTS))
+        begun = self._call(doing, lambda it: it.create_multipart_upload(**place, Metadata={_UPLOAD: mark}))
+        part_of = {**place, "UploadId": begun["UploadId"]}
+
+        def send(number: int) -> dict[str, Any]:
+            with file.open("rb") as opened:
+                opened.seek((number - 1) * length)
+                body = opened.read(min(length, size - (number - 1) * length))
+            answer = self._call(doing, lambda it: it.upload_part(**part_of, PartNumber=number, Body=body))
+            return {"PartNumber": number, **{k: v for k, v in answer.items() if k == "ETag" or "Checksum" in k}}
+
+        try:
+            with ThreadPoolExecutor(_THREADS) as threads:
+                parts = list(threads.map(send, range(1, -(-size // length) + 1)))
+            parts = [{name: value for name, value in part.items() if name != "ChecksumType"} for part in parts]
+            whole = {**part_of, "MultipartUpload": {"Parts": parts}, **condition}
+            return str(self._call(doing, lambda it: it.complete_multipart_upload(**whole))["ETag"])
+        except BaseException:
+            try:
+                self._client().abort_multipart_upload(**part_of)
+            except Exception as error:  # parts cost money until the bucket's rules remove them, but harm nothing
+                log(f"the parts of {self.address.url()} could not be removed: {reason_of(error)}")
+            raise
+
+    def download(self, name: str, file: Path) -> bool:
+        """Writes an object to a local file. Returns whether the object exists.
+
+        Raises:
+            OSError: the file cannot be written.
+            StorageError: the object cannot be read.
+        """
+
+        def fetch(client: Any) -> bool:
+            try:
+                answer = client.get_object(Bucket=self.address.bucket, Key=self.address.key(name))
+            except Exception as error:
+                if code_of(error) in MISSING:
+                    return False
+                raise
+            with file.open("wb") as opened:
+                for block in answer["Body"].iter_chunks(2**20):
+                    opened.write(block)
+            return True
+
+        return self._call(f"read {self.address.url(name)}", fetch)
+
+    def objects(self, prefix: str, is_flat: bool = False) -> dict[str, StoredObject]:
+        """Lists the objects whose names begin with a prefix, keyed by name.
+
+        Args:
+            prefix: beginning of the names.
+            is_flat: whether to leave out objects with a further slash in their names.
+        """
+
+        def ask(client: Any) -> dict[str, StoredObject]:
+            found: dict[str, StoredObject] = {}
+            begin = len(self.address.key(""))
+            where = {"Bucket": self.address.bucket, "Prefix": self.address.key(prefix)}
+            pages = client.get_paginator("list_objects_v2").paginate(**where, **({"Delimiter": "/"} if is_flat else {}))
+            for page in pages:
+                now = _date(page)
+                for entry in page.get("Contents", ()):
+                    age = (now - entry["LastModified"]).total_seconds()
+                    found[entry["Key"][begin:]] = StoredObject(entry["Size"], entry["ETag"], age)
+            return found
+
+        return self._call(f"list {self.address.url(prefix)}", ask)
+
+    def folders(self, prefix: str) -> list[str]:
+        """Lists the folders directly below a folder. `prefix` ends with a slash."""
+
+        def ask(client: Any) -> list[str]:
+            where = {"Bucket": self.address.bucket, "Prefix": self.address.key(prefix), "Delimiter": "/"}
+            pages = client.get_paginator("list_objects_v2").paginate(**where)
+            found = [each["Prefix"] for page in pages for each in page.get("CommonPrefixes", ())]
+            return [key.rstrip("/").rsplit("/", 1)[-1] for key in found]
+
+        return self._call(f"list {self.address.url(prefix)}", ask)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Deletes objects. Missing objects are ignored."""
+        for name in names:
+            place = {"Bucket": self.address.bucket, "Key": self.address.key(name)}
+            self._call(f"delete {self.address.url(name)}", partial(_delete, place))
+
+    def check(self) -> None:
+        """Checks that objects can be written, read and deleted, and that the store honours conditions of writes.
+
+        Raises:
+            StorageError: one of these is not so.
+        """
+        name, body = f".try-{uuid4().hex}", b"dontstop checks this bucket"
+        etag = self.put(name, body, ABSENT)
+        try:
+            for what, replaces in (("If-None-Match", ABSENT), ("If-Match", '"0123456789abcdef0123456789abcdef"')):
+                try:
+                    self.put(name, b"this must be refused", replaces)
+                except ConflictError:
+                    continue
+                raise unconditional(self.address, f"it ignored {what}")
+            self.put(name, b"this must be accepted", etag)
+        finally:
+            self.delete([name])
+
+    def _call(self, doing: str, request: Callable[[Any], T]) -> T:
+        """Calls a function with a client, and repeats it while the store is busy or credentials have expired."""
+        began, pause, is_said = time.monotonic(), 0.2, False
+        while True:
+            try:
+                answer = request(self._client())
+            except Exception as error:
+                if code_of(error) in EXPIRED:
+                    self._connection = None  # the next client reads the credentials again
+                waits_for = awaited(self.address, doing, error)
+                patience = self._patience_s if self._has_worked else min(self._patience_s, FIRST_PATIENCE_S)
+                if time.monotonic() - began + pause > patience:
+                    raise StorageError(
+                        f"cannot {doing}: {reason_of(error)}", f"{waits_for}; then run the same command again"
+                    ) from error
+                if not is_said and time.monotonic() - began > _SILENT_S:
+                    log(f"cannot {doing}: {reason_of(error)}; waiting ({waits_for})")
+                    is_said = True
+                time.sleep(random.uniform(pause / 2, pause))  # so that threads do not all try at the same moment
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                continue
+            if is_said:
+                log(f"{self.address.url()} answers again")
+            self._has_worked = True
+            return answer
+
+    def _client(self) -> Any:
+        """Returns boto3's client of this process."""
+        if self._connection is None or self._connection[0] != os.getpid():
+            try:
+                import boto3
+                from botocore.config import Config
+            except ImportError as error:
+                raise ConfigError(
+                    f"storage.root {self.address.url()} needs boto3", "pip install 'dontstop[s3]'"
+                ) from error
+            settings = Config(
+                retries={"total_max_attempts": 1},  # `_call` repeats requests
+                max_pool_connections=4 * _THREADS,
+                connect_timeout=5,
+                read_timeout=60,
+            )
+            client = boto3.session.Session().client("s3", config=settings)
+            self._connection = (os.getpid(), client)
+        return self._connection[1]
+
+
+def _condition(replaces: str | None) -> dict[str, str]:
+    if replaces is None:
+        return {}
+    return {"IfMatch": replaces} if replaces else {"IfNoneMatch": "*"}
+
+
+def _delete(place: Mapping[str, str], client: Any) -> None:
+    client.delete_object(**place)
+
+
+def _none_if_missing(request: Callable[[], T]) -> T | None:
+    try:
+        return request()
+    except Exception as error:
+        if code_of(error) in MISSING:
+            return None
+        raise
+
+
+def _date(answer: Mapping[str, Any]) -> datetime:
+    """Returns the time of an answer by the store's clock."""
+    return parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])

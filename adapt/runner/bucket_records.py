@@ -1,0 +1,217 @@
+"""The records of finished stages in a bucket, and their copies on this machine.
+
+The object `records/KIND/KEY.json` is the record of a finished stage, with the first digits of its key. It is created
+once, by a conditional write, and never replaced. Each machine copies new records to the folders of their stages, and
+lists them in `.records.json` with the ETags of the objects.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from adapt.runner.bucket import ABSENT, S3Bucket
+from adapt.runner.bucket_errors import ConflictError
+from adapt.runner.files import make_folder, storage_errors, write_atomically
+from adapt.runner.lease import Lease
+from adapt.runner.local_cache import clear
+from adapt.runner.record import RECORD_FILE, Record
+from adapt.support.errors import StageError, StorageError
+from adapt.terminal.console import log
+
+DIGITS = 16
+"""Number of the key's digits in the names of a stage's folder and objects.
+
+Among a million stages, the chance that two of them have the same digits is 1 in 40 million.
+"""
+FRESH_S = 10.0
+"""Age from which a list of objects is read again [s]."""
+_RECORDS = "records"
+_THREADS = 16
+
+
+class BucketRecords:
+    """The records in a bucket. Threads may share the object.
+
+    Args:
+        root: folder of the local copy of the bucket.
+        bucket: the bucket.
+    """
+
+    def __init__(self, root: Path, bucket: S3Bucket) -> None:
+        self._root, self._bucket = root, bucket
+        self._lock = threading.RLock()
+        self._looked = -FRESH_S
+        self._faults: dict[str, str] = {}
+        """Why records cannot be used, by kind and digits of the key."""
+        self._file = root / ".records.json"
+        self._known: Mapping[str, list[str]] = {}
+        """ETag and folder of each record, by kind and digits of the key."""
+
+    def folder(self, kind: str, key: str) -> Path | None:
+        """Returns the folder of a finished stage, which contains the record. Returns None if there is no record.
+
+        Raises:
+            StageError: the record was changed by something else.
+            StorageError: the bucket cannot be read.
+        """
+        self.refresh()
+        place = f"{kind}/{key[:DIGITS]}"
+        if place in self._faults:
+            raise StageError(
+                self._faults[place],
+                "restore the object's earlier version, or delete it: then the stage runs again, and a training resumes"
+                " from its last checkpoint",
+            )
+        entry = self._known.get(place)
+        return self._root / entry[1] if entry else None
+
+    def folders(self, kind: str) -> list[Path]:
+        """Returns the folders of all finished stages of a kind, or of all kinds (`*`), ordered by name.
+
+        Records that were changed by something else are left out and logged.
+        """
+        self.refresh()
+        for fault in list(self._faults.values()):
+            say_once(fault)
+        known = self._known.items()
+        return sorted(self._root / folder for place, (_, folder) in known if kind in ("*", place.partition("/")[0]))
+
+    def url(self, record: Record) -> str:
+        """Returns the URL of a record."""
+        return self._bucket.address.url(_object(f"{record.stage}/{record.key[:DIGITS]}"))
+
+    def refresh(self, max_age_s: float = FRESH_S) -> None:
+        """Copies all records that are new or have changed, and forgets records that were deleted from the bucket.
+
+        Does nothing if the list of records was read less than `max_age_s` ago.
+
+        Raises:
+            StorageError: the bucket cannot be read.
+        """
+        with self._lock:
+            if time.monotonic() - self._looked < max_age_s:
+                return
+            index = self._read()  # read first, so that it has no records that are newer than the list
+            names = self._bucket.objects(f"{_RECORDS}/")
+            there = {n.removeprefix(f"{_RECORDS}/").removesuffix(".json"): of.etag for n, of in names.items()}
+            for gone in index.keys() - there.keys():
+                (self._root / index.pop(gone)[1] / RECORD_FILE).unlink(missing_ok=True)
+            self._faults = {place: fault for place, fault in self._faults.items() if place in there}
+            wanted = [place for place, etag in there.items() if not self._has(index.get(place), etag)]
+            with ThreadPoolExecutor(_THREADS) as threads:
+                for place, entry in zip(wanted, threads.map(self._copy, wanted), strict=True):
+                    index.pop(place, None)
+                    if entry:
+                        index[place] = entry
+            self._write(index)
+            self._looked = time.monotonic()
+
+    def look(self, kind: str, key: str) -> None:
+        """Copies the record of one stage now, if there is one.
+
+        Raises:
+            StorageError: the bucket cannot be read.
+        """
+        place = f"{kind}/{key[:DIGITS]}"
+        with self._lock:
+            self.refresh()
+            index = self._read()
+            if place not in index and (entry := self._copy(place)):
+                self._write({**index, place: entry})
+
+    def commit(self, record: Record, lease: Lease) -> None:
+        """Creates the record of a stage whose files are in the bucket, and copies it.
+
+        Raises:
+            StorageError: another process took the lease over, or finished the stage.
+        """
+        place = f"{record.stage}/{record.key[:DIGITS]}"
+        values = _translated(json.loads(record.to_json()), str(self._root), self._bucket.address.url())
+        with self._lock:
+            lease.check()
+            try:
+                etag = self._bucket.put(_object(place), (json.dumps(values, indent=2) + "\n").encode(), ABSENT)
+            except ConflictError as error:
+                raise StorageError(
+                    f"another run finished the stage {record.stage}/{record.path.name} meanwhile",
+                    "run the same command again: it uses that run's result",
+                ) from error
+            record.save()
+            self._write({**self._read(), place: [etag, f"{record.stage}/{record.path.name}"]})
+
+    def _copy(self, place: str) -> list[str] | None:
+        """Copies a record. Returns its ETag and folder, or None if there is none or it cannot be used."""
+        read = self._bucket.get(_object(place))
+        self._faults.pop(place, None)
+        if read is None:
+            return None
+        try:
+            if not read.is_intact:
+                raise ValueError("its content does not have the digest that was stored with it")
+            values = _translated(json.loads(read.body), self._bucket.address.url(), str(self._root))
+            kind, _, digits = place.partition("/")
+            folder = f"{kind}/{values['name']}-{digits}"
+            if values["stage"] != kind or values["key"][:DIGITS] != digits:
+                raise ValueError("it is the record of another stage")
+            if not all(map(is_inside, [folder, *values["outputs"]])):
+                raise ValueError("it names files outside of its folder")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            url = self._bucket.address.url(_object(place))
+            self._faults[place] = f"the record {url} was changed by something else than dontstop: {error}"
+            return None
+        file, text = self._root / folder / RECORD_FILE, json.dumps(values, indent=2) + "\n"
+        if not file.exists() or file.read_text() != text:
+            clear(file.parent)  # another machine finished the stage, so files of an interrupted run are not the result
+            write_atomically(file, text)
+        return [read.etag, folder]
+
+    def _has(self, entry: list[str] | None, etag: str) -> bool:
+        return entry is not None and entry[0] == etag and (self._root / entry[1] / RECORD_FILE).is_file()
+
+    def _read(self) -> dict[str, list[str]]:
+        try:
+            index = json.loads(self._file.read_text())
+            return {str(place): [str(etag), str(folder)] for place, (etag, folder) in index.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}
+
+    def _write(self, index: dict[str, list[str]]) -> None:
+        if index != self._known or not self._file.exists():
+            with storage_errors(self._root):
+                make_folder(self._root)
+            write_atomically(self._file, json.dumps(index))
+            self._known = index
+
+
+def _object(place: str) -> str:
+    return f"{_RECORDS}/{place}.json"
+
+
+def _translated(values: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    """Replaces the beginning of paths in the inputs and the result of a record."""
+
+    def change(value: Any) -> Any:
+        if isinstance(value, str) and value.startswith(f"{old}/"):
+            return new + value[len(old) :]
+        if isinstance(value, dict):
+            return {name: change(inner) for name, inner in value.items()}
+        return [change(inner) for inner in value] if isinstance(value, list) else value
+
+    return {**values, **{name: change(values[name]) for name in ("inputs", "metrics")}}
+
+
+def is_inside(name: str) -> bool:
+    """Returns whether a relative path leads to no other folder."""
+    parts = PurePosixPath(name).parts
+    return bool(parts) and not name.startswith("/") and ".." not in parts and "\0" not in name
+
+
+@cache
+def say_once(message: str) -> None:
+    """Logs a message once per process."""
+    log(message)

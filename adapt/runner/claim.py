@@ -1,0 +1,154 @@
+"""The right to work on a stage's folder, and the commit of its record, in a folder or on a bucket.
+
+In a storage root that is a folder, the right is a lock of the file system. On a bucket it is a lease, and the files are
+uploaded before the record is created.
+"""
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Protocol
+
+from adapt.runner.lease import Lease, leased
+from adapt.runner.local_cache import using
+from adapt.runner.lock import is_held, locked
+from adapt.runner.mirror import Mirror, mirror_at
+from adapt.runner.outputs import check_content
+from adapt.runner.record import Record
+from adapt.runner.uploads import Uploads
+from adapt.support.errors import StageError, StorageError
+from adapt.terminal.console import log
+
+
+class Claim(Protocol):
+    """The right to work on a stage's folder."""
+
+    place: str
+    """Path or URL of the folder, for messages."""
+
+    def begin(self, inputs: Iterable[Record]) -> AbstractContextManager[None]:
+        """Brings the files of an interrupted run and of the inputs here. They stay here inside the block.
+
+        Raises:
+            StageError: a file of an input is missing or has changed.
+            StorageError: the files cannot be copied.
+        """
+
+    def running(self) -> AbstractContextManager[None]:
+        """Stores the files of the stage while the block runs."""
+
+    def commit(self, record: Record) -> None:
+        """Stores all files and then the record, which makes the stage finished.
+
+        Raises:
+            StorageError: the files or the record cannot be written, or another process finished the stage.
+        """
+
+    def clean(self, record: Record) -> None:
+        """Removes stored files that are neither in the committed record nor in the folder."""
+
+
+class FolderClaim:
+    """A claim in a storage root that is a folder: all files are in place already."""
+
+    def __init__(self, folder: Path) -> None:
+        self.place = str(folder)
+
+    def begin(self, inputs: Iterable[Record]) -> AbstractContextManager[None]:
+        """Does nothing."""
+        return nullcontext()
+
+    def running(self) -> AbstractContextManager[None]:
+        """Does nothing."""
+        return nullcontext()
+
+    def commit(self, record: Record) -> None:
+        """Writes the record."""
+        record.save()
+
+    def clean(self, record: Record) -> None:
+        """Does nothing."""
+
+
+class BucketClaim:
+    """A claim in a storage root that is a bucket.
+
+    Args:
+        mirror: local copy of the bucket.
+        folder: folder of the stage in the local copy.
+        lease: lease of the stage.
+        last: id of the local copy with which the stage was worked on last.
+    """
+
+    def __init__(self, mirror: Mirror, folder: Path, lease: Lease, last: str) -> None:
+        self.place = mirror.url(folder)
+        self._mirror, self._folder, self._lease, self._last = mirror, folder, lease, last
+        self._uploads = Uploads(mirror, folder, lease)
+
+    @contextmanager
+    def begin(self, inputs: Iterable[Record]) -> Iterator[None]:
+        """Copies the files of an interrupted run and of the inputs from the bucket. See `Claim.begin`."""
+        inputs = list(inputs)
+        with using([self._folder, *(record.path for record in inputs)]):
+            self._uploads.begin(self._last)
+            for record in inputs:
+                self._mirror.bring(record)
+                try:
+                    check_content(record)
+                except StageError:
+                    self._mirror.mend(record)
+            yield
+
+    def running(self) -> AbstractContextManager[None]:
+        """Uploads files in the background."""
+        return self._uploads.running()
+
+    def commit(self, record: Record) -> None:
+        """Uploads what is not uploaded yet, and creates the record. See `Claim.commit`."""
+        self._uploads.send(is_growing=False)
+        self._mirror.records.commit(record, self._lease)
+
+    def clean(self, record: Record) -> None:
+        """Deletes what interrupted runs left behind. If this fails, it remains, and harms nothing."""
+        try:
+            self._uploads.clean(record)
+        except StorageError as error:
+            log(f"warning: files of interrupted runs remain in {self.place}: {error.what}")
+        self._mirror.has_grown(record)
+
+
+def is_claimed(folder: Path) -> bool:
+    """Returns whether a process works on a stage's folder now: on this machine, or on any if the root is a bucket.
+
+    Raises:
+        StorageError: the bucket cannot be read.
+    """
+    if is_held(folder):
+        return True
+    mirror = mirror_at(folder)
+    return mirror is not None and mirror.is_held(folder)
+
+
+@contextmanager
+def claimed(folder: Path, waits_for: Callable[[str], None] | None = None) -> Iterator[Claim]:
+    """Holds the claim to a stage's folder inside the block. Waits while another process holds it.
+
+    Args:
+        folder: folder of the stage.
+        waits_for: as in `adapt.runner.lock.locked`.
+
+    Raises:
+        StorageError: the storage cannot be written, or does not support locks.
+    """
+    mirror = mirror_at(folder)
+    with locked(folder, waits_for):
+        if mirror is None:
+            yield FolderClaim(folder)
+            return
+        with leased(mirror.bucket, mirror.lease_name(folder), mirror.id, waits_for) as (lease, last):
+            try:
+                yield BucketClaim(mirror, folder, lease, last)
+            finally:
+                if lease.is_lost:  # the files of the run that took over are in the bucket
+                    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,178 @@
+"""Leases: locks of stages in a bucket. Only one process at a time holds the lease of a stage.
+
+A lease is an object that its holder renews. It is taken and renewed by conditional writes only, so two processes cannot
+both succeed. A process that waits takes over a lease that was not renewed for LEASE_S. It measures this time itself,
+with a clock that only counts seconds: no two clocks are compared, and a wrong clock changes nothing.
+
+The ETag of the lease is the fencing token: each renewal replaces exactly the object that the holder wrote last.
+`Lease.check` renews the lease before a record is committed. A holder that was suspended, and whose lease was taken
+over meanwhile, therefore commits nothing.
+"""
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+from adapt.runner.bucket import ABSENT, ReadObject, S3Bucket, StoredObject
+from adapt.runner.bucket_errors import ConflictError
+from adapt.support.errors import StorageError
+from adapt.terminal.console import log
+
+LEASE_S = 60.0
+"""Time without renewal after which another process may take a lease over [s]."""
+_RENEW_S = 15.0
+"""Time between two renewals [s]."""
+_POLL_S = 1.0
+_FREE_BYTES = 64
+"""Largest size of the object of a free lease. That of a held lease is larger."""
+
+
+def is_held_by(listed: StoredObject) -> bool:
+    """Returns whether a lease in a listing is held now, as far as the store's clocks say."""
+    return listed.size > _FREE_BYTES and listed.age_s < LEASE_S
+
+
+class Lease:
+    """A lease that this process holds."""
+
+    def __init__(self, bucket: S3Bucket, name: str, etag: str, content: dict[str, str | int]) -> None:
+        self._bucket, self._name, self._etag, self._content = bucket.hasty(_RENEW_S), name, etag, content
+        self._lock = threading.Lock()
+        self._is_lost = False
+
+    def check(self) -> None:
+        """Renews the lease.
+
+        Raises:
+            StorageError: another process has taken the lease over, or the store cannot be reached.
+        """
+        with self._lock:
+            if not self._is_lost:
+                self._content["beat"] = int(self._content["beat"]) + 1
+                self._write(_text(self._content))
+            if self._is_lost:
+                raise StorageError(
+                    f"the lease {self._bucket.address.url(self._name)} was lost: this process could not renew it for "
+                    f"{LEASE_S:.0f} s, and another run took over",
+                    "nothing was overwritten; run the same command again to use the other run's result",
+                )
+
+    def _write(self, body: bytes) -> None:
+        """Replaces the lease, or notes that it is lost."""
+        for _ in range(2):
+            try:
+                self._etag = self._bucket.put(self._name, body, self._etag)
+                return
+            except ConflictError:  # a renewal that failed may have reached the store nevertheless
+                there = self._bucket.get(self._name)
+                if there is None or str(self._content["id"]).encode() not in there.body:
+                    break
+                self._etag = there.etag
+        self._is_lost = True
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process is known to have taken the lease over."""
+        return self._is_lost
+
+    def keep(self, ended: threading.Event) -> None:
+        """Renews the lease until `ended` is set or the lease is lost."""
+        while not ended.wait(_RENEW_S):
+            try:
+                self.check()
+            except StorageError as error:  # if the store cannot be reached, it may be reached the next time
+                log(f"warning: {error.what}")
+                if self._is_lost:
+                    return
+
+    def release(self, last: str) -> None:
+        """Frees the lease, unless it is lost. `last` is stored for the next holder."""
+        with self._lock:
+            if not self._is_lost:
+                try:
+                    self._write(last.encode())
+                except StorageError as error:
+                    log(f"a lease could not be freed and ends in {LEASE_S:.0f} s: {error.what}")
+
+
+@contextmanager
+def leased(
+    bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], None] | None = None
+) -> Iterator[tuple[Lease, str]]:
+    """Holds a lease inside the block. Waits while another process holds it.
+
+    The caller must hold the local lock of the same stage (`adapt.runner.lock`). Therefore, a lease that was taken by a
+    process with the same `mirror` was left behind by a process that has ended, and is taken over at once.
+
+    Args:
+        bucket: the bucket.
+        name: name of the lease's object.
+        mirror: id of the local copy of the storage root.
+        waits_for: as in `adapt.runner.lock.locked`.
+
+    Yields:
+        The lease, and the id of the local copy with which the stage was worked on last; empty if there was none.
+
+    Raises:
+        StorageError: the store cannot be read or written.
+    """
+    lease, last = _take(bucket, name, mirror, waits_for)
+    ended = threading.Event()
+    keeper = threading.Thread(target=lease.keep, args=(ended,), daemon=True)
+    keeper.start()
+    try:
+        yield lease, last
+    finally:
+        ended.set()
+        keeper.join()
+        lease.release(mirror)
+
+
+def _take(bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], None] | None) -> tuple[Lease, str]:
+    content: dict[str, str | int] = {
+        "holder": f"process {os.getpid()} on {socket.gethostname()}",
+        "mirror": mirror,
+        "id": uuid4().hex,
+        "beat": 0,
+    }
+    seen, since, is_said = "", time.monotonic(), False
+    while True:
+        read = bucket.get(name)
+        holder, last = _holder(read)
+        if read and read.etag != seen:
+            seen, since = read.etag, time.monotonic()
+        if read is None or not holder or last == mirror or time.monotonic() - since > LEASE_S:
+            try:
+                etag = bucket.put(name, _text(content), read.etag if read else ABSENT)
+                return Lease(bucket, name, etag, content), last
+            except ConflictError:
+                continue  # another process was faster
+        if not is_said:
+            is_said = True
+            if waits_for:
+                waits_for(holder)
+            else:
+                log(f"waiting for {name}: another run works on it ({holder})")
+        time.sleep(_POLL_S)
+
+
+def _holder(read: ReadObject | None) -> tuple[str, str]:
+    """Returns the name of a lease's holder, empty if it is free, and the local copy that it was held with last."""
+    if read is None:
+        return "", ""
+    if len(read.body) <= _FREE_BYTES:
+        return "", read.body.decode(errors="replace")
+    try:
+        content = json.loads(read.body)
+        return str(content["holder"]), str(content["mirror"])
+    except (ValueError, KeyError, TypeError):
+        return "unknown process", ""
+
+
+def _text(content: dict[str, str | int]) -> bytes:
+    return json.dumps(content).encode()

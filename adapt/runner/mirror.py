@@ -1,0 +1,339 @@
+"""The local copy of a storage root that is a bucket. All stages work on the copy; the bucket has the truth.
+
+The objects below `s3://BUCKET/PREFIX` are:
+
+- `records/KIND/KEY.json`: the record of a finished stage (`adapt.runner.bucket_records`).
+- `leases/KIND/KEY.json`: the lease of a stage (`adapt.runner.lease`).
+- `KIND/NAME-KEY/...`: the files of a stage. `adapt.runner.uploads` writes them while the stage runs.
+- `logs/KIND/NAME-KEY.jsonl` and `reports/...`: as in a storage root that is a folder.
+
+The local copy is the folder `CACHE/dontstop-buckets/HOST/BUCKET+PREFIX`, so that its bucket is known from any path in
+it. `Mirror.bring` copies the files of a finished stage and checks their digests. `adapt.runner.local_cache` removes
+files when the copy is larger than `storage.cache_gb`.
+"""
+
+import math
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from adapt.runner.bucket import S3Bucket
+from adapt.runner.bucket_errors import Address
+from adapt.runner.bucket_records import DIGITS, FRESH_S, BucketRecords, is_inside, say_once
+from adapt.runner.digest import named_faults, sha256_of
+from adapt.runner.files import file_aside, make_folder
+from adapt.runner.lease import is_held_by
+from adapt.runner.local_cache import evict, using
+from adapt.runner.lock import is_held
+from adapt.runner.record import Record, load_record
+from adapt.support.errors import StageError, StorageError
+from adapt.terminal.console import log
+
+FOLDER = "dontstop-buckets"
+"""Name of the folder with all local copies of buckets."""
+_LEASES = "leases"
+_THREADS = 8
+_SAID_BYTES = 2**30
+"""Size from which a copy from the bucket is logged [bytes]."""
+_SHARE = 0.8
+"""Share of the file system that the local copy may fill if `storage.cache_gb` is not set."""
+_SLACK = 0.01
+"""Share of the limit that may come before the size of the local copy is measured again."""
+TEXTS = (".json", ".jsonl", ".md", ".txt", ".csv", ".html", ".svg")
+_LARGEST_TEXT = 64 * 2**20
+"""Largest size of a file that is copied to show results [bytes]."""
+
+
+def mirror_folder(url: str, cache_folder: str, cache_gb: float | None = None) -> Path:
+    """Returns the local copy's folder of a storage root `s3://BUCKET/PREFIX`.
+
+    Args:
+        url: the storage root.
+        cache_folder: folder for all local copies.
+        cache_gb: limit of the local copy, for the rest of this process [GB]; None for 80% of the disk.
+
+    Raises:
+        ConfigError: the URL cannot be used.
+    """
+    address = Address.of(url)
+    endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "").netloc
+    place = "+".join((address.bucket, *filter(None, address.prefix.split("/"))))
+    host = endpoint.rpartition("@")[2].replace(":", "-") or "aws"
+    folder = Path(cache_folder).expanduser().absolute() / FOLDER / host / place
+    _mirror(folder, os.getpid()).cache_gb = cache_gb
+    return folder
+
+
+def mirror_at(path: Path) -> "Mirror | None":
+    """Returns the local copy of a bucket that a path is in. Returns None for all other paths."""
+    if FOLDER not in path.parts:
+        return None
+    end = path.parts.index(FOLDER) + 3
+    return _mirror(Path(*path.parts[:end]), os.getpid()) if len(path.parts) >= end else None
+
+
+@cache
+def _mirror(root: Path, process: int) -> "Mirror":
+    bucket, *prefix = root.name.split("+")
+    return Mirror(root, S3Bucket(Address(bucket, "/".join(prefix))))
+
+
+def at_hand(folder: Path) -> Path:
+    """Copies the files of a finished stage from its bucket, if they are not here, and returns the folder.
+
+    Does nothing if the folder is not in the local copy of a bucket.
+
+    Raises:
+        StageError: files are missing in the bucket, or have changed.
+    """
+    if (mirror := mirror_at(folder)) and (record := load_record(folder)):
+        mirror.bring(record)
+    return folder
+
+
+def upload_results(*files: Path) -> None:
+    """Uploads files or whole folders that belong to no stage, such as reports. Does nothing outside of local copies."""
+    for file in files:
+        if mirror := mirror_at(file):
+            for each in (each for each in file.rglob("*") if each.is_file()) if file.is_dir() else (file,):
+                mirror.bucket.upload(each.relative_to(mirror.root).as_posix(), each, None)
+
+
+def fetch_file(file: Path) -> None:
+    """Copies a file that belongs to no stage from the bucket, if there is one. Does nothing outside of local copies."""
+    if mirror := mirror_at(file):
+        mirror.copy(file)
+
+
+def fetch_spare(folder: Path, *parts: str) -> None:
+    """Copies files of a stage's folder that its record does not list, such as checkpoints, if they are not here.
+
+    Does nothing if the folder is not in the local copy of a bucket.
+
+    Args:
+        folder: folder of the stage.
+        *parts: names of folders in the stage's folder.
+    """
+    if mirror := mirror_at(folder):
+        for part in parts:
+            name = (folder / part).relative_to(mirror.root).as_posix()
+            if not (folder / part).is_dir():
+                mirror.copy_all(mirror.bucket.objects(f"{name}/"))
+
+
+class Mirror:
+    """The local copy of a storage root that is a bucket.
+
+    Args:
+        root: folder of the local copy.
+        bucket: the bucket.
+    """
+
+    def __init__(self, root: Path, bucket: S3Bucket) -> None:
+        self.root, self.bucket, self.records = root, bucket, BucketRecords(root, bucket)
+        self.cache_gb: float | None = None
+        """Size of the local copy above which files of finished stages are removed [GB]; None for 80% of the disk."""
+        self._lock = threading.RLock()
+        self._leases: tuple[float, set[str]] = (-FRESH_S, set())
+        """Time of the last look at the leases, and the names of the held ones."""
+        self._brought = math.inf
+        """Bytes that came since the size of the local copy was last measured."""
+        self._is_checked = False
+
+    @property
+    def id(self) -> str:
+        """Id of this local copy."""
+        file = self.root / ".mirror"
+        if not file.exists():
+            make_folder(self.root)
+            aside = file.with_name(f".mirror-{uuid4().hex}")
+            aside.write_text(uuid4().hex)
+            try:
+                os.link(aside, file)
+            except FileExistsError:  # another process was faster
+                pass
+            except OSError:  # a file system without links
+                aside.replace(file)
+            aside.unlink(missing_ok=True)
+        return file.read_text()
+
+    def check_store(self) -> None:
+        """Checks once per process that the bucket can be written, and that its store honours conditions of writes.
+
+        Raises:
+            ConfigError, StorageError: as in `adapt.runner.bucket.S3Bucket.check`.
+        """
+        with self._lock:
+            if not self._is_checked:
+                self.bucket.check()
+                self._is_checked = True
+
+    def url(self, path: Path) -> str:
+        """Returns the URL of the objects that belong to a file or folder of the local copy."""
+        return self.bucket.address.url(path.relative_to(self.root).as_posix())
+
+    def check(self, record: Record) -> None:
+        """Checks that the files of a finished stage are in the bucket and have the sizes in its record.
+
+        Raises:
+            StageError: files are missing or have another size.
+        """
+        begin = f"{record.path.relative_to(self.root).as_posix()}/"
+        there = {name.removeprefix(begin): of.size for name, of in self.bucket.objects(begin).items()}
+        self._refuse(
+            record,
+            [
+                f"{name} has {there[name]} of {size} bytes" if name in there else f"{name} is missing"
+                for name, size in record.outputs.items()
+                if there.get(name) != size
+            ],
+        )
+
+    def bring(self, record: Record, is_wanted: Callable[[str, int], bool] = lambda name, size: True) -> None:
+        """Copies the files of a finished stage that are not here, and checks their digests.
+
+        Args:
+            record: record of the stage.
+            is_wanted: function of the name and size [bytes] of a file, which selects files.
+
+        Raises:
+            StageError: files are missing in the bucket, or have other content than the stage wrote.
+            StorageError: the bucket cannot be read, or the disk is full.
+        """
+        needed = [
+            name for name, size in record.outputs.items() if is_wanted(name, size) and _size(record.path / name) != size
+        ]
+        if not needed:
+            return
+        size = sum(record.outputs[name] for name in needed)
+        if size > _SAID_BYTES:
+            log(f"copying {size / 1e9:.1f} GB from {self.url(record.path)}")
+
+        def fault_of(name: str) -> str | None:
+            """Copies a file, and returns why it is not the file that the stage wrote."""
+            target = record.path / name
+            try:
+                with file_aside(target) as aside:
+                    if not self.bucket.download(target.relative_to(self.root).as_posix(), aside):
+                        raise _FaultError(f"{name} is missing")
+                    if (digest := record.digests.get(name)) and sha256_of(aside) != digest:
+                        raise _FaultError(f"{name} has other content")
+            except _FaultError as error:
+                return str(error)
+            return None
+
+        with using([record.path]), ThreadPoolExecutor(_THREADS) as threads:
+            self._refuse(record, [fault for fault in threads.map(fault_of, needed) if fault])
+            if not (record.path / "README.md").exists():  # not in the record, because people may edit it
+                self.copy(record.path / "README.md")
+        self.has_grown(record)
+
+    def mend(self, record: Record) -> None:
+        """Copies files of a finished stage again whose content here is not that of the record.
+
+        Raises:
+            StageError, StorageError: as in `bring`.
+        """
+        for name, digest in record.digests.items():
+            file = record.path / name
+            with suppress(FileNotFoundError):
+                if sha256_of(file) != digest:
+                    log(f"{file} is damaged here; it is copied again from {self.url(file)}")
+                    file.unlink()
+        self.bring(record)
+
+    def _refuse(self, record: Record, faults: list[str]) -> None:
+        if faults:
+            raise StageError(
+                f"{self.url(record.path)} was finished, but its files have changed: {named_faults(faults)}",
+                f"put them back (a bucket with versions has them); or delete {self.records.url(record)}, and the stage"
+                " runs again",
+            )
+
+    def has_grown(self, record: Record) -> None:
+        """Makes room in the local copy after the files of a stage were added to it."""
+        limit = self.cache_gb * 1e9 if self.cache_gb is not None else _SHARE * shutil.disk_usage(self.root).total
+        self._brought += sum(record.outputs.values())
+        if self._brought >= _SLACK * limit:  # not always, because it looks at all files
+            self._brought = 0.0
+            size = evict(self.root, self.records.folders("*"), limit, record.path)
+            if size > limit:
+                say_once(
+                    f"warning: {self.root} is larger than storage.cache_gb {limit / 1e9:.3g}, because stages that run"
+                    " or were interrupted need its files"
+                )
+
+    def copy(self, file: Path) -> None:
+        """Copies one object to its place in the local copy, if there is one."""
+        with suppress(_FaultError), file_aside(file) as aside:
+            if not self.bucket.download(file.relative_to(self.root).as_posix(), aside):
+                raise _FaultError(f"{file.name} is missing")
+
+    def copy_all(self, names: Iterable[str]) -> None:
+        """Copies objects to their places in the local copy.
+
+        Raises:
+            StorageError: a name leads out of the local copy, or as in `S3Bucket.download`.
+        """
+        names = list(names)
+        if bad := [name for name in names if not is_inside(name)]:
+            raise StorageError(f"{self.bucket.address.url(bad[0])} is not a name that dontstop writes", "delete it")
+        with ThreadPoolExecutor(_THREADS) as threads:
+            for _ in threads.map(lambda name: self.copy(self.root / name), names):
+                pass
+
+    def begun(self, kind: str, key: str) -> str | None:
+        """Returns the name of the folder in which a stage was begun anywhere. Returns None if it was not begun."""
+        return next((name for name in self.bucket.folders(f"{kind}/") if name.endswith(f"-{key[:DIGITS]}")), None)
+
+    def lease_name(self, folder: Path) -> str:
+        """Returns the name of the lease of the stage in a folder."""
+        return f"{_LEASES}/{folder.parent.name}/{folder.name.rsplit('-', 1)[-1]}.json"
+
+    def is_held(self, folder: Path) -> bool:
+        """Returns whether any process holds the lease of the stage in a folder. The answer is up to 10 s old."""
+        with self._lock:
+            if time.monotonic() - self._leases[0] >= FRESH_S:
+                listed = self.bucket.objects(f"{_LEASES}/")
+                self._leases = (time.monotonic(), {name for name, of in listed.items() if is_held_by(of)})
+            return self.lease_name(folder) in self._leases[1]
+
+    def follow(self, folder: Path, record: Record | None) -> None:
+        """Copies the log of a stage and the small text files that displays read, unless the stage runs here.
+
+        Args:
+            folder: folder of the stage.
+            record: record of the stage; None if it is not finished.
+        """
+        log_name = f"logs/{folder.parent.name}/{folder.name}.jsonl"
+        if record:
+            self.bring(record, lambda name, size: name.endswith(TEXTS) and size <= _LARGEST_TEXT)
+            if not (self.root / log_name).exists():
+                self.copy(self.root / log_name)
+        elif not is_held(folder) and self.is_held(folder):
+            name = folder.relative_to(self.root).as_posix()
+            small = [
+                name
+                for name, of in self.bucket.objects(f"{name}/", is_flat=True).items()
+                if name.endswith(TEXTS) and of.size <= _LARGEST_TEXT
+            ]
+            self.copy_all([*small, log_name])
+
+
+class _FaultError(Exception):
+    """A file in the bucket is not the one that the stage wrote."""
+
+
+def _size(file: Path) -> int | None:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return None

@@ -1,0 +1,214 @@
+"""Uploads the files of a stage to its bucket while the stage runs, and copies the files of an interrupted run.
+
+Files that appear or change are uploaded every few seconds: checkpoints, logs and metrics are therefore in the bucket
+long before the stage ends. Files that the stage deletes are deleted from the bucket, but only after all newer files
+are there: so a new checkpoint is whole before the one before it goes. Each write requires that the object is as this
+run saw it last. A run that lost its lease can therefore not damage the files of the run that took over.
+"""
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from adapt.runner.bucket import ABSENT
+from adapt.runner.bucket_errors import ConflictError
+from adapt.runner.digest import stamp_of
+from adapt.runner.lease import Lease
+from adapt.runner.mirror import Mirror
+from adapt.runner.record import RECORD_FILE, Record
+from adapt.support.errors import StorageError
+from adapt.terminal.console import log
+
+_PAUSE_S = 3.0
+"""Shortest time between two passes [s]."""
+_SHARE = 0.1
+"""Largest share of the time in which passes look for files, upload and delete while the stage runs."""
+_SMALL = 2**20
+"""Size up to which a file that is still growing is uploaded [bytes]. A larger one must first stay the same."""
+_GRACE_S = 30.0
+"""Longest wait for the store after the stage has failed [s]."""
+_THREADS = 8
+_STATE_FILE = ".uploads.json"
+"""File in the stage's folder with the stamp and the ETag of each uploaded file."""
+
+
+class Uploads:
+    """The uploads of a stage's folder and its log.
+
+    Args:
+        mirror: the local copy that the folder is in.
+        folder: folder of the stage.
+        lease: the lease of the stage, which this process holds.
+    """
+
+    def __init__(self, mirror: Mirror, folder: Path, lease: Lease) -> None:
+        self._mirror, self._folder, self._lease, self._bucket = mirror, folder, lease, mirror.bucket
+        self._name = folder.relative_to(mirror.root).as_posix()
+        self._log = mirror.root / "logs" / folder.parent.name / f"{folder.name}.jsonl"
+        self._etags: dict[str, str] = {}
+        """ETag of each object as this run saw it last, keyed by name."""
+        self._sent: dict[str, str] = {}
+        """Stamp of each file when it was uploaded or copied, keyed by the object's name."""
+        self._seen: dict[str, str] = {}
+        """Stamps of large files in the pass before."""
+        self._log_stamp = ""
+        self._passing = threading.Lock()
+
+    def begin(self, last: str) -> None:
+        """Brings the folder to the state in which the last run left it.
+
+        If that run used another local copy, the files are copied from the bucket. Otherwise the files here are newer.
+
+        Args:
+            last: id of the local copy that was used last; empty if the stage was not begun.
+
+        Raises:
+            StorageError: the bucket cannot be read, or the disk is full.
+        """
+        listed = self._bucket.objects(f"{self._name}/")
+        self._etags = {name: of.etag for name, of in listed.items()}
+        if not listed:
+            return
+        if last in ("", self._mirror.id) and self._folder.is_dir():
+            known = self._read_state()
+            self._sent = {name: stamp for name, (stamp, etag) in known.items() if self._etags.get(name) == etag}
+            return
+        size = sum(of.size for of in listed.values())
+        log(f"continuing {self._name} from {self._bucket.address.url()}: copying {size / 1e9:.2f} GB")
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._mirror.copy_all(listed)
+        self._mirror.copy(self._log)
+        self._sent = {name: _stamp(self._mirror.root / name) for name in listed}
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Uploads in the background inside the block, and once more if the block raises an error."""
+        ended = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(ended,), daemon=True)
+        thread.start()
+        try:
+            yield
+        except Exception:
+            ended.set()
+            thread.join(_GRACE_S)
+            self._bucket = self._bucket.hasty(_GRACE_S)
+            with suppress(StorageError, OSError):  # the error of the stage matters more
+                self.send(is_growing=False, longest_wait_s=_GRACE_S)
+            raise
+        finally:
+            ended.set()
+            thread.join(_GRACE_S)
+
+    def _watch(self, ended: threading.Event) -> None:
+        pause, is_said = _PAUSE_S, False
+        while not ended.wait(pause):
+            start = time.monotonic()
+            try:
+                self.send(is_growing=True)
+                is_said = False
+            except (StorageError, OSError) as error:  # tried again in the next pass; `finish` raises what remains
+                if self._lease.is_lost:
+                    return
+                if not is_said and isinstance(error, StorageError):
+                    log(f"warning: {error.what}; it is tried again")
+                    is_said = True
+            pause = max(_PAUSE_S, (time.monotonic() - start) * (1 / _SHARE - 1))
+
+    def send(self, is_growing: bool, longest_wait_s: float = -1) -> None:
+        """Uploads all files that are new or have changed, and deletes the objects of files that were deleted.
+
+        Args:
+            is_growing: whether files may still be written. Large files are then uploaded in the second pass in which
+                they are the same.
+            longest_wait_s: longest wait for the end of a pass in another thread [s]; -1 for no limit.
+
+        Raises:
+            StorageError: an object cannot be written, or another process has taken the lease over.
+            OSError: a file cannot be read.
+        """
+        if self._passing.acquire(timeout=longest_wait_s):
+            try:
+                self._pass(is_growing)
+            finally:
+                self._passing.release()
+
+    def _pass(self, is_growing: bool) -> None:
+        stamps = {}
+        for file in self._folder.rglob("*"):
+            inner = file.relative_to(self._folder)
+            if str(inner) != RECORD_FILE and not any(part.startswith(".") for part in inner.parts) and file.is_file():
+                with suppress(FileNotFoundError):
+                    stamps[f"{self._name}/{inner.as_posix()}"] = _stamp(file)
+        changed = [name for name, stamp in stamps.items() if self._sent.get(name) != stamp]
+        if is_growing:
+            seen, self._seen = self._seen, {name: stamps[name] for name in changed}
+            ready = [n for n in changed if seen.get(n) == stamps[n] or int(stamps[n].partition(":")[0]) <= _SMALL]
+        else:
+            ready = changed
+        with ThreadPoolExecutor(_THREADS) as threads:
+            for _ in threads.map(lambda name: self._send(name, stamps[name], is_growing), ready):
+                pass
+        if len(ready) == len(changed):
+            for name in self._sent.keys() - stamps.keys():
+                self._bucket.delete([name])
+                del self._sent[name]
+                self._etags.pop(name, None)
+        if ready:
+            self._write_state()
+        self.send_log()
+
+    def _send(self, name: str, stamp: str, is_growing: bool) -> None:
+        file = self._mirror.root / name
+        try:
+            self._etags[name] = self._bucket.upload(name, file, self._etags.get(name, ABSENT))
+        except FileNotFoundError:
+            if not is_growing:
+                raise
+            return  # the stage deleted the file after it was listed
+        except ConflictError:
+            self._lease.check()  # only a run that still holds the lease may replace an object that it does not know
+            there = self._bucket.objects(name).get(name)
+            self._etags[name] = self._bucket.upload(name, file, there.etag if there else ABSENT)
+        self._sent[name] = stamp
+
+    def send_log(self) -> None:
+        """Uploads the log of the stage if it has changed."""
+        with suppress(OSError):  # without a log
+            if (stamp := _stamp(self._log)) != self._log_stamp:
+                self._bucket.upload(self._log.relative_to(self._mirror.root).as_posix(), self._log, None)
+                self._log_stamp = stamp
+
+    def clean(self, record: Record) -> None:
+        """Deletes the objects of the stage that are not in its folder: files of interrupted runs, and old checkpoints.
+
+        Args:
+            record: the record that this run has committed. The files that it lists remain.
+        """
+        listed = {f"{self._name}/{name}" for name in record.outputs}
+        names = self._bucket.objects(f"{self._name}/").keys() - listed
+        self._bucket.delete(name for name in names if not (self._mirror.root / name).exists())
+        (self._folder / _STATE_FILE).unlink(missing_ok=True)
+        self.send_log()
+
+    def _read_state(self) -> dict[str, tuple[str, str]]:
+        try:
+            known = json.loads((self._folder / _STATE_FILE).read_text())
+            return {str(name): (str(stamp), str(etag)) for name, (stamp, etag) in known.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}
+
+    def _write_state(self) -> None:
+        state = {name: (stamp, self._etags[name]) for name, stamp in self._sent.items() if name in self._etags}
+        with suppress(OSError):  # without the file, a later run uploads all files again
+            aside = self._folder / f"{_STATE_FILE}.aside"
+            aside.write_text(json.dumps(state))
+            aside.replace(self._folder / _STATE_FILE)
+
+
+def _stamp(file: Path) -> str:
+    return stamp_of(file.stat())

@@ -1,0 +1,147 @@
+"""Measures what a bucket as storage root costs, against a server that speaks S3 on this machine.
+
+`overhead_share` is the additional time of a DAPT job whose results go to the bucket instead of local disk. `listing_s`
+is the time to read 1,000 records that the local copy does not have yet. `ran_twice` is the number of stages that ran
+more than once, while two chains of 50 stages raced on one bucket.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+from adapt.runner import Done, Outcome, Store, ensure
+from adapt.runner.mirror import mirror_folder
+from benchmarks.chain import Nothing, Trivial
+from benchmarks.common import ROOT, Options, Result, corpus_file, finished, job, main, workplace
+from benchmarks.rounds import ROUNDS, alternate
+from benchmarks.s3_server import BUCKET, Server, serving
+
+TARGETS = {"overhead_share": ("<=", 0.15), "listing_s": ("<=", 2.0), "ran_twice": ("<=", 0.0)}
+RECORDS, RACE = 1000, 50
+
+
+class Racing(Trivial):
+    """A trivial stage that notes each run in a file."""
+
+    kind = "racing"
+    noted: Path
+
+    def run(self, folder: Path, done: Done) -> Outcome[Nothing]:
+        """Writes one line to a file in the stage's folder, and the stage's number to the file of all runs."""
+        with self.noted.open("a") as file:
+            file.write(f"{self.number}\n")
+        return super().run(folder, done)
+
+
+def measure(options: Options) -> Result:
+    """Runs jobs, lists records and lets chains race."""
+    with workplace() as folder, serving() as server, _using(server):
+        records, race = (100, 10) if options.quick else (RECORDS, RACE)
+        cold, warm = _listed(folder, records)
+        runs = _raced(folder, race)
+        result = Result({"listing_s": cold * RECORDS / records, "ran_twice": sum(n > 1 for n in runs.values())})
+        result.details += [
+            ("records listed", f"{records:,} in {cold:.2f} s; {warm:.3f} s when the local copy has them"),
+            ("stages of the race", f"{len(runs)} of {race} ran, {sum(runs.values())} times in all"),
+        ]
+        corpus, numbers = corpus_file(folder, 300 if options.quick else 3000), count()
+        steps = 20 if options.quick else 400
+
+        def ran(root: str) -> float:
+            began = time.perf_counter()
+            finished(job(_arguments(corpus, f"{root}/{next(numbers)}", folder, steps)))
+            return time.perf_counter() - began
+
+        sides = {"bucket": lambda: ran(f"s3://{BUCKET}/jobs"), "disk": lambda: ran(str(folder / "jobs"))}
+        rounds = alternate(sides, ROUNDS)
+        ratio = rounds.ratio("bucket", "disk", float)
+        result.figures["overhead_share"] = ratio.middle - 1
+        result.details.append(("the job on disk", f"{rounds.middle('disk', float):.1f} s"))
+        result.details.append(("bucket over disk", str(ratio)))
+        return result
+
+
+def _arguments(corpus: Path, root: str, folder: Path, steps: int) -> list[str]:
+    training = [f"--training.max_steps={steps}", "--training.global_batch_size=16"]
+    cadence = [f"--training.checkpoint_interval_steps={steps // 4}"]
+    lengths = ["--training.sequence_length=128", "--evaluation.sequence_length=128"]
+    where = ["--model.path=demo:bert-tiny", f"--corpus.paths={corpus}", f"--storage.root={root}"]
+    return [*where, *training, *cadence, *lengths, f"--storage.cache={folder / 'cache'}"]
+
+
+@contextmanager
+def _using(server: Server) -> Iterator[None]:
+    """Lets this process and the processes that it starts use the server inside the block."""
+    before = dict(os.environ)
+    os.environ.update(server.environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _listed(folder: Path, records: int) -> tuple[float, float]:
+    """Returns the time to list the records of finished stages without and with a local copy of them [s]."""
+    url = f"s3://{BUCKET}/listing"
+    first = Store(mirror_folder(url, str(folder / "first")))
+    ensure(Trivial("stage", 0, None), first)
+    assert first.mirror
+    bucket = first.mirror.bucket
+    (name,) = bucket.objects("records/")
+    read = bucket.get(name)
+    assert read
+
+    def copied(number: int) -> None:
+        """Stores the record as that of another stage."""
+        key = f"{number:064x}"[::-1]
+        values = {**json.loads(read.body), "key": key, "name": f"stage-{number}"}
+        bucket.put(f"records/trivial/{key[:16]}.json", json.dumps(values).encode(), None)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(copied, range(1, records)))
+    times = []
+    for _ in range(2):
+        store = Store(mirror_folder(url, str(folder / "second")))
+        assert store.mirror
+        store.mirror.records._looked = -1e9  # as in a process that has not listed them
+        began = time.perf_counter()
+        found = sum(1 for _ in store.records())
+        times.append(time.perf_counter() - began)
+        if found != records:
+            raise SystemExit(f"{found} of {records} records were listed")
+    return times[0], times[1]
+
+
+def _raced(folder: Path, stages: int) -> Counter[str]:
+    """Runs a chain in two processes with different local copies. Returns how often each stage ran."""
+    noted = folder / "noted"
+    program = f"from benchmarks.storage import race; race({str(noted)!r}, {stages}, __import__('sys').argv[1])"
+    command = [sys.executable, "-c", program]
+    racing = [subprocess.Popen([*command, str(folder / name)], cwd=ROOT) for name in ("one", "two")]
+    codes = [process.wait() for process in racing]
+    if any(codes):
+        raise SystemExit("a chain of the race failed")
+    return Counter(noted.read_text().split())
+
+
+def race(noted: str, stages: int, cache: str) -> None:
+    """Runs the chain of the race in this process."""
+    Racing.noted = Path(noted)
+    last = None
+    for number in range(stages):
+        last = Racing(f"stage-{number}", number, last)
+    assert last
+    ensure(last, Store(mirror_folder(f"s3://{BUCKET}/race", cache)))
+
+
+if __name__ == "__main__":
+    main("storage", TARGETS, measure)

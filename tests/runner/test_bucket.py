@@ -1,0 +1,156 @@
+"""Tests the client of buckets against a server that speaks S3, with and without faults."""
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from adapt.runner import bucket as module
+from adapt.runner.bucket import ABSENT, S3Bucket
+from adapt.runner.bucket_errors import Address, ConflictError
+from adapt.support.errors import ConfigError, StorageError
+from benchmarks.s3_server import Server
+
+
+def test_objects_are_written_read_listed_and_deleted(bucket: S3Bucket, tmp_path: Path) -> None:
+    assert bucket.get("a/one") is None
+    etag = bucket.put("a/one", b"first", None)
+    bucket.put("a/b/two", b"second", None)
+    read = bucket.get("a/one")
+    assert read == (b"first", etag, True)
+    assert {name: of.size for name, of in bucket.objects("a/").items()} == {"a/one": 5, "a/b/two": 6}
+    assert list(bucket.objects("a/", is_flat=True)) == ["a/one"]
+    assert bucket.folders("a/") == ["b"]
+    assert bucket.download("a/b/two", tmp_path / "two")
+    assert (tmp_path / "two").read_bytes() == b"second"
+    assert not bucket.download("a/three", tmp_path / "three")
+    bucket.delete(["a/one", "a/b/two", "a/three"])
+    assert bucket.objects("") == {}
+
+
+def test_a_conditional_write_changes_nothing_if_the_object_has_changed(bucket: S3Bucket, tmp_path: Path) -> None:
+    first = bucket.put("x", b"first", ABSENT)
+    second = bucket.put("x", b"second", first)
+    file = tmp_path / "file"
+    file.write_bytes(b"third")
+    for replaces in (ABSENT, first):
+        with pytest.raises(ConflictError):
+            bucket.put("x", b"third", replaces)
+        with pytest.raises(ConflictError):
+            bucket.upload("x", file, replaces)
+    with pytest.raises(ConflictError):
+        bucket.put("missing", b"third", first)
+    read = bucket.get("x")
+    assert read == (b"second", second, True)
+
+
+def test_one_of_many_writers_wins(bucket: S3Bucket) -> None:
+    won = []
+
+    def write(number: int) -> None:
+        try:
+            bucket.put("x", str(number).encode(), ABSENT)
+            won.append(number)
+        except ConflictError:
+            pass
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    read = bucket.get("x")
+    assert read
+    assert [read.body.decode()] == [str(number) for number in won]
+
+
+@pytest.mark.parametrize("kind", ["slow down", "fail", "cut request", "lose answer", "cut answer"])
+def test_requests_are_repeated_after_a_fault(bucket: S3Bucket, s3: Server, tmp_path: Path, kind: str) -> None:
+    s3.faults(kind=kind, every=3)
+    file, copy = tmp_path / "file", tmp_path / "copy"
+    for number in range(4):
+        file.write_bytes(b"%d" % number * 1000)
+        etag = bucket.put(f"small-{number}", b"old", ABSENT)
+        bucket.put(f"small-{number}", b"new", etag)
+        bucket.upload(f"file-{number}", file, ABSENT)
+        assert bucket.download(f"file-{number}", copy)
+        assert copy.read_bytes() == file.read_bytes()
+    assert len(bucket.objects("")) == 8
+
+
+def test_a_large_file_arrives_whole_in_parts(
+    bucket: S3Bucket, s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PART", 5 * 2**20)  # the smallest part that S3 accepts
+    file, copy = tmp_path / "file", tmp_path / "copy"
+    file.write_bytes(b"0123456789abcdef" * (11 * 2**16))
+    s3.faults(kind="lose answer", every=3, methods=["PUT"])
+    bucket.upload("large", file, ABSENT)
+    s3.faults()
+    assert bucket.download("large", copy)
+    assert copy.read_bytes() == file.read_bytes()
+    with pytest.raises(ConflictError):
+        bucket.upload("large", file, ABSENT)
+
+
+def test_an_upload_that_breaks_off_leaves_no_object(
+    bucket: S3Bucket, s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.put("x", b"works", None)
+    monkeypatch.setattr(bucket, "_patience_s", 0.3)
+    file = tmp_path / "file"
+    file.write_bytes(b"a" * 100_000)
+    s3.faults(kind="cut request", methods=["PUT"])
+    with pytest.raises(StorageError, match="cannot write s3://"):
+        bucket.upload("file", file, ABSENT)
+    assert list(bucket.objects("")) == ["x"]
+
+
+def test_a_store_without_permission_or_conditions_is_named(bucket: S3Bucket, s3: Server) -> None:
+    bucket.check()
+    s3.faults(kind="denied", methods=["PUT"])
+    with pytest.raises(StorageError, match="access is denied") as denied:
+        bucket.check()
+    assert "s3:PutObject" in denied.value.fix
+    s3.faults(unconditional=True)
+    with pytest.raises(StorageError, match="lacks conditional writes"):
+        bucket.check()
+    s3.faults()
+    assert bucket.objects("") == {}
+    with pytest.raises(StorageError, match="there is no bucket nowhere"):
+        S3Bucket(Address("nowhere", "")).check()
+
+
+def test_requests_go_on_when_expired_credentials_are_renewed(
+    bucket: S3Bucket, s3: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.put("x", b"before", None)
+    s3.faults(kind="expired")
+    monkeypatch.setattr(module, "_SILENT_S", 0.0)
+    timer = threading.Timer(0.5, s3.faults)
+    timer.start()
+    bucket.put("y", b"after", ABSENT)
+    timer.join()
+    assert "ExpiredToken" in (said := capsys.readouterr().err)
+    assert "renew the credentials" in said
+    assert set(bucket.objects("")) == {"x", "y"}
+
+
+def test_a_store_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch, s3: Server) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(module, "FIRST_PATIENCE_S", 0.1)
+    with pytest.raises(StorageError, match="cannot write s3://tests"):
+        S3Bucket(Address("tests", "")).check()
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(ConfigError, match="needs boto3"):
+        S3Bucket(Address("tests", "")).check()
+
+
+def test_the_url_of_a_place(bucket: S3Bucket) -> None:
+    assert Address.of("s3://tests/team/runs/") == Address("tests", "team/runs")
+    assert Address.of("s3://tests") == Address("tests", "")
+    assert Address("tests", "").url("a/b") == "s3://tests/a/b"
+    for url in ("gs://tests/runs", "s3://", "s3://A/b", "s3://tests/a//b", "s3://tests/../b", "s3://tests/a+b"):
+        with pytest.raises(ConfigError, match=r"storage\.root"):
+            Address.of(url)

@@ -1,0 +1,266 @@
+"""Tests stages on a bucket: machines share only the bucket, and each has its own local copy."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from adapt.runner import Done, Outcome, Store, ensure, lease, plan_stages, uploads
+from adapt.runner.bucket import S3Bucket
+from adapt.runner.claim import is_claimed
+from adapt.runner.ensure import unfinished
+from adapt.runner.mirror import Mirror, mirror_at
+from adapt.support.errors import StageError, StorageError
+from benchmarks.s3_server import Server
+from tests.runner import toys
+from tests.runner.toys import ToyResult, content, part, ran, single
+
+Machine = Callable[[str], Store]
+
+
+def mirror_of(store: Store) -> Mirror:
+    assert store.mirror
+    return store.mirror
+
+
+def bucket_of(store: Store) -> S3Bucket:
+    return mirror_of(store).bucket
+
+
+def forget(store: Store) -> None:
+    """Lets the next look at the records read the bucket."""
+    mirror_of(store).records._looked = -1e9
+
+
+def test_a_folder_is_no_local_copy(tmp_path: Path) -> None:
+    assert mirror_at(tmp_path / "runs") is None
+
+
+def test_another_machine_finds_finished_stages_and_copies_their_files(machine: Machine, runs: Path) -> None:
+    one, two = machine("one"), machine("two")
+    first = ensure(toys.diamond(runs), one)
+    assert ran(runs) == ["source", "left", "right", "top"]
+    assert all(planned.record for planned in plan_stages(toys.diamond(runs), two))
+    second = ensure(toys.diamond(runs), two)
+    assert ran(runs) == []
+    assert second.result == first.result
+    assert content(second.path) == toys.expected("top")
+    assert second.path.is_relative_to(two.root)
+    inputs = second.record.inputs.values()
+    assert all(Path(made["path"]).is_relative_to(two.root) for made in inputs)
+    kinds = {record.stage for record in two.records()}
+    assert kinds == {"source", "left", "right", "top"}
+
+
+def test_the_bucket_has_readable_names_and_no_local_paths(machine: Machine, runs: Path, tmp_path: Path) -> None:
+    one = machine("one")
+    made = ensure(toys.diamond(runs), one)
+    names = bucket_of(one).objects("")
+    key = made.record.key[:16]
+    assert {f"top/toy-{key}/part-0", f"records/top/{key}.json", f"logs/top/toy-{key}.jsonl"} <= names.keys()
+    assert not [name for name in names if "/." in name]
+    read = bucket_of(one).get(f"records/top/{key}.json")
+    assert read
+    assert str(tmp_path) not in read.body.decode()
+    assert json.loads(read.body)["inputs"]["left"]["path"].startswith("s3://")
+
+
+def test_a_record_that_was_deleted_from_the_bucket_runs_again(machine: Machine, runs: Path) -> None:
+    one = machine("one")
+    made = ensure(toys.diamond(runs), one)
+    ran(runs)
+    bucket_of(one).delete([f"records/top/{made.record.key[:16]}.json"])
+    forget(one)
+    ensure(toys.diamond(runs), one)
+    assert ran(runs) == ["top"]
+
+
+def test_an_interrupted_stage_goes_on_on_another_machine(machine: Machine) -> None:
+    seen: list[list[str]] = []
+
+    def act(folder: Path, done: Done) -> Outcome[ToyResult]:
+        seen.append(sorted(file.name for file in folder.iterdir() if not file.name.startswith(".")))
+        if len(seen) == 1:
+            (folder / "begun").write_text("half of the work")
+            raise OSError("the machine is gone")
+        assert (folder / "begun").read_text() == "half of the work"
+        return Outcome(ToyResult())
+
+    with pytest.raises(OSError, match="gone"):
+        ensure(single(act, name="first"), machine("one"))
+    two = machine("two")
+    made = ensure(single(act, name="renamed"), two)
+    assert seen == [[], ["begun"]]
+    assert made.path.name.startswith("first-")
+    forget(two)
+    assert not is_claimed(made.path)
+
+
+def test_files_are_uploaded_and_deleted_while_the_stage_runs(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "_PAUSE_S", 0.05)
+    one = machine("one")
+
+    def stored(folder: Path) -> set[str]:
+        return {name.rsplit("/", 1)[-1] for name in bucket_of(one).objects(f"toy/{folder.name}/")}
+
+    def until(folder: Path, wanted: set[str]) -> None:
+        end = time.monotonic() + 60
+        while stored(folder) != wanted:
+            assert time.monotonic() < end, stored(folder)
+            time.sleep(0.05)
+
+    def act(folder: Path, done: Done) -> Outcome[ToyResult]:
+        (folder / "checkpoints").mkdir()
+        (folder / "checkpoints" / "step-1").write_text("1")
+        until(folder, {"step-1"})
+        assert is_claimed(folder)
+        (folder / "checkpoints" / "step-2").write_text("2")
+        (folder / "checkpoints" / "step-1").unlink()
+        until(folder, {"step-2"})
+        (folder / "output").write_text("done")
+        return Outcome(ToyResult())
+
+    made = ensure(single(act), one)
+    assert stored(made.path) == {"step-2", "output"}
+    assert set(made.record.outputs) == {"output"}
+
+
+def test_a_file_that_a_stranger_changed_is_named_when_it_is_read(machine: Machine, runs: Path) -> None:
+    one, two = machine("one"), machine("two")
+    top = toys.diamond(runs)
+    ensure(top, one)
+    record = one.record_of(part(top, "left"))
+    assert record
+    name = f"left/{record.path.name}/part-1"
+    was = bucket_of(one).get(name)
+    assert was
+    bucket_of(one).put(name, was.body.replace(b"left", b"LEFT"), None)
+    bucket_of(one).delete([f"records/top/{top.key[:16]}.json"])
+    ran(runs)
+    with pytest.raises(StageError, match="part-1 has other content") as changed:
+        ensure(top, two)
+    assert ran(runs) == []
+    assert f"records/left/{record.key[:16]}.json" in changed.value.fix
+    bucket_of(one).put(name, was.body + b"more", None)
+    with pytest.raises(StageError, match=r"part-1 has \d+ of \d+ bytes"):  # without reading any file
+        unfinished([top], two)
+    bucket_of(one).put(name, was.body, None)
+    ensure(top, two)
+    assert ran(runs) == ["top"]
+
+
+def test_a_record_that_a_stranger_changed_is_named(
+    machine: Machine, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = machine("one"), machine("two")
+    top = toys.diamond(runs)
+    ensure(top, one)
+    name = f"records/top/{top.key[:16]}.json"
+    was = bucket_of(one).get(name)
+    assert was
+    key = f"{bucket_of(one).address.prefix}/{name}"
+    client = bucket_of(one)._client()
+    client.put_object(Bucket="tests", Key=key, Body=was.body.replace(b'"lines": 32', b'"lines": 33'))
+    with pytest.raises(StageError, match="was changed by something else"):
+        ensure(top, two)
+    assert len(list(two.records())) == 3
+    assert f"/{name} was changed" in capsys.readouterr().err
+    bucket_of(one).delete([name])
+    ran(runs)
+    assert ensure(top, machine("three")).result.lines == 32
+    assert ran(runs) == ["top"]
+
+
+def test_files_that_are_not_used_leave_a_local_copy_that_is_too_large(machine: Machine, runs: Path) -> None:
+    one, two = machine("one"), machine("two")
+    top = toys.diamond(runs)
+    ensure(top, one)
+    bucket_of(one).delete([f"records/top/{top.key[:16]}.json"])
+    mirror_of(two).cache_gb = 1e-9
+    ran(runs)
+    ensure(top, two)
+    assert ran(runs) == ["top"]  # its inputs were not removed while it ran
+    made = two.record_of(top)
+    assert made
+    mirror_of(two).has_grown(made)
+    for name in ("left", "right"):
+        record = two.record_of(part(top, name))
+        assert record
+        assert not (record.path / "part-0").exists()
+        mirror_of(two).bring(record)
+        assert (record.path / "part-0").exists()
+
+
+def test_a_run_that_lost_its_lease_changes_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first machine is suspended for longer than its lease while the second one runs the whole stage."""
+    monkeypatch.setattr(lease, "LEASE_S", 0.3)
+    monkeypatch.setattr(lease, "_RENEW_S", 1000.0)
+    monkeypatch.setattr(lease, "_POLL_S", 0.02)
+    monkeypatch.setattr(uploads, "_PAUSE_S", 1000.0)
+    one, two = machine("one"), machine("two")
+
+    def second(folder: Path, done: Done) -> Outcome[ToyResult]:
+        (folder / "output").write_text("of two")
+        return Outcome(ToyResult(2))
+
+    def first(folder: Path, done: Done) -> Outcome[ToyResult]:
+        (folder / "output").write_text("of one")
+        ensure(single(second), two)
+        return Outcome(ToyResult(1))
+
+    with pytest.raises(StorageError, match="was lost"):
+        ensure(single(first), one)
+    made = ensure(single(first), machine("three"))
+    assert made.result.lines == 2
+    assert (made.path / "output").read_text() == "of two"
+    made = ensure(single(first), one)
+    assert (made.result.lines, (made.path / "output").read_text()) == (2, "of two")
+
+
+@pytest.mark.parametrize("kind", ["slow down", "cut request", "lose answer"])
+def test_a_chain_is_finished_on_a_store_that_fails_every_third_request(
+    machine: Machine, runs: Path, s3: Server, kind: str
+) -> None:
+    s3.faults(kind=kind, every=3)
+    made = ensure(toys.diamond(runs), machine("one"))
+    assert ran(runs) == ["source", "left", "right", "top"]
+    s3.faults()
+    there = ensure(toys.diamond(runs), machine("two"))
+    assert content(there.path) == content(made.path) == toys.expected("top")
+
+
+@pytest.mark.heavy
+def test_two_chains_that_race_run_each_stage_once(machine: Machine, runs: Path) -> None:
+    started = [start(machine(name), runs, 0.05) for name in ("one", "two")]
+    for process in started:
+        assert process.wait() == 0
+    assert sorted(ran(runs)) == ["left", "right", "source", "top"]
+    assert content(ensure(toys.diamond(runs), machine("three")).path) == toys.expected("top")
+
+
+@pytest.mark.heavy
+def test_a_killed_chain_goes_on_where_it_was(machine: Machine, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process is killed by SIGKILL while it writes; another machine waits for the lease's end and finishes."""
+    assert start(machine("one"), runs, 0.0, kill_at=9).wait() == -9
+    monkeypatch.setattr(lease, "LEASE_S", 1.0)
+    before = ran(runs)
+    there = ensure(toys.diamond(runs), machine("two"))
+    assert content(there.path) == toys.expected("top")
+    after = ran(runs)
+    assert len(before) + len(after) <= len(toys.NAMES) + 1  # only the stage that was interrupted ran twice
+
+
+def start(store: Store, runs: Path, pause_s: float, kill_at: int = 0) -> "subprocess.Popen[str]":
+    """Starts a process that runs the stages of a diamond."""
+    given = [str(store.root), str(runs), str(pause_s), str(kill_at), "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.runner.toys", *given], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    assert process.stdin
+    process.stdin.write("\n")
+    process.stdin.close()
+    return process
