@@ -70,10 +70,10 @@ class Regime:
             f" ({self.tokens:,} tokens, {self.parameters / 1e6:,.1f} M parameters)"
         )
         if self.passes is not None:
-            said += f"; each is read {self.passes:.2g} times"
+            said += f"; each is read {_number(self.passes)} times"
         if self.general_passes is not None:
             rows = f"{self.general_share:.0%} of the rows"
-            said += f", each token of general text {self.general_passes:.2g} times ({rows})"
+            said += f", each token of general text {_number(self.general_passes)} times ({rows})"
         return f"{said}."
 
     def recommendations(self, config: Config) -> list[Recommendation]:
@@ -114,11 +114,11 @@ class Regime:
         if self.passes is None:
             now = "set training.epochs; "
         elif self.passes < AS_NEW:
-            now = f"{self.passes:.2g} passes are few: "
+            now = f"{_number(self.passes)} passes are few: "
         elif self.passes <= most:
-            now = f"{self.passes:.2g} passes are within the useful range: "
+            now = f"{_number(self.passes)} passes are within the useful range: "
         else:
-            now = f"{self.passes:.2g} passes are many: compare with fewer, and measure while training "
+            now = f"{_number(self.passes)} passes are many: compare with fewer, and measure while training "
             now += "(evaluation.interval_steps); "
         if self.general_share:
             advice = f"{now}next to general text, 15 to 20 repeats of scarce text did no harm"
@@ -145,6 +145,11 @@ class Regime:
                 "decoders from scratch; ours: small encoders",
             )
         ]
+
+
+def _number(value: float) -> str:
+    """Formats a number with two significant digits, or without decimals from 10 on."""
+    return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
 
 
 _MANY_TO_ONE = Recommendation(

@@ -58,13 +58,13 @@ def repeats_finding(label: str, trainings: Sequence[Repeated], margin: float) ->
     fit = (
         f" Lowest loss measured: {lowest.loss:.3f} after {lowest.passes:.3g} passes with {lowest.share:.0%} of general"
         f" text. The law (2305.16264, with a penalty for repeats) fits within {law.error:.3f} nats; a repeated token"
-        f" loses two thirds of its value after {law.worth:.2g} repeats."
+        f" loses two thirds of its value after {law.worth:.3g} repeats."
     )
-    high = "not reached" if stop.high is None else f"{stop.high:.2g}"
-    ends = f"95% interval {stop.low:.2g} to {high}"
+    high = "not reached" if stop.high is None else f"{stop.high:.3g}"
+    ends = f"95% interval {stop.low:.3g} to {high}"
     if stop.passes is None:
         text = f"Repeats still lower the loss by more than {margin:g} nats: not reached within {most} ({ends})."
         return FindingBlock(head, text + fit, "open")
     return FindingBlock(
-        head, f"Beyond {stop.passes:.2g} passes, repeats lower the loss by less than {margin:g} nats ({ends}).{fit}"
+        head, f"Beyond {stop.passes:.3g} passes, repeats lower the loss by less than {margin:g} nats ({ends}).{fit}"
     )
