@@ -28,13 +28,14 @@ from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import numbered_items
 from adapt.corpus.heldout import in_share, keys_of
 from adapt.corpus.prepare_corpus import WAITING_BYTES
-from adapt.corpus.read_progress import Pace, Piece, watched
+from adapt.corpus.read_progress import LEAST, PERIOD_S
 from adapt.embed.text_chunks import ReadPool
 from adapt.generate.makers import Maker
-from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
+from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, telling_stalls, user_errors
 from adapt.runner.files import file_aside, write_atomically
 from adapt.support.heartbeat import Steady, at_work
 from adapt.support.splitmix import mix
+from adapt.terminal.live import display
 
 TEXTS_PER_BLOCK = 64
 """Number of texts, or of documents to rewrite, in a block."""
@@ -250,12 +251,30 @@ def _run(
             num_gpus=gpus or None,
             compute=ActorPoolStrategy(min_size=1, max_size=min(actors, count or actors)),
         )
-        pace, numbers = Pace([1] * (count or 1), None), iter(range(count or 0))
+        return _watched(made.iter_rows(), count, folder)
 
-        def piece(row: Mapping[str, Any]) -> Piece:
-            return Piece(next(numbers, 0), int(row["texts"]), int(row["bytes"]), count is not None)
 
-        return watched(made.iter_rows(), pace, "generate", piece, folder)
+def _watched(rows: Iterator[dict[str, Any]], count: int | None, folder: Path) -> list[dict[str, Any]]:
+    """Collects the figures of finished blocks, and shows the progress: texts, share of the blocks, tokens per second.
+
+    The speed counts from the first block on, because the actors load the model before.
+    """
+    found: list[dict[str, Any]] = []
+    texts = tokens = 0
+    with telling_stalls("generate", folder), display("generate: loading the model", LEAST, PERIOD_S) as shown:
+        began = monotonic()
+        for row in rows:
+            began = began if found else monotonic()
+            found.append(row)
+            texts += int(row["texts"])
+            parts = {"texts": f"generate: {texts:,} texts"}
+            if count:
+                parts["share"] = f"{100 * len(found) // count}%"
+            if len(found) > 1:
+                tokens += int(row["tokens"])
+                parts["speed"] = f"{tokens / max(monotonic() - began, 1e-9):,.0f} tokens/s"
+            shown.update(parts, len(found), count or 0)
+    return found
 
 
 def _figures_of(row: Mapping[str, Any]) -> MadeFigures:
