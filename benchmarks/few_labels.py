@@ -15,7 +15,7 @@ from benchmarks.slices import POOLED, first_documents
 TASKS = ("scicite", "chemprot", "imdb")
 LABELS = (100, 300, 1000)
 """Numbers of labelled examples. The smaller sets are parts of the larger ones."""
-MOST = {"dev": 500, "test": 2500}
+MOST = {"dev": 250, "test": 2500}
 """Largest number of examples of a split."""
 
 
