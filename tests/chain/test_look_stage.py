@@ -1,0 +1,82 @@
+"""Tests a look at sequences with invented results, and the report of its verdicts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.chain.look_stage import ReadRun, SeedLook
+from adapt.runner import Done, Outcome, Stage
+from adapt.runner.record import Record
+from adapt.show.report.report_page import contents_of
+from adapt.show.terminal import render_text
+from adapt.stage.domain_sequence import SequenceResult
+from adapt.statistics.seed_rounds import Looked, SeedRounds
+from adapt.statistics.seeds import MARGIN
+from adapt.support.errors import ConfigError
+from tests.show.report.fake_sequences import fake_sequences
+
+ROUNDS = SeedRounds(4, 4, 8)
+
+
+@dataclass(frozen=True, eq=False)
+class Ran(Stage[SequenceResult]):
+    """A sequence whose record exists."""
+
+    kind = "sequence"
+
+    name: str
+
+    def what(self) -> Mapping[str, Any]:
+        return {"name": self.name}
+
+    def run(self, folder: Path, done: Done) -> Outcome[SequenceResult]:
+        raise NotImplementedError
+
+
+def looked(folder: Path, figure: str, look: int = 2) -> tuple[Looked, Any]:
+    """Makes a look at three methods with eight seeds and two orders, and returns its result and the study."""
+    study = fake_sequences(folder)
+    entries = [
+        entry
+        for entry in study.entries
+        if entry.record.stage == "sequence" and entry.record.metrics["mode"] == "continual"
+    ]
+    runs: dict[str, ReadRun] = {}
+    records: dict[str, Record] = {}
+    for entry in entries:
+        stage = Ran(entry.label)
+        runs[entry.label] = ReadRun(entry.name, entry.job, entry.values, "", stage)
+        records[stage.key] = entry.record
+    methods = {
+        next(value for name, value in entry.values.items() if name not in ("order", "seed")) for entry in entries
+    }
+    stage = SeedLook(figure, runs, None, figure, figure, look, ROUNDS, MARGIN, study.baseline, len(methods) - 1)
+    return stage.run(folder, Done(records)).result, study
+
+
+@pytest.mark.parametrize(("figure", "ended"), [("forgetting", "better"), ("loss_forgetting", "better")])
+def test_a_look_at_sequences_compares_pairs_of_seeds(tmp_path: Path, figure: str, ended: str) -> None:
+    """DAS forgets less than the baseline. The lower values of these figures are the better ones."""
+    found, _ = looked(tmp_path, figure)
+    assert set(found.found) == {"DAS", "EWC"}
+    seen = found.found["DAS"]
+    assert seen.difference < 0
+    assert seen.conclusion == ended
+    assert found.margin == (MARGIN.nats if figure.startswith("loss") else MARGIN.share)
+    assert found.significant >= 1
+
+
+def test_the_report_of_sequences_has_the_repeated_interval(tmp_path: Path) -> None:
+    found, study = looked(tmp_path, "forgetting")
+    shown = replace(study, looks=[found])
+    verdict = next(section for section in contents_of(shown)[1] if section.title == "Verdict")
+    text = " ".join(render_text(verdict.blocks).split())
+    assert "Better at look 2 of 2, with 8 pairs of seeds" in text
+
+
+def test_a_figure_that_a_method_lacks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not known for"):
+        looked(tmp_path, "against_one")
