@@ -157,8 +157,9 @@ def test_files_named_on_the_page_on_design_exist() -> None:
         folder = places[0].parent.as_posix()
 
 
-def test_the_page_on_design_names_the_methods_of_each_hook() -> None:
-    rows = re.findall(r"^\| (`[^:|]+): [^|]*\| (.*) \|$", DESIGN, re.MULTILINE)
+def test_the_page_for_agents_names_the_methods_of_each_hook() -> None:
+    page = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^:|]+): [^|]*\| (.*) \|$", page, re.MULTILINE)
     assert len(rows) >= 8
     for hooks, methods in rows:
         names = re.findall(r"`(\w+)`", hooks)
