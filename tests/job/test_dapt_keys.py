@@ -36,6 +36,10 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "corpus.text_field": ("body", DOMAIN),
     "corpus.text_unit": ("paragraph", {"general", *DOMAIN}),
     "corpus.max_record_mib": (1, {"general", *DOMAIN}),
+    "corpus.documents": ("page", {"general", *DOMAIN}),
+    "corpus.max_document_mib": (1, {"general", *DOMAIN}),
+    "corpus.max_document_pages": (7, {"general", *DOMAIN}),
+    "corpus.max_document_seconds": (7, {"general", *DOMAIN}),
     "corpus.cleaning": (["fix_unicode"], {"general", *DOMAIN}),
     "corpus.deduplicate": ("exact", DOMAIN),
     "corpus.heldout_fraction": (0.1, DOMAIN),
@@ -92,6 +96,9 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "evaluation.bootstrap_samples": (7, MEASURED),
     "evaluation.examples": (7, MEASURED),
     "export.sentence_transformers": ("mean", {"export"}),
+    "export.kinds": (["tei"], {"export"}),
+    "export.license": ("apache-2.0", {"export"}),
+    "export.language": ("en", {"export"}),
 }
 HOW: dict[str, Any] = {
     "name": "renamed",
@@ -125,6 +132,7 @@ HOW: dict[str, Any] = {
     "resources.stall_s": 60.0,
     "resources.stages_at_once": 2,
     "resources.wait_s": 1.0,
+    "export.private": False,
     "storage.root": "elsewhere",
     "storage.cache": "elsewhere",
     "storage.cache_gb": 1.0,
@@ -190,6 +198,8 @@ OF_DECODERS = ("model.attention",)
 """Fields of decoders only, which other tests check."""
 BY_POINTS = ("training.keep", "training.keep_metric", "evaluation.probe", "evaluation.probe_pooling")
 """Fields of measurements while the model trains, which `tests/stage/test_measured_training.py` checks."""
+PUSHED = ("export.push",)
+"""The field that adds a stage after the export, which `tests/stage/test_push_model.py` checks."""
 GENERATED = ("mixture.replay_kind", "mixture.rephrased_fraction")
 """Fields of generated text, which `tests/job/test_generated_text.py` checks, as well as the sections below."""
 OTHER_JOBS = {
@@ -237,7 +247,7 @@ def given(config: Config, name: str, value: Any) -> Config:
 def test_every_field_is_classified() -> None:
     fields = [name for name in flat(Config(method_options=None)) if name.split(".")[0] not in OTHER_JOBS]
     options = [f"das.{name}" for name in vars(DasOptions())]
-    assert sorted([*WHAT, *HOW, *WITH, *CONTENT, *OF_DECODERS, *BY_POINTS, *GENERATED]) == sorted([*fields, *options])
+    assert sorted([*WHAT, *HOW, *WITH, *CONTENT, *OF_DECODERS, *BY_POINTS, *PUSHED, *GENERATED]) == sorted([*fields, *options])
 
 
 def test_stages_have_distinct_and_reproducible_keys(config: Config) -> None:

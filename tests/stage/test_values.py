@@ -27,7 +27,7 @@ def kinds_in(module: str) -> list[type[Stage[Any]]]:
 
 KINDS = [
     kind
-    for folder in ("adapt/stage", "adapt/method", "adapt/tuning")
+    for folder in ("adapt/stage", "adapt/method", "adapt/tuning", "adapt/chain")
     for module in modules(folder)
     for kind in kinds_in(module)
 ]
