@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 import ray
 
-import ray
-
 from adapt.config import ResourcesConfig
 from adapt.ray.runtime import connect, gpus_per_worker, user_errors
 from adapt.support.heartbeat import Steady

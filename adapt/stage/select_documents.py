@@ -177,7 +177,8 @@ class Select(Stage[Selected]):
             ConfigError, DataError: the selection cannot select from this pool, the pool is too small, or files have
                 changed since they were listed.
         """
-        
+        from adapt.corpus.cluster_calls import Cluster
+
         corpus = excluding(self.pool.corpus, self.unseen, done)
         files = {done[text].path: text.files for text in self.measured if isinstance(text, Prepare)}
         guard = guards(
