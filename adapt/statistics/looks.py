@@ -33,12 +33,13 @@ STUDIES = 4000
 def freedom_of(comparison: Comparison) -> float:
     """Returns the degrees of freedom of the standard error: pairs - 1, or those of Welch and Satterthwaite.
 
-    The variance over test examples is treated as known. Without variance over seeds, the result is infinite.
+    The variance over test examples is treated as known. The whole variance over seeds is uncertain, even the part of it
+    that is due to the choice of test examples. Without variance over seeds, the result is infinite.
     """
     if comparison.pairs:
         return comparison.pairs - 1.0
     sides = [side for chance in comparison.chances for side in (chance.recipe, chance.baseline)]
-    doubt = float(sum(doubt_of(float(side.own(side.variance)), side.seeds) for side in sides))
+    doubt = float(sum(doubt_of(side.variance, side.seeds) for side in sides))
     return max(1.0, (comparison.error or 0.0) ** 4 / doubt) if doubt > 0 else float("inf")
 
 

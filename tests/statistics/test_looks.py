@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adapt.statistics.comparison import compare, paired
-from adapt.statistics.looks import judge, outlook, repeated_interval
+from adapt.statistics.comparison import Comparison, compare, paired
+from adapt.statistics.looks import freedom_of, judge, outlook, repeated_interval
 from adapt.statistics.outcomes import Tested
+from adapt.statistics.power import Side, Uncertainty
 from adapt.statistics.seed_rounds import SeedRounds
 from adapt.statistics.spending import corrected_levels, seed_levels
 
@@ -67,6 +68,35 @@ def test_false_verdicts_of_all_looks_together_are_at_most_five_percent(rounds, i
     for margin in (0.5, 1.5):
         edge = simulated(rounds, margin, margin, is_paired, correlation)
         assert edge.equal + edge.worse <= MOST
+
+
+def of_sides(first, second, luck, n):
+    """Returns a comparison with predictions, whose scores have these variances over n seeds, `luck` of it by examples.
+
+    The standard error is that of `compare`: over examples, and over seeds without the examples' part.
+    """
+    sides = Side(n, first, luck), Side(n, second, luck)
+    error = ((2 * luck + sum(float(side.own(side.variance)) for side in sides)) / n) ** 0.5
+    return Comparison(0.0, None, None, error, 0.0, None, ("examples", "seeds"), np.empty(0), {}, (Uncertainty(*sides),))
+
+
+@pytest.mark.parametrize("spending", ["obrien_fleming", "pocock"])
+def test_intervals_hold_if_much_of_the_variance_over_seeds_is_luck_with_examples(spending, luck=0.35, studies=8000):
+    """Variances over seeds may then be smaller than the luck in them, but they stay uncertain."""
+    rounds = SeedRounds(3, 2, 9, spending)
+    scores = np.random.default_rng(11).standard_normal((2, studies, rounds.max_seeds))
+    missed = np.zeros(studies, dtype=bool)
+    for level, n in zip(seed_levels(spending, rounds.seeds), rounds.seeds, strict=True):
+        gaps = scores[0, :, :n].mean(1) - scores[1, :, :n].mean(1)
+        first, second = scores[:, :, :n].var(2, ddof=1)
+        found = [of_sides(float(a), float(b), luck, n) for a, b in zip(first, second, strict=True)]
+        errors, freedoms = np.array([(each.error, freedom_of(each)) for each in found]).T
+        missed |= np.abs(gaps) > stats.t.isf(level / 2, freedoms) * errors
+    assert missed.mean() <= 0.05 + 3 * (0.05 * 0.95 / studies) ** 0.5
+
+
+def test_variances_below_their_luck_have_the_degrees_of_freedom_of_satterthwaite():
+    assert freedom_of(of_sides(0.5, 0.5, 1.0, 5)) == pytest.approx((2 / 5) ** 2 / (2 * (0.5 / 5) ** 2 / 4))
 
 
 def test_looking_often_without_spending_would_be_wrong_more_often():
