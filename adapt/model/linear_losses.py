@@ -195,6 +195,16 @@ class LinearScores(NamedTuple):
         """Computes the scores of some rows, fp32 [rows, V], in the precision of the factors."""
         return linear(self.states[begin:end], self.weight, self.bias).float()
 
+    def first_words(self, count: int) -> "LinearScores":
+        """Returns the factors of the scores of the first words, without copying them."""
+        return LinearScores(self.states, self.weight[:count], None if self.bias is None else self.bias[:count])
+
+    def to(self, dtype: torch.dtype) -> "LinearScores":
+        """Returns the factors in a precision."""
+        return LinearScores(
+            self.states.to(dtype), self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
+        )
+
 
 def linear_divergence(scores: LinearScores, wanted: Sequence[LinearScores], temperature: float) -> Tensor:
     """Computes T^2 KL(mean of softmax(wanted / T) over teachers || softmax(scores / T)), summed over rows.
@@ -204,7 +214,9 @@ def linear_divergence(scores: LinearScores, wanted: Sequence[LinearScores], temp
 
     Args:
         scores: factors of the student's scores. Gradients flow to all of these tensors.
-        wanted: factors of each teacher's scores, which get no gradients. Teachers may differ in width.
+        wanted: factors of each teacher's scores, which get no gradients. Teachers may differ in width. Tables of models
+            with one tokenizer may be padded to different numbers of rows V. The first rows, which all models have,
+            are compared.
         temperature: T. The factor T^2 keeps gradients as large as at T = 1.
 
     Returns:
@@ -236,19 +248,14 @@ class _LinearDivergence(torch.autograd.Function):
     ) -> Tensor:
         device = states.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-        own = LinearScores(states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
-        teachers = [
-            LinearScores(
-                each.states.to(dtype), each.weight.to(dtype), None if each.bias is None else each.bias.to(dtype)
-            )
-            for each in wanted
-        ]
+        shared = min(len(weight), *(len(each.weight) for each in wanted))
+        own, *teachers = (each.first_words(shared).to(dtype) for each in (LinearScores(states, weight, bias), *wanted))
         needs = context.needs_input_grad[:3]
         tensors = zip((states, weight, bias), needs, strict=True)
         grads = [torch.zeros_like(part, dtype=torch.float32) if need else None for part, need in tensors]  # type: ignore[arg-type]
         total = torch.zeros((), device=states.device)
         with torch.autocast(device, enabled=False):
-            for begin, end in pieces(len(states), len(weight), DIVERGENCE_PIECE_BYTES):
+            for begin, end in pieces(len(states), shared, DIVERGENCE_PIECE_BYTES):
                 logs = own.rows(begin, end).div_(temperature).log_softmax(1)
                 wanted_logs = _mean_logs(teachers, begin, end, temperature)
                 shares = wanted_logs.exp()
@@ -257,9 +264,9 @@ class _LinearDivergence(torch.autograd.Function):
                 if grads[0] is not None:
                     grads[0][begin:end] = product(errors, own.weight)
                 if grads[1] is not None:
-                    grads[1] += product(errors.T, own.states[begin:end])
+                    grads[1][:shared] += product(errors.T, own.states[begin:end])
                 if grads[2] is not None:
-                    grads[2] += errors.sum(0)
+                    grads[2][:shared] += errors.sum(0)
         context.save_for_backward(*grads)
         context.dtypes = [None if part is None else part.dtype for part in (states, weight, bias)]
         return total

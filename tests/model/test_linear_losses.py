@@ -49,7 +49,7 @@ def test_frozen_weights_get_no_gradient_and_inputs_still_do():
 def test_measurements_compute_losses_but_no_gradients(monkeypatch: pytest.MonkeyPatch, mode: Any):
     tensors, targets = inputs(True, torch.float32)
     expected, _ = linear_cross_entropy(*tensors, targets)
-    divergence = linear_divergence(LinearScores(*tensors), LinearScores(*inputs(True, torch.float32)[0]), 2.0)
+    divergence = linear_divergence(LinearScores(*tensors), [LinearScores(*inputs(True, torch.float32)[0])], 2.0)
 
     def refuse(*_: torch.Tensor) -> torch.Tensor:
         raise AssertionError("a gradient was computed")
@@ -57,7 +57,7 @@ def test_measurements_compute_losses_but_no_gradients(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "product", refuse)
     with mode():
         total, _ = linear_cross_entropy(*tensors, targets)
-        other = linear_divergence(LinearScores(*tensors), LinearScores(*inputs(True, torch.float32)[0]), 2.0)
+        other = linear_divergence(LinearScores(*tensors), [LinearScores(*inputs(True, torch.float32)[0])], 2.0)
     torch.testing.assert_close(total, expected.detach())
     torch.testing.assert_close(other, divergence.detach())
 
@@ -195,6 +195,23 @@ def test_divergence_from_several_teachers_is_that_from_the_mean_of_their_probabi
     pairs = (torch.autograd.grad(each, given(scores)) for each in (found, expected))
     for one, other in zip(*pairs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("own", "theirs"), [(V - 3, V), (V, V - 3)])
+def test_divergence_of_tables_of_different_lengths_is_that_of_their_first_rows(own: int, theirs: int) -> None:
+    """Models with one tokenizer are padded to different lengths, such as Qwen2.5 with 0.5 and 7 billion parameters."""
+    scores, wanted = layers()
+
+    def begin(each: LinearScores, rows: int) -> LinearScores:
+        assert each.bias is not None
+        return LinearScores(each.states, each.weight[:rows], each.bias[:rows])
+
+    expected = by_torch(begin(scores, V - 3), begin(wanted, V - 3), 2.0)
+    found = linear_divergence(begin(scores, own), [wanted, begin(wanted, theirs)], 2.0)
+    torch.testing.assert_close(found, expected)
+    pairs = (torch.autograd.grad(each, given(scores)) for each in (found, expected))
+    for mine, other in zip(*pairs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
 def test_equal_scores_have_no_divergence() -> None:

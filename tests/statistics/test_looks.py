@@ -81,9 +81,9 @@ def of_sides(first, second, luck, n):
 
 
 @pytest.mark.parametrize("spending", ["obrien_fleming", "pocock"])
-def test_intervals_hold_if_much_of_the_variance_over_seeds_is_luck_with_examples(spending, luck=0.35, studies=8000):
+def test_intervals_hold_if_much_of_the_variance_over_seeds_is_luck_with_examples(spending):
     """Variances over seeds may then be smaller than the luck in them, but they stay uncertain."""
-    rounds = SeedRounds(3, 2, 9, spending)
+    rounds, luck, studies = SeedRounds(3, 2, 9, spending), 0.35, 8000
     scores = np.random.default_rng(11).standard_normal((2, studies, rounds.max_seeds))
     missed = np.zeros(studies, dtype=bool)
     for level, n in zip(seed_levels(spending, rounds.seeds), rounds.seeds, strict=True):
