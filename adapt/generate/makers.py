@@ -163,7 +163,7 @@ class Rewriting(Maker):
             Request(
                 number,
                 self._prompt(text, each),
-                drawing.temperature(number),
+                drawing.temperature(number // _MOST_FORMATS + number % _MOST_FORMATS),  # each format takes all in turn
                 drawing.min_length,
                 drawing.max_length,
             )

@@ -93,6 +93,9 @@ def draw_tokens(scores: Tensor, temperatures: Tensor, top_p: float, draws: Tenso
 def never_drawn(tokenizer: Any, vocabulary: int, but: Iterable[int]) -> Tensor:
     """Returns which tokens are no text: special tokens, and scores without a token. Bool [vocabulary].
 
+    Special tokens are those with a role, such as padding, and added tokens that are marked as special, such as the
+    marks of a chat or an image.
+
     Args:
         tokenizer: tokenizer of the model.
         vocabulary: number of scores of the model, which may be padded beyond the tokenizer's tokens.
@@ -100,6 +103,7 @@ def never_drawn(tokenizer: Any, vocabulary: int, but: Iterable[int]) -> Tensor:
     """
     never = torch.ones(vocabulary, dtype=torch.bool)
     never[[number for number in tokenizer.get_vocab().values() if number < vocabulary]] = False
-    never[[number for number in tokenizer.all_special_ids if number < vocabulary]] = True
+    marked = [number for number, token in tokenizer.added_tokens_decoder.items() if token.special]
+    never[[number for number in (*tokenizer.all_special_ids, *marked) if number < vocabulary]] = True
     never[list(but)] = False
     return never

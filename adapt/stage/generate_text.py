@@ -49,6 +49,7 @@ class Generate(Stage[GeneratedTexts]):
     """Generates text with a model: a decoder, or an encoder by Gibbs sampling."""
 
     kind = "generate"
+    version = 2  # since version 2, added tokens that are marked as special are not drawn
     device_time = "own"
 
     name: str
@@ -122,6 +123,7 @@ class Synthesize(Stage[GeneratedTexts]):
     """Rewrites the training documents of a source in other formats with a generator."""
 
     kind = "synthesize"
+    version = 2  # since version 2, every format takes all temperatures in turn, and no special token is drawn
     device_time = "own"
 
     name: str

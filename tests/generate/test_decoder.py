@@ -14,7 +14,7 @@ from adapt.model.locate import Pretrained
 from adapt.support.errors import ModelError
 from tests.generate.toys import ENDS, tiny_decoder
 
-SPECIAL = [0, 1, 3]
+SPECIAL = [0, 1, 3, 4]
 REQUESTS = [
     Request(7 * number, [0, *range(10, 10 + length)], temperature, fewest, most)
     for number, (length, temperature, fewest, most) in enumerate(

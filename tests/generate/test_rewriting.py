@@ -7,7 +7,7 @@ import pytest
 from adapt.config import SynthesizeConfig
 from adapt.generate.makers import FromDecoder, Rewriting, prompt_tokens, shortened_text
 from adapt.generate.rewriting import OWN_TEMPLATES, formats_of
-from adapt.generate.token_draws import DrawSettings
+from adapt.generate.token_draws import DrawSettings, Request
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import ConfigError
 from tests.generate.toys import TEMPLATE, tiny_decoder
@@ -91,3 +91,20 @@ def test_documents_are_rewritten_in_every_format_whatever_the_order(tmp_path: Pa
     assert all(3 <= each.tokens <= 12 for each in made)
     assert len({each.details["source"] for each in made}) == 3
     assert maker.make({"ids": [9], "texts": ["words of the text"]}) == made[2:4]
+
+
+def test_each_format_takes_all_temperatures_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    formats = formats_of(SynthesizeConfig(formats=["summary", "table", "question"]))
+    maker = Rewriting(tiny_decoder(tmp_path), DrawSettings((0.5, 1.0), 1.0, 3, 12, 0, 4), formats, 20)
+    maker.load()
+    asked: list[Request] = []
+
+    def generate(requests: list[Request], *_: object) -> list[list[int]]:
+        asked.extend(requests)
+        return [[5]] * len(requests)
+
+    monkeypatch.setattr(maker._decoder, "generate", generate)
+    maker.make({"ids": [4, 9, 6, 7], "texts": ["one", "two", "three", "four"]})
+    found = [request.temperature for request in asked]
+    assert found == [0.5, 1.0, 0.5, 1.0, 0.5, 1.0] * 2
+    assert len({request.number for request in asked}) == 12

@@ -1,11 +1,15 @@
 """Random numbers are a function of seed, text and position, and tokens are drawn from the stated distribution."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from transformers import TopPLogitsWarper
+from transformers import AddedToken, TopPLogitsWarper
 
-from adapt.generate.token_draws import draw_tokens, uniforms
+from adapt.generate.token_draws import draw_tokens, never_drawn, uniforms
+from adapt.model.tokenizer import load_tokenizer
+from tests.generate.toys import tiny_decoder
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -49,3 +53,14 @@ def test_shares_of_drawn_tokens_are_their_probabilities() -> None:
     drawn = draw_tokens(scores.expand(10_000, -1), torch.full((10_000,), 2.0), 1.0, draws)
     shares = torch.bincount(drawn, minlength=4) / 10_000
     assert shares.tolist() == pytest.approx((scores / 2).softmax(1)[0].tolist(), abs=2e-4)
+
+
+def test_added_tokens_that_are_marked_as_special_are_not_drawn(tmp_path: Path) -> None:
+    """Marks of a chat have no role of their own, so they are not among the tokenizer's special ids."""
+    tokenizer = load_tokenizer(tiny_decoder(tmp_path).model)
+    size = len(tokenizer)
+    tokenizer.add_tokens([AddedToken("<|image|>", special=True), AddedToken("<|end|>", special=True), "word"])
+    never = never_drawn(tokenizer, size + 5, [size + 1, 2])
+    assert size not in tokenizer.all_special_ids
+    assert never[size:].tolist() == [True, False, False, True, True]
+    assert never[:6].tolist() == [True, True, False, True, True, False]  # 2 ends texts, and 4 is the added <mask>
