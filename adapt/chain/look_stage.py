@@ -36,6 +36,7 @@ class SeedLook(Stage[Looked]):
     """One look at the recipes whose comparison was open before it."""
 
     kind = "look"
+    version = 2  # since version 2, a look draws as many permutations as its level needs
     takes = NOTHING
 
     name: str
@@ -73,11 +74,12 @@ class SeedLook(Stage[Looked]):
         from adapt.show.report.sequence_runs import MEASURES, method_comparisons, sequences_of
         from adapt.show.report.task_comparison import row_comparisons
         from adapt.show.report.task_runs import collect
-        from adapt.statistics.looks import judge
-        from adapt.statistics.spending import seed_levels
+        from adapt.statistics.looks import judge, samples_for
+        from adapt.statistics.spending import corrected_levels, seed_levels
 
         entries = [Entry(run.name, run.job, run.values, done[run.stage], task=run.task) for run in self.runs.values()]
         study, margin, better = Study("", self.baseline, entries, margin=self.margin), self.margin.share, 1
+        before = done[self.previous].result.significant if self.previous else 0
         if self.figure:
             (measure,) = (each for each in MEASURES if each.name == self.figure)
             sequences = sequences_of(study)
@@ -91,8 +93,8 @@ class SeedLook(Stage[Looked]):
         else:
             results = collect(study)
             (row,) = results.rows
-            comparisons = row_comparisons(row, results)
-        before = done[self.previous].result.significant if self.previous else 0
+            plan = self.rounds.spending, self.rounds.seeds, self.look, self.recipes - before
+            comparisons = row_comparisons(row, results, samples=samples_for(corrected_levels(*plan)[0]))
         found = judge(comparisons, self.rounds, self.look, margin, self.recipes - before, better)
         for recipe, seen in found.items():
             if seen.conclusion != "open":

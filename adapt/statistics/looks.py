@@ -16,11 +16,13 @@ A comparison that has ended is not tested again.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil, comb
 
 import numpy as np
 from scipy.stats import norm, t
 
-from adapt.statistics.comparison import Comparison
+from adapt.statistics.comparison import MOST_SIGNS, SAMPLES, Comparison
+from adapt.statistics.permutation import MOST_ARRANGEMENTS
 from adapt.statistics.power import doubt_of
 from adapt.statistics.seed_rounds import Conclusion, SeedRounds, Seen
 from adapt.statistics.seeds import ROUNDING
@@ -28,6 +30,24 @@ from adapt.statistics.spending import corrected_levels, seed_levels
 
 STUDIES = 4000
 """Number of simulated studies of a forecast."""
+MOST_SAMPLES = 20_000
+"""Largest number of resamples of a look."""
+
+
+def samples_for(level: float) -> int:
+    """Returns the number of resamples with which p can be 20 times smaller than a level, from 2,000 to 20,000."""
+    return min(MOST_SAMPLES, max(SAMPLES, ceil(20 / level) if level > 0 else MOST_SAMPLES))
+
+
+def least_p(seen: Seen, seeds: int) -> float:
+    """Returns the smallest p that the tests of a comparison can give with this number of seeds per side."""
+    least = 0.0
+    if seen.pairs:
+        least = 2.0 ** (1 - seeds) if 2**seeds <= MOST_SIGNS else 1 / (MOST_SIGNS + 1)
+    elif "seeds" in seen.over:
+        ways = comb(2 * seeds, seeds)
+        least = 2 / ways if ways <= MOST_ARRANGEMENTS else 1 / (MOST_ARRANGEMENTS + 1)
+    return max(seen.floor, least)
 
 
 def freedom_of(comparison: Comparison) -> float:
@@ -83,7 +103,8 @@ def judge(
             ended = "equal"
         elif is_passed:
             ended = "better" if better * comparison.difference > 0 else "worse"
-        more = list(comparison.over), fixed_error(comparison)
+        floor = comparison.nulls["examples"][0].least if "examples" in comparison.nulls else 0.0
+        more = list(comparison.over), fixed_error(comparison), comparison.pairs, floor
         seen[recipe] = Seen(comparison.difference, low, high, comparison.error, p, levels[rank], ended, *more)
     return {recipe: seen[recipe] for recipe in comparisons}
 
@@ -116,7 +137,8 @@ class Outlook:
 def outlook(seen: Seen, rounds: SeedRounds, look: int, margin: float, tests: int) -> Outlook:
     """Simulates the further looks of an open comparison.
 
-    The variances are taken to be known. More seeds reduce only the part that comes from seeds.
+    The variances are taken to be known. More seeds reduce only the part that comes from seeds. No look finds a
+    difference if its level is not above the smallest p that its tests can give.
 
     Args:
         seen: what the latest look found.
@@ -131,7 +153,9 @@ def outlook(seen: Seen, rounds: SeedRounds, look: int, margin: float, tests: int
     now, rng = rounds.seeds[look - 1], np.random.default_rng(0)
     deviation = max((seen.error or 0.0) ** 2 - seen.fixed**2, 0.0) ** 0.5 * now**0.5
     wide = norm.isf(np.array(seed_levels(rounds.spending, rounds.seeds)) / 2)
-    strict = norm.isf(np.array(corrected_levels_at(rounds, tests)) / 2)
+    levels = corrected_levels_at(rounds, tests)
+    reachable = [least_p(seen, seeds) < level for level, seeds in zip(levels, rounds.seeds, strict=True)]
+    strict = np.where(reachable, norm.isf(np.array(levels) / 2), np.inf)
     total, seeds = np.full(STUDIES, now * seen.difference), np.full(STUDIES, float(last))
     is_open = np.ones(STUDIES, dtype=bool)
     for number in range(look, len(rounds.seeds)):

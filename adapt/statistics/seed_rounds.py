@@ -61,6 +61,11 @@ class Seen:
     """Sources of chance that the tests include: `examples`, `seeds`, or both."""
     fixed: float = 0.0
     """Part of the standard error that more seeds do not reduce, because the test examples stay the same."""
+    pairs: int = 0
+    """Number of pairs of seeds of a paired comparison; 0 for other comparisons."""
+    floor: float = 0.0
+    """Smallest p that the test over examples can give, with any number of seeds: 1 / (number of permutations + 1). It
+    is 0 without predictions."""
 
     @property
     def is_known(self) -> bool:

@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 
 from adapt.statistics.comparison import Comparison, compare, paired
-from adapt.statistics.looks import freedom_of, judge, outlook, repeated_interval
+from adapt.statistics.looks import freedom_of, judge, least_p, outlook, repeated_interval, samples_for
 from adapt.statistics.outcomes import Tested
 from adapt.statistics.power import Side, Uncertainty
-from adapt.statistics.seed_rounds import SeedRounds
+from adapt.statistics.seed_rounds import SeedRounds, Seen
 from adapt.statistics.spending import corrected_levels, seed_levels
 
 STUDIES = 20_000
@@ -199,3 +199,29 @@ def test_the_outlook_expects_more_seeds_for_smaller_differences():
     ]
     assert outlooks[0].seeds < outlooks[1].seeds <= 20
     assert outlooks[0].ends > 0.99 > outlooks[1].ends
+
+
+@pytest.mark.parametrize("n", [3, 5, 8, 15, 18])
+def test_the_smallest_p_of_a_look_is_that_of_its_tests(n):
+    pairs, (a, b) = paired(np.linspace(1.0, 2.0, n)), np.random.default_rng(0).normal(0, 1e-3, (2, n))
+    sides = compare(Tested(a + 1), Tested(b))
+    for comparison in (pairs, sides):
+        seen = judge({"new": comparison}, SeedRounds(n, 1, n + 1), 1, 0.0, 1)["new"]
+        assert least_p(seen, n) == pytest.approx(comparison.least_p)
+
+
+def test_the_outlook_finds_no_difference_at_looks_that_cannot():
+    """Three pairs have a p of at least .25, and four of .125, so not even a huge difference ends at these looks."""
+    rounds = SeedRounds(3, 1, 10, "pocock")
+    seen = Seen(1.0, 0.9, 1.1, 0.01, 0.25, 0.01, "open", ["seeds"], pairs=3)
+    levels = seed_levels("pocock", rounds.seeds)
+    first = next(n for n, level in zip(rounds.seeds, levels, strict=True) if 2.0 ** (1 - n) < level)
+    assert first > 5
+    assert outlook(seen, rounds, 1, 0.0, 1).seeds == first
+    never = Seen(1.0, 0.9, 1.1, 0.01, 0.01, 0.01, "open", ["examples", "seeds"], floor=0.05)
+    assert outlook(never, rounds, 1, 0.0, 1).ends == 0.0
+
+
+def test_looks_draw_enough_permutations_for_their_level():
+    assert [samples_for(level) for level in (0.05, 0.002, 1e-6, 0.0)] == [2000, 10_000, 20_000, 20_000]
+    assert 20 / (samples_for(0.004) + 1) < 0.004

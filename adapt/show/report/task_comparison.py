@@ -9,6 +9,7 @@ from adapt.show.report.look_texts import comparison_at, ending_text
 from adapt.show.report.study import Entry, Study
 from adapt.show.report.task_runs import Results, Row, RunGroup
 from adapt.statistics.comparison import (
+    SAMPLES,
     Comparison,
     average_over_tasks,
     compare,
@@ -113,14 +114,23 @@ def _of_row(row: Row, results: Results, without_leaks: bool) -> dict[str, Recipe
     return corrected(row_comparisons(row, results, without_leaks), results.margin)
 
 
-def row_comparisons(row: Row, results: Results, without_leaks: bool = False) -> dict[str, Comparison]:
-    """Compares the recipes of a row with the baseline, without correction. Without a baseline, the result is empty."""
+def row_comparisons(
+    row: Row, results: Results, without_leaks: bool = False, samples: int = SAMPLES
+) -> dict[str, Comparison]:
+    """Compares the recipes of a row with the baseline, without correction. Without a baseline, the result is empty.
+
+    Args:
+        row: the row.
+        results: all results, which name the baseline.
+        without_leaks: whether examples that occur in the training text are left out.
+        samples: number of resamples of each comparison.
+    """
     baseline = row.groups.get(results.baseline or "")
     if baseline is None:
         return {}
     others = [row.groups[recipe] for recipe in results.recipes if recipe in row.groups and recipe != baseline.recipe]
     sides = {other.recipe: _sides(other, baseline, without_leaks) for other in others}
-    return {recipe: compare(*both) for recipe, both in sides.items()}
+    return {recipe: compare(*both, samples) for recipe, both in sides.items()}
 
 
 def _sides(recipe: RunGroup, baseline: RunGroup, without_leaks: bool) -> tuple[Tested, Tested]:
