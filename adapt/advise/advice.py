@@ -157,10 +157,10 @@ def _regime(case: Case) -> Regime | None:
     if corpus is None or not corpus.tokens or not case.model.parameters:
         return None
     own = max(1, round(corpus.tokens * (1 - case.config.corpus.heldout_fraction)))
-    share = mixture.replay_fraction if mixture.replay_paths else 0.0
+    share = mixture.replay_fraction if mixture.replays else 0.0
     trained = case.costs.dapt_tokens
     # the size of replayed text is only known if it is also the measured general text
-    is_measured = mixture.replay_paths == case.config.evaluation.general_paths
+    is_measured = bool(mixture.replay_paths) and mixture.replay_paths == case.config.evaluation.general_paths
     general_tokens = general.tokens if general and is_measured else None
     return Regime(
         case.model.parameters,

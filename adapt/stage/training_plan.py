@@ -281,10 +281,15 @@ def mixed(
         weights = weights_with_rephrased(rows, weights, config.mixture)
     _check_rows(rows, weights)
     if replayed == [0] and any(replay_shares(config.mixture)):
+        is_made = config.mixture.replay_kind != "files"
+        texts, fix = (
+            ("the generated texts have", "raise generate.tokens")
+            if is_made
+            else ("the files of mixture.replay_paths have", "add text to these files")
+        )
         raise DataError(
-            f"mixture.replay_fraction is {config.mixture.replay_fraction:g}, but the files of mixture.replay_paths"
-            " have no text to train on",
-            "add text to these files, or set mixture.replay_fraction to 0",
+            f"mixture.replay_fraction is {config.mixture.replay_fraction:g}, but {texts} no text to train on",
+            f"{fix}, or set mixture.replay_fraction to 0",
         )
     if past and not any(past.values()):
         raise DataError(
