@@ -185,7 +185,8 @@ class MeasureEnsemble(Stage[Ensembled]):
             )
             made = self.members if label == ENSEMBLE else (starts[label],)
             passes = len(self.members) if label == ENSEMBLE else 1
-            rows.append(EnsembleRow(label, role, loss, {} if label == best else change, passes, _hours(made, store)))
+            hours = _hours(made, store)
+            rows.append(EnsembleRow(label, role, loss, {} if label == best else change, passes, hours))
         return Outcome(Ensembled(rows, compared.documents, rows[0].loss[DOMAIN].value))
 
     def _best(self, done: Done) -> str:
@@ -198,7 +199,7 @@ class MeasureEnsemble(Stage[Ensembled]):
 def _hours(starts: Sequence[Start], store: Store) -> float | None:
     """Returns the device-hours of all trainings that led to some models, each counted once.
 
-    A model that was not made in this chain needs no training here; its cost is not known, unless it is model.path.
+    The result is None if a model was not made in this chain, because its cost is not known.
     """
     makers = [start.training for start in starts if start.training]
     hours = []
@@ -207,4 +208,4 @@ def _hours(starts: Sequence[Start], store: Store) -> float | None:
             record = store.record_of(stage)
             hours.append(record.cost.get("device_hours") if record else None)
     known = [value for value in hours if value is not None]
-    return sum(known) if makers and len(known) == len(hours) else None
+    return sum(known) if len(makers) == len(starts) and len(known) == len(hours) else None

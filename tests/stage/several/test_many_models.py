@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,10 +28,11 @@ from adapt.job.job_run import run_stages
 from adapt.job.many_to_one import distil_stages, ensemble_stages
 from adapt.job.training_jobs import dapt_stages
 from adapt.method.distill import DistillOptions
-from adapt.runner import Finished
+from adapt.runner import Finished, Store
 from adapt.runner.record import load_record
 from adapt.show.blocks import Table
 from adapt.stage.context import Context
+from adapt.stage.several.ensemble import _hours
 from adapt.support.errors import ConfigError, ModelError
 from tests.model.checkpoints import exchange_tokens
 from tests.samples import VOCABULARY, sentences, write
@@ -155,6 +157,19 @@ def test_models_of_the_chain_are_members_and_teachers(config: Config, tmp_path: 
     assert trainings(goals["student"].after)[:2] == tuple(training.key for training in made)
     # measurements of the members are those that the trainings made
     assert {single.key for single in ensemble.singles[:2]} == {goals[f"member[{seed}]"].after.key for seed in (1, 2)}
+
+
+def test_device_hours_are_not_known_if_a_member_was_not_made_in_the_chain(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = chain_of(config, tmp_path)
+    made = next(goal.stage for goal in chain.goals if goal.label == "ensemble").members  # type: ignore[attr-defined]
+    given = Context.of(config).start
+    spent = SimpleNamespace(cost={"device_hours": 1.5})
+    monkeypatch.setattr(Store, "record_of", lambda store, stage: spent)
+    assert _hours(made, chain.store) == 3.0
+    assert _hours([made[0], given], chain.store) is None
+    assert _hours([given], chain.store) is None
 
 
 @pytest.mark.slow
