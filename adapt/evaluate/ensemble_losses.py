@@ -10,6 +10,7 @@ This module does not import torch: the driver does not need it, and the task mus
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -88,7 +89,9 @@ def _measure(measurement: EnsembleMeasurement) -> dict[str, dict[str, list[float
     }
     means = {name: MeanProbability() for name in samples}
     documents: dict[str, np.ndarray] = {}
+    model: Any = None
     for pretrained in measurement.models:
+        model = None  # frees the model before, so that one model is in memory at a time
         model = objective.load(pretrained)
         if domains_of(model) is not None:
             raise ModelError(

@@ -1,6 +1,8 @@
 """Tests the loss of the mean of several models' probabilities against plain torch."""
 
+import gc
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,23 @@ def test_documents_have_the_loss_of_the_mean_of_transformers_own_probabilities(
     np.testing.assert_allclose(found["losses"], expected, rtol=1e-4)
     single = [np.sum(measured(config, [folder] * 2)["losses"]) for folder in models]
     assert sum(found["losses"]) < max(single)
+
+
+def test_a_model_is_freed_before_the_next_one_is_loaded(
+    models: list[Path], sample: Heldout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[weakref.ref[Any]] = []
+
+    def load(folder: Path, *more: Any) -> Any:
+        gc.collect()
+        assert [model() for model in loaded] == [None] * len(loaded)
+        model = load_model(folder)
+        loaded.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr("adapt.objective.objective.load_model", load)
+    measured(Config(evaluation=EvaluationConfig(sequence_length=32, micro_batch=2)), models)
+    assert len(loaded) == 2
 
 
 def test_a_model_with_parts_for_domains_is_refused(
