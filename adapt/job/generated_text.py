@@ -1,6 +1,6 @@
 """Builds the stages that generate text: text to replay, and rewritten documents of the domain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -31,6 +31,7 @@ def generated_replay(
     general: Prepare | None,
     unseen: TaskTexts | None,
     measured: Sequence[Stage[Prepared]],
+    domain: Iterable[Stage[Prepared]] = (),
 ) -> PrepareTexts:
     """Builds the stages that generate text, filter it, and prepare it to be replayed.
 
@@ -40,6 +41,7 @@ def generated_replay(
         general: the general text on which losses are measured, or None.
         unseen: texts that the replayed text must not contain.
         measured: all texts on which losses are measured.
+        domain: the domain's text, by source. Near copies of its held-out documents are dropped.
 
     Raises:
         ConfigError: the model cannot generate in this way, or fields contradict each other.
@@ -74,7 +76,8 @@ def generated_replay(
     tokenizer = context.digests.of_all(tokenizer_files(start.pretrained.tokenizer))
     generated = Generate(name, config, way, start, tokenizer, prompts)
     before = (replace(general.files, source="general"),) if general else ()
-    return _filtered(context, section, generated, unseen, measured, before)
+    held_out = (text.files for text in domain if isinstance(text, Prepare))
+    return _filtered(context, section, generated, unseen, measured, (*before, *held_out))
 
 
 def _filtered(

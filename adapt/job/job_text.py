@@ -1,6 +1,6 @@
 """Prepares the text of a job, and builds the stages that the job's method needs before and after each domain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,6 +91,7 @@ def replayed_text(
     unseen: TaskTexts | None = None,
     measured: Sequence[Stage[Prepared]] | None = None,
     base: Start | None = None,
+    domain: Iterable[Stage[Prepared]] = (),
 ) -> Prepare | PrepareTexts | None:
     """Prepares general text that is mixed into the training. Returns None if no such text is configured.
 
@@ -103,11 +104,12 @@ def replayed_text(
         measured: all texts on which losses are measured. Their held-out documents are left out of the replayed text.
             None means that losses are measured on `general` only.
         base: the model that generates text to replay. None for the initial model of the context.
+        domain: the domain's text, by source. Near copies of its held-out documents are left out of generated text.
     """
     if measured is None:
         measured = [general] if general else []
     if context.config.mixture.replay_kind != "files":
-        return generated_replay(context, base or context.start, general, unseen, measured)
+        return generated_replay(context, base or context.start, general, unseen, measured, domain)
     if not context.config.mixture.replay_paths:
         return None
     name = f"{context.config.name}-replay"

@@ -43,7 +43,7 @@ def dapt_stages(context: Context) -> Export:
     chosen = None if uses_corpus else selection_of_job(context, general)
     text = selected_domain(context, chosen, general) if chosen else domain_text(context, general)
     sources = {**text.sources, **rephrased_sources(context, text.sources, general)}
-    replay = replayed_text(context, general)
+    replay = replayed_text(context, general, domain=text.sources.values())
     measured = {"domain": text.whole, **({"general": general} if general else {})}
     context = context.redrawn()
     before = Evaluate.of(context, "before", measured)

@@ -260,7 +260,7 @@ class FilterTexts(Stage[FilteredTexts]):
         return {
             "corpus": reading_identity(self.corpus, Digests()),
             "near": dedup_identity(self.corpus),
-            **({"before": [files.reading for files in self.before]} if self.before else {}),
+            **({"before": [files.what() for files in self.before]} if self.before else {}),
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[FilteredTexts]:

@@ -61,7 +61,8 @@ def test_text_of_the_model_is_replayed_like_general_text(config: Config) -> None
     assert isinstance(replay.texts, FilterTexts)
     assert isinstance(replay.texts.generated, Generate)
     assert replay.texts.measured == (export.general,)
-    assert [files.source for files in replay.texts.before] == ["general"]
+    # near copies of the held-out documents of general text and of the domain are dropped
+    assert [files.source for files in replay.texts.before] == ["general", ""]
     assert replay.texts.generated.start.digest == Context.of(chosen).start.digest
     assert replay.heldout_fraction == chosen.corpus.heldout_fraction
 
@@ -79,6 +80,7 @@ def test_text_of_the_model_is_replayed_like_general_text(config: Config) -> None
         ("generate.prompts", "data/b.jsonl", {Generate, FilterTexts}),
         ("generate.cleaning", ["repetition"], {FilterTexts}),
         ("corpus.near_threshold", 0.7, {FilterTexts}),
+        ("corpus.heldout_fraction", 0.3, {FilterTexts}),
         ("generate.sweeps", 3, set()),
         ("generate.masked_fraction", 0.3, set()),
         ("generate.prompt_tokens", 3, set()),
