@@ -19,6 +19,9 @@ from ray.data import TaskPoolStrategy
 
 from adapt.config import CorpusConfig
 from adapt.corpus.deduplication import Source, deduplicate
+from adapt.corpus.files.formats import MIB, Bad
+from adapt.corpus.files.lines import lines as lines_of
+from adapt.corpus.files.lines import object_of
 from adapt.corpus.files.manifest import Manifest, build_manifest
 from adapt.corpus.files.sources import numbered_items, slices_of
 from adapt.corpus.heldout import MEASURED, Measured
@@ -143,9 +146,11 @@ class FilterPart:
         """Yields tables of one row: the kept texts as JSON `lines`, and the dropped texts and tokens by reason."""
         item = int(batch["item"][0])
         (slice,) = slices_of(str(batch["sources"][0]))
-        with open(slice.path, encoding="utf-8") as file:
-            records = [json.loads(line) for line in file]
-        dropped, tokens = Counter[str](), Counter[str]()
+        # numbered like the texts that were compared with each other, which `read_slice` reads
+        with open(slice.path, "rb") as file:
+            found = lines_of(file, slice.start, slice.stop, self.corpus.max_record_mib * MIB)
+            records: list[Any] = [object_of(line) for line in found if isinstance(line, Bad) or not line.isspace()]
+        dropped, tokens, tally = Counter[str](), Counter[str](), Tally()
 
         def reject(reason: str, source: str, number: int, text: str) -> None:
             dropped[reason] += 1
@@ -154,8 +159,8 @@ class FilterPart:
         lines: list[str] = []
         known = self.screen.measured.fetch() if self.screen.measured else None
         with self.screen.of(item) as sieve:
-            texts = (record["text"] for record in records)
-            for number, text in clean_numbered(texts, self.corpus, Tally(), slice.path, _rejecting(sieve, reject)):
+            texts = (record if isinstance(record, Bad) else record["text"] for record in records)
+            for number, text in clean_numbered(texts, self.corpus, tally, slice.path, _rejecting(sieve, reject)):
                 record = records[number - 1]
                 if isinstance(known, Measured) and "source" in record and known.has(int(record["source"])):
                     reject(MEASURED, slice.path, number, text)
@@ -164,6 +169,7 @@ class FilterPart:
                 if len(lines) == LINES_AT_ONCE:
                     yield _row(lines, {}, {})
                     lines = []
+        dropped.update(tally.bad)  # the tokens of lines that cannot be read are not known
         yield _row(lines, dropped, tokens)
 
 

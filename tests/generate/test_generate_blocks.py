@@ -1,16 +1,19 @@
 """Blocks made on Ray do not depend on interruptions, and filters count what they drop and why."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from adapt.config import CorpusConfig, EvaluationSet, GenerateConfig, ResourcesConfig, SynthesizeConfig
+from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.manifest import build_manifest
+from adapt.corpus.files.sources import Slice, read_slice
 from adapt.corpus.heldout import keys_of
+from adapt.corpus.screening import Screen
 from adapt.embed.text_chunks import ReadPool
-from adapt.generate.filter_texts import PAIRS_FILE, filter_texts
+from adapt.generate.filter_texts import PAIRS_FILE, FilterPart, filter_texts
 from adapt.generate.generate_blocks import (
     files_of_block,
     join_blocks,
@@ -72,6 +75,26 @@ def _rewritten(root: Path, folder: Path) -> None:
     assert {line["source"] for line in lines} == trained
     assert figures.texts == len(lines) == 2 * len(trained)
     assert {line["positive"] for line in lines if "positive" in line} == {keys[key] for key in trained}
+
+
+def test_filters_number_texts_like_the_search_for_copies(tmp_path: Path) -> None:
+    """Both read the lines that begin in a range, and skip too long ones, so numbers of copies name the same texts."""
+    file = tmp_path / "part-00000.jsonl"
+    texts = ["first text of all", "x" * (1 << 20), "", "second text of all", "third text of all"]
+    lines = [json.dumps({"text": text, "tokens": 3}) + "\n" if text else "\n" for text in texts]
+    file.write_text("".join(lines))
+    corpus = CorpusConfig(max_record_mib=1, cleaning=[], heldout_fraction=0.0)
+    found, dropped = list[str](), dict[str, int]()
+    middle = len("".join(lines[:3])) + 1
+    for part in (Slice(str(file), 0, middle), Slice(str(file), middle)):
+        batch = {"item": [0], "sources": [json.dumps([asdict(part)])]}
+        (row,) = (each for table in FilterPart(corpus, Screen())(batch) for each in table.to_pylist())
+        mine = [json.loads(line)["text"] for line in row["lines"]]
+        assert mine == [text for text in read_slice(part, corpus) if not isinstance(text, Bad)]
+        found += mine
+        dropped |= json.loads(row["dropped"])
+    assert found == [texts[0], *texts[3:]]
+    assert dropped == {"longer than corpus.max_record_mib": 1}
 
 
 def test_filters_drop_copies_repetition_evaluation_texts_and_text_of_measured_documents(
