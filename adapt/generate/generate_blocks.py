@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from math import ceil
 from pathlib import Path
@@ -30,9 +29,18 @@ from adapt.corpus.heldout import in_share, keys_of
 from adapt.corpus.prepare_corpus import WAITING_BYTES
 from adapt.corpus.read_progress import LEAST, PERIOD_S
 from adapt.embed.text_chunks import ReadPool
+from adapt.generate.block_files import (
+    BLOCKS,
+    FIGURES_FILE,
+    STOP_FILE,
+    MadeFigures,
+    files_of_block,
+    known_figures,
+)
 from adapt.generate.makers import Maker
 from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, telling_stalls, user_errors
 from adapt.runner.files import file_aside, write_atomically
+from adapt.support.errors import BudgetError
 from adapt.support.heartbeat import Steady, at_work
 from adapt.support.splitmix import mix
 from adapt.terminal.live import display
@@ -41,29 +49,8 @@ TEXTS_PER_BLOCK = 64
 """Number of texts, or of documents to rewrite, in a block."""
 PART_BYTES = 32_000_000
 """Size at which a file of joined blocks ends [bytes]. It is below the size of a range that one task reads."""
-BLOCKS, FIGURES_FILE = "blocks", "figures.json"
 MORE = 1.02
 """Factor on the estimated number of blocks that are still needed, so that another round is seldom needed."""
-
-
-@dataclass(frozen=True)
-class MadeFigures:
-    """Figures of a block, or of all blocks together."""
-
-    texts: int = 0
-    tokens: int = 0
-    """Number of generated tokens."""
-    cut: int = 0
-    """Number of texts that ended because they reached the largest length."""
-    bytes: int = 0
-    """Size of the texts in UTF-8."""
-    seconds: float = 0.0
-    """Time that the actors spent on the blocks, without loading the model [s]."""
-
-    def plus(self, other: MadeFigures) -> MadeFigures:
-        """Adds the figures of further blocks."""
-        values = zip(asdict(self).items(), asdict(other).values(), strict=True)
-        return MadeFigures(**{name: one + more for (name, one), more in values})
 
 
 class MakeBlocks:
@@ -82,13 +69,19 @@ class MakeBlocks:
         self._is_loaded = False
 
     def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
-        """Makes a block, unless an earlier run has made it, and returns its name and figures."""
+        """Makes a block, unless an earlier run has made it, and returns its name and figures.
+
+        Raises:
+            BudgetError: the budget is spent.
+        """
         (block,) = table.to_pylist()
         with at_work("generating", self._folder, self._stall_s):
             figures = known_figures(self._folder, block["block"]) or self._make(block)
         return {name: [value] for name, value in {"block": block["block"], **asdict(figures)}.items()}
 
     def _make(self, block: Mapping[str, Any]) -> MadeFigures:
+        if (self._folder / STOP_FILE).exists():
+            raise BudgetError("the generation stopped before a block; the finished blocks are kept")
         if not self._is_loaded:  # loads no model if all blocks are made already
             import torch
 
@@ -111,19 +104,6 @@ class MakeBlocks:
         )
         write_atomically(figures_file, json.dumps(asdict(figures)))
         return figures
-
-
-def files_of_block(folder: Path, name: str) -> tuple[Path, Path]:
-    """Returns the file of a block's texts, and the file of its figures, which is written after it."""
-    return folder / BLOCKS / f"{name}.jsonl", folder / BLOCKS / f"{name}.json"
-
-
-def known_figures(folder: Path, name: str) -> MadeFigures | None:
-    """Returns the figures of a finished block; None if it is not finished."""
-    text_file, figures_file = files_of_block(folder, name)
-    with suppress(OSError, ValueError, TypeError):
-        return MadeFigures(**json.loads(figures_file.read_text())) if text_file.is_file() else None
-    return None
 
 
 def make_texts(maker: Maker, tokens: int, longest: int, folder: Path, resources: ResourcesConfig) -> MadeFigures:
@@ -237,7 +217,11 @@ def _run(
         count: number of blocks; None if it is not known.
         folder: folder of the stage.
         resources: determines the number of GPUs per actor.
+
+    Raises:
+        BudgetError: the budget is spent.
     """
+    (folder / STOP_FILE).unlink(missing_ok=True)  # from a run that reached a smaller budget
     gpus, totals = gpus_per_worker(resources), ray.cluster_resources()
     cpus = max(1, int(totals.get("CPU", 1)))
     actors = max(1, int(totals.get("GPU", 0) / gpus)) if gpus else cpus

@@ -1,8 +1,9 @@
 """Keeps a job or a chain within its budget of device time or money (`resources.budget`).
 
 The budget counts the device time of all stages of the job or chain, whenever and wherever they ran: that of finished
-stages from their records, and that of unfinished trainings from the time for which they held their devices
-(`adapt.train.held_time`). Therefore nothing is lost when a job that reached its budget goes on with a larger one.
+stages from their records, that of unfinished trainings from the time for which they held their devices
+(`adapt.train.held_time`), and that of unfinished generations of text from their finished blocks. Therefore nothing is
+lost when a job that reached its budget goes on with a larger one.
 """
 
 import threading
@@ -15,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from adapt.config import BudgetConfig, ResourcesConfig
+from adapt.generate.block_files import BLOCKS, STOP_FILE, spent_seconds
 from adapt.runner import Record, Stage, Store
 from adapt.runner.stage import everything
 from adapt.stage.train import Train
@@ -54,7 +56,7 @@ def spending_of(stage: Stage[Any], store: Store, price: float | None) -> tuple[S
     """Returns the device time that a stage has taken so far, and whether the stage is finished.
 
     Stages whose records repeat the time of their inputs, such as exports, count nothing. Of the unfinished stages,
-    only trainings know their time.
+    only trainings and generations of text know their time. A generation counts its finished blocks.
 
     Args:
         stage: the stage.
@@ -63,8 +65,11 @@ def spending_of(stage: Stage[Any], store: Store, price: float | None) -> tuple[S
     """
     if record := store.record_of(stage):
         return (Spending() if stage.device_time == "inputs" else _recorded(record)), True
-    held = HeldTime.load(store.folder_of(stage)) if stage.device_time == "own" else None
-    hours = held.held / 3600 if held else 0.0
+    if stage.device_time != "own":
+        return Spending(), False
+    folder = store.folder_of(stage)
+    held = HeldTime.load(folder)
+    hours = (held.held if held else spent_seconds(folder)) / 3600
     return Spending(hours, hours * (price or 0.0)), False
 
 
@@ -198,19 +203,25 @@ class Ledger:
             self.running[stage.key] = stage
 
     def watch(self, ended: threading.Event) -> None:
-        """Ends running trainings when the budget is reached, until `ended` is set."""
+        """Ends running trainings and generations when the budget is reached, until `ended` is set."""
         while not ended.wait(_LOOK_S):
             with suppress(AdaptError, OSError):  # a file that is being written; the next look reads it again
                 if self.running and self.is_spent():
-                    self._end_trainings()
+                    self._end_running()
 
-    def _end_trainings(self) -> None:
-        """Requests that running trainings save a checkpoint and end. They look for the file that is created here."""
+    def _end_running(self) -> None:
+        """Requests that trainings save a checkpoint and end, and that generations make no further block.
+
+        They look for the file that is created here.
+        """
         for stage in list(self.running.values()):
             folder = self.store.folder_of(stage)
             if (folder / HELD_FILE).exists():
                 self.reached.set()
                 (folder / END_FILE).touch()
+            elif (folder / BLOCKS).is_dir():
+                self.reached.set()
+                (folder / STOP_FILE).touch()
 
     def error(self, cause: AdaptError) -> BudgetError:
         """Describes that the budget ended the work, in place of the errors of the stages that it ended."""
@@ -227,7 +238,8 @@ class Ledger:
 def within_budget(resources: ResourcesConfig, goals: Sequence[Stage[Any]], store: Store) -> Iterator[Store]:
     """Keeps the stages that run in the block within `resources.budget`.
 
-    At the limit, running trainings save a checkpoint and end, and no further stage that takes device time starts.
+    At the limit, running trainings save a checkpoint and end, generations end with their block, and no further stage
+    that takes device time starts.
 
     Args:
         resources: the section `resources` of the job or chain.

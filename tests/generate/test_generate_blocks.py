@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from adapt.config import CorpusConfig, EvaluationSet, GenerateConfig, ResourcesConfig, SynthesizeConfig
@@ -13,9 +14,11 @@ from adapt.corpus.files.sources import Slice, read_slice
 from adapt.corpus.heldout import keys_of
 from adapt.corpus.screening import Screen
 from adapt.embed.text_chunks import ReadPool
+from adapt.generate import generate_blocks
+from adapt.generate.block_files import BLOCKS, STOP_FILE, files_of_block, spent_seconds
 from adapt.generate.filter_texts import PAIRS_FILE, FilterPart, filter_texts
 from adapt.generate.generate_blocks import (
-    files_of_block,
+    MakeBlocks,
     join_blocks,
     make_texts,
     part_files,
@@ -24,13 +27,17 @@ from adapt.generate.generate_blocks import (
 from adapt.generate.makers import FromDecoder, Rewriting
 from adapt.generate.rewriting import formats_of
 from adapt.generate.token_draws import DrawSettings
+from adapt.model.locate import Pretrained
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
 from adapt.stage.generate_text import cleaning_of
+from adapt.support.errors import BudgetError
 from tests.generate.toys import tiny_decoder
 from tests.samples import sentences
 
 pytestmark = pytest.mark.heavy
+
+DRAWING = DrawSettings((0.7,), 1.0, 2, 20, 3, 16)
 
 
 def test_an_interrupted_generation_goes_on_and_ends_with_the_same_text(ray_cluster: None, tmp_path: Path) -> None:
@@ -75,6 +82,20 @@ def _rewritten(root: Path, folder: Path) -> None:
     assert {line["source"] for line in lines} == trained
     assert figures.texts == len(lines) == 2 * len(trained)
     assert {line["positive"] for line in lines if "positive" in line} == {keys[key] for key in trained}
+
+
+def test_no_block_is_made_once_the_budget_is_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate_blocks, "hide_unreserved_gpus", lambda: None)
+    (tmp_path / BLOCKS).mkdir()
+    (tmp_path / STOP_FILE).touch()
+    text_file, figures_file = files_of_block(tmp_path, "0")
+    text_file.touch()
+    figures_file.write_text(json.dumps({"texts": 2, "seconds": 1.5}))
+    actor = MakeBlocks(FromDecoder(Pretrained(tmp_path, tmp_path), DRAWING, [], 4), tmp_path, None)
+    assert actor(pa.table({"block": ["0"], "first": [0], "count": [2]}))["texts"] == [2]  # this block was finished
+    with pytest.raises(BudgetError, match="stopped before a block"):
+        actor(pa.table({"block": ["1"], "first": [2], "count": [2]}))
+    assert spent_seconds(tmp_path) == 1.5
 
 
 def test_filters_number_texts_like_the_search_for_copies(tmp_path: Path) -> None:

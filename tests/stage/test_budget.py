@@ -1,13 +1,15 @@
 """Tests that a job keeps to its budget of device time, ends with a checkpoint, and goes on with a larger budget."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from adapt.config import BudgetConfig, ResourcesConfig
+from adapt.generate.block_files import BLOCKS, STOP_FILE, files_of_block
 from adapt.runner import Done, Outcome, Store, ensure, ensure_all
 from adapt.stage import budget
-from adapt.stage.budget import budget_outlook, within_budget
+from adapt.stage.budget import Spending, budget_outlook, spending_of, within_budget
 from adapt.stage.preflight import check_priced
 from adapt.support.errors import BudgetError, ConfigError, TrainingError
 from adapt.train.held_time import HeldLog, add_seconds, holding
@@ -80,6 +82,40 @@ def test_a_training_ends_at_the_limit_and_goes_on_with_a_larger_budget(store: St
     larger = {name: 10 * limit for name, limit in limits.items()}
     with within_budget(resources(**larger), [EXPORT], store) as admitting:
         assert ensure(EXPORT, admitting).result == ToyResult()
+
+
+def blocks_of_text(folder: Path, done: Done) -> Outcome[ToyResult]:
+    """Imitates a generation that makes blocks of one device-hour, ten at most, until it is told to stop."""
+    (folder / STOP_FILE).unlink(missing_ok=True)
+    (folder / BLOCKS).mkdir(exist_ok=True)
+    for number in range(10):
+        text_file, figures_file = files_of_block(folder, f"{number:08d}")
+        if not figures_file.exists():
+            if (folder / STOP_FILE).exists():
+                raise BudgetError("the generation stopped before a block")
+            text_file.write_text("")
+            figures_file.write_text(json.dumps({"seconds": HOUR}))
+            budget.threading.Event().wait(0.05)
+    return Outcome(ToyResult(), {"device_hours": 10.0})
+
+
+def test_a_generation_stops_before_a_block_and_its_finished_blocks_count(store: Store) -> None:
+    stage = Paid("papers", "generate", blocks_of_text)
+    with (
+        pytest.raises(BudgetError, match="stopped before a block"),
+        within_budget(resources(device_hours=2.5), [stage], store) as admitting,
+    ):
+        ensure(stage, admitting)
+    made = len([*(store.folder_of(stage) / BLOCKS).glob("*.json")])
+    assert 3 <= made < 10
+    assert spending_of(stage, store, 2.0) == (Spending(made, 2.0 * made), False)
+    with (
+        pytest.raises(BudgetError, match="generate papers did not start"),
+        within_budget(resources(device_hours=2.5), [stage], store) as admitting,
+    ):
+        ensure(stage, admitting)
+    with within_budget(resources(device_hours=50), [stage], store) as admitting:
+        ensure(stage, admitting)
 
 
 def test_finished_stages_count_once_and_free_stages_run_after_the_limit(store: Store) -> None:

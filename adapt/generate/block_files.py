@@ -1,0 +1,54 @@
+"""The files of generated blocks in a stage's folder, which the budget reads too. Imports neither ray nor torch."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+BLOCKS, FIGURES_FILE = "blocks", "figures.json"
+STOP_FILE = ".stop-now"
+"""File in the stage's folder. While it exists, no further block is made."""
+
+
+@dataclass(frozen=True)
+class MadeFigures:
+    """Figures of a block, or of all blocks together."""
+
+    texts: int = 0
+    tokens: int = 0
+    """Number of generated tokens."""
+    cut: int = 0
+    """Number of texts that ended because they reached the largest length."""
+    bytes: int = 0
+    """Size of the texts in UTF-8."""
+    seconds: float = 0.0
+    """Time that the actors spent on the blocks, without loading the model [s]."""
+
+    def plus(self, other: MadeFigures) -> MadeFigures:
+        """Adds the figures of further blocks."""
+        values = zip(asdict(self).items(), asdict(other).values(), strict=True)
+        return MadeFigures(**{name: one + more for (name, one), more in values})
+
+
+def files_of_block(folder: Path, name: str) -> tuple[Path, Path]:
+    """Returns the file of a block's texts, and the file of its figures, which is written after it."""
+    return folder / BLOCKS / f"{name}.jsonl", folder / BLOCKS / f"{name}.json"
+
+
+def known_figures(folder: Path, name: str) -> MadeFigures | None:
+    """Returns the figures of a finished block; None if it is not finished."""
+    text_file, figures_file = files_of_block(folder, name)
+    with suppress(OSError, ValueError, TypeError):
+        return MadeFigures(**json.loads(figures_file.read_text())) if text_file.is_file() else None
+    return None
+
+
+def spent_seconds(folder: Path) -> float:
+    """Returns the time that actors have spent on the finished blocks of an unfinished stage [s]."""
+    if (folder / FIGURES_FILE).is_file():
+        with suppress(OSError, ValueError):
+            return float(json.loads((folder / FIGURES_FILE).read_text())["seconds"])
+    made = (known_figures(folder, file.stem) for file in (folder / BLOCKS).glob("*.json"))
+    return sum(figures.seconds for figures in made if figures)
