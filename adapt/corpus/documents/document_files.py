@@ -17,7 +17,7 @@ from adapt.corpus.files.storage import decompressed, open_file
 from adapt.runner.key import deciding
 from adapt.support.errors import AdaptError, ConfigError
 
-RULES = 1
+RULES = 2
 """Version of our own rules for reading documents. A change that changes texts must raise it."""
 _MODULES = {"markdown-it-py": "markdown_it"}
 """Names of modules that differ from the names of their packages."""

@@ -69,7 +69,8 @@ def main_text(html: str, whole: bool = False) -> str:
 
     Args:
         html: the decoded page.
-        whole: whether all text is returned, as for the chapters of a book, instead of the main text.
+        whole: whether all text is returned, as for the chapters of a book, instead of the main text. A chapter may have
+            no text, such as a cover.
 
     Raises:
         UnreadableDocumentError: the page is binary data or has no main text.
@@ -81,7 +82,7 @@ def main_text(html: str, whole: bool = False) -> str:
     text: str = extract_plain_text(
         marked, main_content=not whole, alt_texts=False, comments=False, post_meta=False, list_bullets=False
     )
-    if not any(map(str.isalnum, text)):
+    if not whole and not any(map(str.isalnum, text)):
         raise UnreadableDocumentError(NO_TEXT)
     return text.replace(_HEADING, HEADING)
 

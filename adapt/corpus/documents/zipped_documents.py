@@ -246,11 +246,12 @@ def epub_chapters(data: bytes, limits: DocumentLimits) -> list[bytes]:
 
 
 def joined_chapters(texts: list[str]) -> str:
-    """Joins the texts of chapters, with a mark before each.
+    """Joins the texts of chapters, with a mark before each. Chapters without letters or digits are left out.
 
     Raises:
-        UnreadableDocumentError: there is no text.
+        UnreadableDocumentError: no chapter has text.
     """
-    if not texts:
+    filled = [text for text in texts if any(map(str.isalnum, text))]
+    if not filled:
         raise UnreadableDocumentError(NO_TEXT)
-    return "\n\n".join(PAGE + text for text in texts)
+    return "\n\n".join(PAGE + text for text in filled)

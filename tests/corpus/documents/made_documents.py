@@ -81,7 +81,7 @@ def docx(paragraphs: Sequence[str], headings: bool = False, body: str = "") -> b
     return zipped({"[Content_Types].xml": "<Types/>", "word/document.xml": document, "word/styles.xml": STYLES})
 
 
-def epub(chapters: Sequence[str], encryption: str = "") -> bytes:
+def epub(chapters: Sequence[str], encryption: str = "", headings: bool = True) -> bytes:
     """Returns a book with a chapter for each text, whose files are not in reading order."""
     names = [f"c{number}.xhtml" for number in range(len(chapters))]
     items = "".join(
@@ -94,7 +94,7 @@ def epub(chapters: Sequence[str], encryption: str = "") -> bytes:
         "META-INF/container.xml": '<container><rootfile full-path="book/content.opf"/></container>',
         "book/content.opf": opf,
         **{
-            f"book/text/{name}": f"<html><body><h1>Part {number}</h1><p>{text}</p></body></html>"
+            f"book/text/{name}": "<html><body>" + f"<h1>Part {number}</h1>" * headings + f"<p>{text}</p></body></html>"
             for number, (name, text) in enumerate(zip(names, chapters, strict=True), start=1)
         },
     }

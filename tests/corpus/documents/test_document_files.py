@@ -239,7 +239,7 @@ def test_keys_know_packages_and_fields_only_of_documents(mixed: Path, tmp_path: 
     digests = Digests(tmp_path / "digests")
     formats = {part.path[-3:]: part.format for part in build_manifest(CorpusConfig(paths=str(mixed)), digests).parts}
     assert formats["txt"] == "text"
-    assert formats["pdf"].startswith("pdf text 1 pypdfium2 ")
+    assert formats["pdf"].startswith("pdf text 2 pypdfium2 ")
     usual = reading_identity(CorpusConfig(paths="a"), digests)
     assert not [name for name in usual if "document" in name]
     assert reading_identity(CorpusConfig(paths="a", documents="page"), digests) == {**usual, "documents": "page"}

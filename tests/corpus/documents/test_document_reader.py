@@ -262,6 +262,14 @@ def test_unreadable_documents_have_a_reason(kind: str, data: Callable[[], bytes]
     assert reason(kind, data(), max_mib=1) == expected
 
 
+def test_chapters_of_images_are_left_out_of_a_book() -> None:
+    cover = "</p><img src='cover.jpg'/><p>"
+    book = epub([cover, DARWIN, cover, SELECTION], headings=False)
+    texts = read("epub", book, split="page")
+    assert [plain(text) for text in texts] == [DARWIN, SELECTION]
+    assert reason("epub", epub([cover, cover], headings=False)) == NO_TEXT
+
+
 def test_fonts_may_be_obfuscated() -> None:
     assert read("epub", epub(PARAGRAPHS, "http://www.idpf.org/2008/embedding"))
 
