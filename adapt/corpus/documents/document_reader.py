@@ -1,8 +1,9 @@
 """The program that parses documents: `python -m adapt.corpus.documents.document_reader`.
 
-It reads requests from standard input and writes an answer to each to standard output. Both are a line of JSON; the line
-of a request has the size of the document, whose bytes follow. `adapt.corpus.documents.reader_process` starts the
-program with few environment variables, so that a document that takes control of a library finds no secrets.
+It reads requests from standard input and writes an answer to each to standard output. Both are a line of JSON. The
+line of a request has an id, which the answer repeats, and the size of the document, whose bytes follow.
+`adapt.corpus.documents.reader_process` starts the program with few environment variables, so that a document that takes
+control of a library finds no secrets.
 
 The kernel ends the program when a document takes too much time, even inside of a library.
 """
@@ -38,7 +39,9 @@ def main() -> None:
     for name in (signal.SIGPROF, signal.SIGALRM):
         signal.signal(name, signal.SIG_DFL)
     while line := sys.stdin.buffer.readline():
-        answers.write(json.dumps(_answer(json.loads(line), sys.stdin.buffer)).encode() + b"\n")
+        request = json.loads(line)
+        answer = {"id": request["id"], **_answer(request, sys.stdin.buffer)}
+        answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()
 
 

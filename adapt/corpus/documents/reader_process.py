@@ -27,6 +27,7 @@ class DocumentProcess:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
+        self._requests = 0
 
     def read(self, kind: str, data: bytes, limits: DocumentLimits, encoding: str | None = None) -> list[str] | Bad:
         """Returns the texts of a document, or the reason why it cannot be read.
@@ -37,8 +38,15 @@ class DocumentProcess:
             limits: limits, and how the document is divided.
             encoding: encoding that a web server named; None if it is not known.
         """
-        asked = {"kind": kind, "size": len(data), "limits": asdict(limits), "encoding": encoding}
         with self._lock:
+            self._requests += 1
+            asked = {
+                "id": self._requests,
+                "kind": kind,
+                "size": len(data),
+                "limits": asdict(limits),
+                "encoding": encoding,
+            }
             process = self._process = self._process or _started()
             assert process.stdin
             assert process.stdout
@@ -49,9 +57,15 @@ class DocumentProcess:
                 line = process.stdout.readline()
             except BrokenPipeError:
                 line = b""
+            except BaseException:  # an interrupt: the answer that is still to come must not reach the next document
+                self._killed()
+                raise
             if not line.endswith(b"\n"):
                 return Bad(TOO_SLOW if -self._ended() in _TIMERS else CRASHED)
-        answer = json.loads(line)
+            answer = json.loads(line)
+            if answer.get("id") != asked["id"]:  # a document made the program write an answer of its own
+                self._killed()
+                return Bad(CRASHED)
         return Bad(answer["bad"]) if "bad" in answer else answer["texts"]
 
     def close(self) -> None:
@@ -60,16 +74,29 @@ class DocumentProcess:
             if self._process:
                 self._ended()
 
+    def _killed(self) -> None:
+        """Kills the program. It counts as ended even if another interrupt comes while it ends."""
+        process, self._process = self._process, None
+        if process:
+            _end(process, kill=True)
+
     def _ended(self) -> int:
         """Waits until the program has ended, and returns its exit status. The next document starts it again."""
         process, self._process = self._process, None
         assert process
-        assert process.stdin
-        assert process.stdout
-        with suppress(BrokenPipeError):
-            process.stdin.close()
-        process.stdout.close()
-        return process.wait()
+        return _end(process)
+
+
+def _end(process: subprocess.Popen[bytes], kill: bool = False) -> int:
+    """Closes the pipes of the program, waits until it has ended, and returns its exit status."""
+    assert process.stdin
+    assert process.stdout
+    if kill:
+        process.kill()
+    with suppress(BrokenPipeError):
+        process.stdin.close()
+    process.stdout.close()
+    return process.wait()
 
 
 def _started() -> subprocess.Popen[bytes]:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -196,6 +197,58 @@ def test_a_document_that_ends_the_reader_does_not_end_the_job(monkeypatch: pytes
         assert process.read("html", b"print", limits) == ["print"]
         (names,) = process.read("html", b"environment", limits)
         assert "HF_TOKEN" not in names
+    finally:
+        process.close()
+
+
+class InterruptedOnce:
+    """The output of the program, whose first read is interrupted, as by ctrl-C or the end of a Ray task."""
+
+    def __init__(self, output: IO[bytes]) -> None:
+        self._output, self._is_first = output, True
+
+    def readline(self) -> bytes:
+        if self._is_first:
+            self._is_first = False
+            raise KeyboardInterrupt
+        return self._output.readline()
+
+    def close(self) -> None:
+        self._output.close()
+
+
+def test_after_an_interrupt_each_document_has_its_own_text() -> None:
+    process = DocumentProcess()
+    try:
+        assert process.read("plain", b"one", LIMITS) == ["one"]
+        running = process._process
+        assert running is not None
+        assert running.stdout is not None
+        running.stdout = InterruptedOnce(running.stdout)  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            process.read("plain", b"two", LIMITS)
+        assert [process.read("plain", text, LIMITS) for text in (b"three", b"four")] == [["three"], ["four"]]
+        assert running.poll() == -signal.SIGKILL
+    finally:
+        process.close()
+
+
+CONFUSED = """
+import json, sys
+while line := sys.stdin.buffer.readline():
+    request = json.loads(line)
+    sys.stdin.buffer.read(request["size"])
+    print(json.dumps({"id": request.get("id", 0) - 1, "texts": ["the text of another document"]}), flush=True)
+"""
+
+
+def test_an_answer_to_another_request_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "confused_reader.py").write_text(CONFUSED)
+    monkeypatch.setattr(reader_process, "PROGRAM", "confused_reader")
+    monkeypatch.syspath_prepend(tmp_path)
+    process = DocumentProcess()
+    try:
+        assert process.read("plain", b"one", LIMITS) == Bad(CRASHED)
     finally:
         process.close()
 
