@@ -66,7 +66,7 @@ def read_documents(path: str | Path, limits: DocumentLimits, stamp: str = "") ->
     kind, compression = format_of(path)
     with open_file(str(path), stamp) as file:
         if kind == "warc":
-            yield from _archived(file, limits)
+            yield from _archived(file, compression, limits)
             return
         data = file.read(limits.max_bytes + 1)
     if content := _unpacked(data, compression, limits.max_bytes):
@@ -94,27 +94,58 @@ def _unpacked(data: bytes, compression: str | None, most: int) -> bytes | Bad:
     return content if len(content) <= most else Bad(TOO_LARGE)
 
 
-def _archived(file: io.BufferedReader, limits: DocumentLimits) -> Iterator[str | Bad]:
+def _archived(file: io.BufferedReader, compression: str | None, limits: DocumentLimits) -> Iterator[str | Bad]:
     """Yields the texts of the pages and PDF files of a web archive, and of the plain text of a WET file."""
-    for kind, data, encoding in _payloads(file, limits.max_bytes):
+    for kind, data, encoding in _payloads(file, compression, limits.max_bytes):
         yield from _texts(kind, data, limits, encoding)
 
 
-def _payloads(file: io.BufferedReader, most: int) -> Iterator[tuple[str, bytes | Bad, str | None]]:
+class _Steps:
+    """A stream for fastwarc that gives what is decompressed so far, so that records before damage are still read."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        found: bytes = self._file.read1(size)
+        return found
+
+    def tell(self) -> int:
+        place: int = self._file.tell()
+        return place
+
+
+_HTTP_HEAD_BYTES = 1 << 16
+"""Most bytes of a record that its HTTP headers take. They come on top of the largest size of a document."""
+
+
+def _payloads(
+    file: io.BufferedReader, compression: str | None, most: int
+) -> Iterator[tuple[str, bytes | Bad, str | None]]:
     """Yields the kind, content and encoding of each document of a web archive.
 
     Other records, such as images, redirects and error pages, are no documents. The rest of a damaged archive counts as
-    one unreadable document.
+    one unreadable document, and so does the end of an archive that was cut short, which fastwarc does not report.
     """
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
-    types = WarcRecordType.response | WarcRecordType.resource | WarcRecordType.conversion
+    types = (WarcRecordType.response, WarcRecordType.resource, WarcRecordType.conversion)
+    stream = _Steps(decompressed(file, compression) if compression else file)
     try:
-        for record in ArchiveIterator(file, record_types=types, auto_decode="all"):
+        for record in ArchiveIterator(stream, record_types=WarcRecordType.any_type, parse_http=False):
+            size = record.content_length
+            block = record.reader.read(most + _HTTP_HEAD_BYTES)
+            rest = record.reader.consume(size - len(block)) if size > len(block) else 0
+            if not record.headers.get("Content-Length") or len(block) + rest < size:
+                raise EOFError("record without its end")
+            if record.record_type not in types:
+                continue
+            record.set_bytes_content(block)
+            record.parse_http(auto_decode="all")
             if kind := _kind_of(record):
                 content = record.reader.read(most + 1)
                 encoding = record.http_charset if record.is_http else None
-                yield kind, content if len(content) <= most else Bad(TOO_LARGE), encoding
+                yield kind, Bad(TOO_LARGE) if rest or len(content) > most else content, encoding
     except (AdaptError, FileNotFoundError, PermissionError):
         raise
     except Exception:  # fastwarc raises errors of several types

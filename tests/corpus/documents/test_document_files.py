@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -143,6 +144,23 @@ def test_pages_of_a_web_archive(tmp_path: Path) -> None:
     texts = list(read_documents(tmp_path / "c.warc.gz", LIMITS))
     assert "déjà vu" in texts[0]
     assert isinstance(texts[-1], Bad)
+
+
+def test_an_archive_that_was_cut_short_counts_as_broken(tmp_path: Path) -> None:
+    text = ("200 OK", "text/html", page([DARWIN]).encode())
+    packed = warc([text, ("200 OK", "image/png", b"\x89PNG" * 30), text])
+    plain = gzip.decompress(packed)
+    second, third = (place.start() for place in list(re.finditer(b"WARC/1.0", plain))[1:])
+    ends = [*range(second + 9, third - 4, 40), *range(third + 1, len(plain) - 4, 40), len(plain) - 5]
+    archives = [("a.warc.gz", packed[:-size]) for size in (1, 8, 9, 60)] + [("a.warc", plain[:end]) for end in ends]
+    for name, data in archives:
+        write(tmp_path, {name: data})
+        first, *others, last = read_documents(tmp_path / name, LIMITS)
+        assert DARWIN in first
+        assert not [text for text in others if DARWIN not in text]
+        assert last == Bad(BROKEN), (name, len(data))
+    write(tmp_path, {"a.warc": plain})
+    assert list(read_documents(tmp_path / "a.warc", replace(LIMITS, max_mib=0))) == [TOO_LARGE] * 2
 
 
 def test_files_that_are_too_large_are_counted(tmp_path: Path) -> None:
