@@ -102,7 +102,7 @@ def _end(process: subprocess.Popen[bytes], kill: bool = False) -> int:
 def _started() -> subprocess.Popen[bytes]:
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, "-m", PROGRAM]
+    command = [sys.executable, "-P", "-m", PROGRAM]  # -P: does not import modules from the current folder
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
     )

@@ -251,6 +251,16 @@ def test_after_an_interrupt_each_document_has_its_own_text() -> None:
         process.close()
 
 
+def test_modules_in_the_current_folder_are_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write(tmp_path, {name: "raise SystemExit(1)" for name in ("resource.py", "json.py")})
+    monkeypatch.chdir(tmp_path)
+    process = DocumentProcess()
+    try:
+        assert process.read("plain", b"a text", LIMITS) == ["a text"]
+    finally:
+        process.close()
+
+
 CONFUSED = """
 import json, sys
 while line := sys.stdin.buffer.readline():
