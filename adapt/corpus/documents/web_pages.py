@@ -32,9 +32,10 @@ _HEADING = "qzheadingqz"
 def decoded(data: bytes, declared: str | None = None) -> str:
     """Decodes a page or another text of unknown encoding.
 
-    Encodings are tried in this order: the byte order mark, UTF-8, the declared encoding, UTF-8 with a few invalid
-    bytes, and the encoding that the bytes resemble. UTF-8 comes before the declaration, because text of another
-    encoding is almost never valid UTF-8 and declarations are often wrong.
+    Encodings are tried in this order: the byte order mark, UTF-16 if every other byte is mostly zero, UTF-8, the
+    declared encoding, UTF-8 with a few invalid bytes, UTF-16 with any zero bytes, and the encoding that the bytes
+    resemble. UTF-8 comes before the declaration, because text of another encoding is almost never valid UTF-8 and
+    declarations are often wrong.
 
     Args:
         data: bytes of the page.
@@ -46,6 +47,8 @@ def decoded(data: bytes, declared: str | None = None) -> str:
     for mark, name in _BOMS:
         if data.startswith(mark):
             return data[len(codecs.BOM_UTF8) :].decode(errors="replace") if name == "utf-8" else _decode(data, name)
+    if _has_zeros_of_utf16(data[:_HEAD_BYTES]) and (text := _without_mark(data)) is not None:
+        return text  # ASCII letters in UTF-16 are valid UTF-8 too, with zero characters between them
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -99,6 +102,11 @@ def _tried(data: bytes, encoding: str) -> str | None:
         return data.decode(name)
     except (LookupError, UnicodeError):
         return None
+
+
+def _has_zeros_of_utf16(head: bytes) -> bool:
+    zeros, others = sorted((head[start::2].count(0) for start in (0, 1)), reverse=True)
+    return zeros * 6 > len(head) and others * 10 < zeros
 
 
 def _without_mark(data: bytes) -> str | None:
