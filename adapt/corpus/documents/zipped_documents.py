@@ -137,6 +137,13 @@ class _Styles(_Handler):
             self.headings.add(self._style)
 
 
+_LEFT_OUT = ("Fallback", "moveFrom", "tabs")
+"""Elements that are left out: text that is also elsewhere, and the tab stops of a paragraph, whose elements have the
+name of tab characters."""
+_CHARACTERS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
+"""Characters that are elements."""
+
+
 class _Word(_Handler):
     """Collects the paragraphs of the body of a Word document, with a mark before each heading."""
 
@@ -151,7 +158,7 @@ class _Word(_Handler):
         """Number of open elements whose text is left out."""
 
     def begin(self, name: str, attributes: dict[str, str]) -> None:
-        if self._skipped or name in ("Fallback", "moveFrom"):  # the text is also elsewhere
+        if self._skipped or name in _LEFT_OUT:
             self._skipped += 1
         elif name == "p":
             self._open.append([])
@@ -161,8 +168,8 @@ class _Word(_Handler):
             return
         elif name == "pStyle" and attributes.get("val") in self._headings:
             self._open[-1].insert(0, HEADING)
-        elif name in ("tab", "br", "cr"):
-            self._open[-1].append("\t" if name == "tab" else "\n")
+        elif name in _CHARACTERS:
+            self._open[-1].append(_CHARACTERS[name])
 
     def data(self, text: str) -> None:
         if self._in_text and self._open and not self._skipped:

@@ -220,6 +220,12 @@ def test_text_of_insertions_text_boxes_and_fallbacks_is_read_once() -> None:
     assert text == f"{DARWIN}\n\ninserted\tafter\n\nbox"
 
 
+def test_tab_stops_are_no_tabs_and_hyphens_are_kept() -> None:
+    stops = '<w:pPr><w:tabs><w:tab w:val="left" w:pos="720"/><w:tab w:val="right" w:pos="9000"/></w:tabs></w:pPr>'
+    body = f"<w:p>{stops}<w:r><w:t>well</w:t><w:noBreakHyphen/><w:t>known</w:t><w:tab/><w:t>1</w:t></w:r></w:p>"
+    assert read("docx", docx([], body=body)) == ["well-known\t1"]
+
+
 ENTITIES = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
 DEEP = f'<w:document xmlns:w="{WORD}">' + "<w:p>" * 1000 + "</w:p>" * 1000 + "</w:document>"
 
