@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from adapt.corpus.documents.document_kinds import (
     BROKEN,
+    NO_TEXT,
     TOO_DEEP,
     TOO_LARGE,
     DocumentLimits,
@@ -80,6 +81,8 @@ def read_document(kind: str, data: bytes, limits: DocumentLimits, encoding: str 
         UnreadableDocumentError: the document has no text that can be read.
     """
     texts = divided_text(_marked_text(kind, data, limits, encoding), limits.split)
+    if not texts:
+        raise UnreadableDocumentError(NO_TEXT)
     if sum(map(len, texts)) > limits.max_bytes:
         raise UnreadableDocumentError(TOO_LARGE)
     return texts

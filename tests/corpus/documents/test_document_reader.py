@@ -262,6 +262,7 @@ def understated_bomb() -> bytes:
         ("html", lambda: b"<html><body><img src='a.png'></body></html>", NO_TEXT),
         ("html", lambda: b"", NO_TEXT),
         ("html", lambda: bytes(5000), BROKEN),
+        ("plain", lambda: b" \n", NO_TEXT),
         ("markdown", lambda: b"![](a.png)", NO_TEXT),
         ("rst", lambda: b".. a comment", NO_TEXT),
         ("tex", lambda: rb"\begin{document}\maketitle\end{document}", NO_TEXT),
