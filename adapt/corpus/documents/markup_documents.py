@@ -67,7 +67,7 @@ def rst_text(source: str) -> str:
     from docutils.core import publish_doctree
 
     tree = publish_doctree(_ROLE.sub(r"\1", unmarked(source)), settings_overrides=_RST)
-    left_out = (nodes.comment, nodes.system_message, nodes.raw, nodes.substitution_definition, nodes.target)
+    left_out = (nodes.comment, nodes.system_message, nodes.raw, nodes.substitution_definition)
     for node in list(tree.findall(lambda node: isinstance(node, left_out))):
         if node.parent is not None:
             node.parent.remove(node)

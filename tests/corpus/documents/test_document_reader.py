@@ -164,6 +164,13 @@ def test_headings_without_text_are_put_before_the_next_heading() -> None:
     assert divided_text("a\ue000b", "file") == ["ab"]
 
 
+def test_targets_inside_of_text_keep_their_text() -> None:
+    source = (
+        ".. _label:\n\nThe _`natural selection` of `species <http://host/>`_ is a target.\n\n.. _host: http://host/\n"
+    )
+    assert read("rst", source) == ["The natural selection of species is a target."]
+
+
 def test_repeated_headers_and_page_numbers_are_removed() -> None:
     (text,) = read("pdf", pdf(PARAGRAPHS, header="The Origin of Species, page"))
     assert "The Origin" not in text
