@@ -100,6 +100,10 @@ class _Handler:
         """Ends the parsing."""
 
 
+_ENTITY = tuple("<!ENTITY".encode(name) for name in ("utf-8", "utf-16-le", "utf-16-be"))
+"""Declaration of an entity in the encodings of XML."""
+
+
 def _parse(content: bytes, handler: _Handler) -> None:
     """Parses XML.
 
@@ -107,7 +111,7 @@ def _parse(content: bytes, handler: _Handler) -> None:
         UnreadableDocumentError: the XML is malformed, too deep, or declares entities, with which a few bytes can stand
             for gigabytes. Office and EPUB programs declare none.
     """
-    if b"<!ENTITY" in content:
+    if any(entity in content for entity in _ENTITY):
         raise UnreadableDocumentError(BROKEN)
     try:
         parser = XMLParser(target=handler)

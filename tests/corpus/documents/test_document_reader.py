@@ -237,6 +237,12 @@ ENTITIES = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
 DEEP = f'<w:document xmlns:w="{WORD}">' + "<w:p>" * 1000 + "</w:p>" * 1000 + "</w:document>"
 
 
+def expanding(encoding: str) -> bytes:
+    """Returns the XML of a Word document with an entity, in an encoding."""
+    text = f'\ufeff{ENTITIES}<w:document xmlns:w="{WORD}"><w:p><w:r><w:t>&b;</w:t></w:r></w:p></w:document>'
+    return text.encode(encoding)
+
+
 def understated_bomb() -> bytes:
     """Returns a DOCX file whose index says that a huge part is small."""
     data = bytearray(zipped({"word/document.xml": b" " * (3 << 20)}))
@@ -259,6 +265,8 @@ def understated_bomb() -> bytes:
         ("docx", lambda: zipped({"xl/workbook.xml": "<x/>"}), BROKEN),
         ("docx", lambda: zipped({"word/document.xml": "<w:document"}), BROKEN),
         ("docx", lambda: zipped({"word/document.xml": ENTITIES + "<x>&b;</x>"}), BROKEN),
+        ("docx", lambda: zipped({"word/document.xml": expanding("utf-16-le")}), BROKEN),
+        ("docx", lambda: zipped({"word/document.xml": expanding("utf-16-be")}), BROKEN),
         ("docx", lambda: zipped({"word/document.xml": DEEP}), TOO_DEEP),
         ("docx", lambda: zipped({"word/document.xml": b" " * (3 << 20), "word/styles.xml": STYLES}), TOO_LARGE),
         ("docx", understated_bomb, BROKEN),
