@@ -27,6 +27,7 @@ ENCRYPTED = "document is encrypted"
 SCANNED = "document is a scan without text"
 NO_TEXT = "document without text"
 BROKEN = "document is broken or not of the format that its name says"
+BROKEN_PAGES = "document with broken pages, which are left out"
 TOO_LARGE = "document is larger than corpus.max_document_mib, as stored or unpacked"
 TOO_DEEP = "document is nested too deeply"
 TOO_LONG = "document has more pages than corpus.max_document_pages"
@@ -36,12 +37,20 @@ NO_ENCODING = "document in an unknown encoding"
 
 
 class UnreadableDocumentError(Exception):
-    """A document has no text that can be read. The argument is the reason, such as ENCRYPTED."""
+    """A document, or a part of it, has no text that can be read.
+
+    The first argument is the reason, such as ENCRYPTED. The second is the list of texts of the other parts, if any.
+    """
 
     @property
     def reason(self) -> str:
         """The reason, under which the document is counted."""
         return str(self.args[0])
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the parts that can be read."""
+        return list(self.args[1]) if len(self.args) > 1 else []
 
 
 @dataclass(frozen=True)

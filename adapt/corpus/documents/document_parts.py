@@ -8,13 +8,15 @@ import re
 
 PAGE, HEADING = "\ue000", "\ue001"
 """Marks that readers put before a page and before a heading."""
+LACKS_PAGES = "\ue002"
+"""Mark that readers put into the text of a document with pages that cannot be read."""
 _LINE_ENDS = re.compile(r"\r\n?|[\u2028\u2029]")
 _BLANK_LINES = re.compile(r"\n{3,}")
 
 
 def unmarked(text: str) -> str:
     """Removes the characters that serve as marks from the text of a document."""
-    return text.replace(PAGE, "").replace(HEADING, "")
+    return text.replace(PAGE, "").replace(HEADING, "").replace(LACKS_PAGES, "")
 
 
 def tidy(text: str) -> str:

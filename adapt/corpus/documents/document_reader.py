@@ -17,13 +17,14 @@ from typing import Any, BinaryIO
 
 from adapt.corpus.documents.document_kinds import (
     BROKEN,
+    BROKEN_PAGES,
     NO_TEXT,
     TOO_DEEP,
     TOO_LARGE,
     DocumentLimits,
     UnreadableDocumentError,
 )
-from adapt.corpus.documents.document_parts import divided_text
+from adapt.corpus.documents.document_parts import LACKS_PAGES, divided_text, unmarked
 
 WALL_TIME = 10
 """Largest wall time for a document, as a multiple of its largest CPU time. It ends documents that wait forever."""
@@ -56,7 +57,7 @@ def _answer(request: dict[str, Any], source: BinaryIO) -> dict[str, Any]:
     try:
         return {"texts": read_document(request["kind"], data, limits, request["encoding"])}
     except UnreadableDocumentError as error:
-        return {"bad": error.reason}
+        return {"bad": error.reason, "texts": error.texts}
     except MemoryError:
         return {"bad": TOO_LARGE}
     except RecursionError:
@@ -78,13 +79,16 @@ def read_document(kind: str, data: bytes, limits: DocumentLimits, encoding: str 
         encoding: encoding that a web server named; None if it is not known.
 
     Raises:
-        UnreadableDocumentError: the document has no text that can be read.
+        UnreadableDocumentError: the document or some of its pages have no text that can be read.
     """
-    texts = divided_text(_marked_text(kind, data, limits, encoding), limits.split)
+    marked = _marked_text(kind, data, limits, encoding)
+    texts = divided_text(marked, limits.split)
     if not texts:
         raise UnreadableDocumentError(NO_TEXT)
     if sum(map(len, texts)) > limits.max_bytes:
         raise UnreadableDocumentError(TOO_LARGE)
+    if LACKS_PAGES in marked:
+        raise UnreadableDocumentError(BROKEN_PAGES, texts)
     return texts
 
 
@@ -108,7 +112,7 @@ def _marked_text(kind: str, data: bytes, limits: DocumentLimits, encoding: str |
     if kind == "html":
         return main_text(text)
     if kind == "plain":
-        return text
+        return unmarked(text)
     from adapt.corpus.documents.markup_documents import READERS
 
     return READERS[kind](text)

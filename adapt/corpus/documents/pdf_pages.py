@@ -16,7 +16,7 @@ from adapt.corpus.documents.document_kinds import (
     DocumentLimits,
     UnreadableDocumentError,
 )
-from adapt.corpus.documents.document_parts import PAGE, unmarked
+from adapt.corpus.documents.document_parts import LACKS_PAGES, PAGE, unmarked
 
 _NEEDS_PASSWORD = {pypdfium2.raw.FPDF_ERR_PASSWORD, pypdfium2.raw.FPDF_ERR_SECURITY}
 _HYPHEN = re.compile(r"[\ufffe\x02\u00ad]\s*")
@@ -33,7 +33,8 @@ _FEWEST_PAGES = 3
 def pdf_text(data: bytes, limits: DocumentLimits) -> str:
     """Returns the text of a PDF file, with a mark before each page.
 
-    A file that opens without a password is read, even if it is encrypted.
+    A file that opens without a password is read, even if it is encrypted. A mark says that broken pages are left
+    out.
 
     Raises:
         UnreadableDocumentError: the file needs a password, is broken or too long, or has no text.
@@ -42,7 +43,8 @@ def pdf_text(data: bytes, limits: DocumentLimits) -> str:
         raise UnreadableDocumentError(BROKEN)
     try:
         with PdfDocument(data) as document:
-            return _marked(_pages(document, limits))
+            pages = _pages(document, limits)
+            return _marked(pages) + (LACKS_PAGES if len(pages) < len(document) else "")
     except PdfiumError as error:
         raise UnreadableDocumentError(ENCRYPTED if error.err_code in _NEEDS_PASSWORD else BROKEN) from error
 
@@ -50,7 +52,7 @@ def pdf_text(data: bytes, limits: DocumentLimits) -> str:
 def _pages(document: PdfDocument, limits: DocumentLimits) -> list[str]:
     if len(document) > limits.max_pages:
         raise UnreadableDocumentError(TOO_LONG)
-    pages, size, broken = [], 0, 0
+    pages, size = [], 0
     for number in range(len(document)):
         try:
             page = document[number]
@@ -59,12 +61,11 @@ def _pages(document: PdfDocument, limits: DocumentLimits) -> list[str]:
             text_page.close()
             page.close()
         except PdfiumError:
-            broken += 1
             continue
         size += len(pages[-1])
         if size > limits.max_bytes:
             raise UnreadableDocumentError(TOO_LARGE)
-    if broken and broken == len(document):
+    if not pages and len(document):
         raise UnreadableDocumentError(BROKEN)
     if not any(character.isalnum() for page in pages for character in page):
         raise UnreadableDocumentError(SCANNED)

@@ -32,6 +32,8 @@ class DocumentProcess:
     def read(self, kind: str, data: bytes, limits: DocumentLimits, encoding: str | None = None) -> list[str] | Bad:
         """Returns the texts of a document, or the reason why it cannot be read.
 
+        The texts of a document with broken pages end with the reason `BROKEN_PAGES`, which counts the document.
+
         Args:
             kind: kind of the document; see `adapt.corpus.documents.document_reader.read_document`.
             data: content of the document, not compressed.
@@ -66,7 +68,10 @@ class DocumentProcess:
             if answer.get("id") != asked["id"]:  # a document made the program write an answer of its own
                 self._killed()
                 return Bad(CRASHED)
-        return Bad(answer["bad"]) if "bad" in answer else answer["texts"]
+        texts: list[str] = answer.get("texts", [])
+        if "bad" not in answer:
+            return texts
+        return [*texts, Bad(answer["bad"])] if texts else Bad(answer["bad"])
 
     def close(self) -> None:
         """Ends the program."""

@@ -42,6 +42,12 @@ def pdf(pages: Sequence[str], password: str | None = None, header: str = "") -> 
     return bytes(document.output())
 
 
+def pdf_with_broken_page() -> bytes:
+    """Returns a PDF file of three pages, of which the second cannot be loaded."""
+    first, second, others = pdf(PARAGRAPHS).split(b"/Type /Page\n", 2)
+    return first + b"/Type /Page\n" + second + b"/Type /Xage\n" + others
+
+
 def scanned_pdf() -> bytes:
     """Returns a PDF file with a drawing and no text, like a scan."""
     document = FPDF()

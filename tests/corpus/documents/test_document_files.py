@@ -17,6 +17,7 @@ from adapt.corpus.documents import document_files, document_reader, reader_proce
 from adapt.corpus.documents.document_files import check_packages, read_documents
 from adapt.corpus.documents.document_kinds import (
     BROKEN,
+    BROKEN_PAGES,
     CRASHED,
     ENCRYPTED,
     SCANNED,
@@ -40,6 +41,7 @@ from tests.corpus.documents.made_documents import (
     epub,
     page,
     pdf,
+    pdf_with_broken_page,
     scanned_pdf,
     warc,
     write,
@@ -163,6 +165,15 @@ def test_an_archive_that_was_cut_short_counts_as_broken(tmp_path: Path) -> None:
     assert list(read_documents(tmp_path / "a.warc", replace(LIMITS, max_mib=0))) == [TOO_LARGE] * 2
 
 
+def test_a_document_with_broken_pages_is_read_and_counted(tmp_path: Path) -> None:
+    write(tmp_path, {"a.pdf": pdf_with_broken_page()})
+    text, bad = read_documents(tmp_path / "a.pdf", LIMITS)
+    assert AUSTEN in " ".join(text.split())
+    assert not isinstance(text, Bad)
+    assert bad == Bad(BROKEN_PAGES)
+    assert isinstance(bad, Bad)
+
+
 def test_files_that_are_too_large_are_counted(tmp_path: Path) -> None:
     write(
         tmp_path,
@@ -252,7 +263,7 @@ def test_after_an_interrupt_each_document_has_its_own_text() -> None:
 
 
 def test_modules_in_the_current_folder_are_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    write(tmp_path, {name: "raise SystemExit(1)" for name in ("resource.py", "json.py")})
+    write(tmp_path, dict.fromkeys(("resource.py", "json.py"), "raise SystemExit(1)"))
     monkeypatch.chdir(tmp_path)
     process = DocumentProcess()
     try:

@@ -10,6 +10,7 @@ import pytest
 
 from adapt.corpus.documents.document_kinds import (
     BROKEN,
+    BROKEN_PAGES,
     ENCRYPTED,
     NO_TEXT,
     SCANNED,
@@ -34,6 +35,7 @@ from tests.corpus.documents.made_documents import (
     epub,
     page,
     pdf,
+    pdf_with_broken_page,
     scanned_pdf,
     zipped,
 )
@@ -184,6 +186,13 @@ def test_repeated_headers_and_page_numbers_are_removed() -> None:
     ]
 
 
+def test_broken_pages_of_pdf_files_are_left_out_and_named() -> None:
+    with pytest.raises(UnreadableDocumentError) as caught:
+        read("pdf", pdf_with_broken_page(), split="page")
+    assert caught.value.reason == BROKEN_PAGES
+    assert [plain(text) for text in caught.value.texts] == [DARWIN, AUSTEN]
+
+
 def test_lines_of_a_sentence_are_joined_in_pdf_files() -> None:
     (text,) = read("pdf", pdf([DARWIN]))
     assert DARWIN in text
@@ -230,7 +239,7 @@ def test_text_of_insertions_text_boxes_and_fallbacks_is_read_once() -> None:
 def test_tab_stops_are_no_tabs_and_hyphens_are_kept() -> None:
     stops = '<w:pPr><w:tabs><w:tab w:val="left" w:pos="720"/><w:tab w:val="right" w:pos="9000"/></w:tabs></w:pPr>'
     body = f"<w:p>{stops}<w:r><w:t>well</w:t><w:noBreakHyphen/><w:t>known</w:t><w:tab/><w:t>1</w:t></w:r></w:p>"
-    assert read("docx", docx([], body=body)) == ["well-known\t1"]
+    assert read("docx", docx([DARWIN], body=body)) == [f"{DARWIN}\n\nwell-known\t1"]
 
 
 ENTITIES = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
