@@ -24,6 +24,8 @@ _HYPHEN = re.compile(r"[\ufffe\x02\u00ad]\s*")
 _WRAPPED = re.compile(r"(?<=[^\s.!?:;])\n(?=[a-zà-öø-ÿ])")
 """A line end inside a sentence: the next line begins with a small letter."""
 _NUMBER = re.compile(r"\d+|\b[ivxlc]+\b", re.I)
+_TWO_NUMBERS = re.compile(r"#[^/|]* [^/|]*#")
+"""Two numbers of a table, in a line whose numbers are written as #. A page number can have the form 3 / 10."""
 _MARGIN_LINES = 2
 """Number of lines at the top and at the bottom of a page that may be headers and footers."""
 _FEWEST_PAGES = 3
@@ -81,7 +83,7 @@ def _marked(pages: Sequence[str]) -> str:
 def without_margins(pages: Sequence[Sequence[str]]) -> list[list[str]]:
     """Removes headers and footers: lines at the top or bottom that occur on at least half of three or more pages.
 
-    Lines that differ only in numbers, such as page numbers, count as equal.
+    Lines that differ only in numbers, such as page numbers, count as equal, except rows of numbers, as in tables.
 
     Args:
         pages: lines of each page.
@@ -108,4 +110,7 @@ def _stripped(page: list[str], repeated: set[str]) -> list[str]:
 
 
 def _pattern(line: str) -> str:
-    return _NUMBER.sub("#", " ".join(line.split()))
+    text = " ".join(line.split())
+    pattern = _NUMBER.sub("#", text)
+    is_row = pattern.count("#") > 2 or _TWO_NUMBERS.search(pattern)
+    return text if is_row and not any(map(str.isalpha, pattern)) else pattern

@@ -166,6 +166,12 @@ def test_headings_without_text_are_put_before_the_next_heading() -> None:
     assert divided_text("a\ue000b", "file") == ["ab"]
 
 
+@pytest.mark.parametrize("row", ["{0} {0}5", "{0}.5 -{0}.25", "{0} 17 {0}"])
+def test_rows_of_numbers_at_the_ends_of_pages_are_kept(row: str) -> None:
+    pages = [["a table", row.format(number), f"{number} / 4"] for number in range(1, 5)]
+    assert without_margins(pages) == [[row.format(number)] for number in range(1, 5)]
+
+
 def test_targets_inside_of_text_keep_their_text() -> None:
     source = (
         ".. _label:\n\nThe _`natural selection` of `species <http://host/>`_ is a target.\n\n.. _host: http://host/\n"
