@@ -61,12 +61,14 @@ def filesystem(location: str) -> tuple[Any, str]:
     return store_and_path
 
 
-def matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
+def matches(pattern: str, suffixes: tuple[str, ...], alone: tuple[str, ...] = ()) -> list[str]:
     """Lists the files that a path, folder or glob pattern names, as absolute paths or URLs, sorted by path.
 
     Args:
         pattern: a path, folder or pattern, local or as URL.
         suffixes: suffixes of the files to take from a folder.
+        alone: those of the suffixes whose files are only taken from a folder without files of the other suffixes. The
+            log says how many are left out.
 
     Raises:
         DataError: there is no such file, or the folder contains none with these suffixes.
@@ -78,8 +80,9 @@ def matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
     files, is_folder = (_remote if is_url(pattern) else _local)(pattern)
     if is_folder:
         inside = [file for file in files if name_of(file).name not in _NOTES]
-        files = [file for file in inside if file.lower().endswith(suffixes) and not _describes(file)]
-        others = sorted(set(inside) - set(files))
+        known = [file for file in inside if file.lower().endswith(suffixes) and not _describes(file)]
+        files = [file for file in known if not file.lower().endswith(alone)] or known
+        others = sorted(set(inside) - set(known))
         kind = "of other formats" + (" or about the folder" if any(map(_describes, others)) else "")
         such = f"{len(others)} {kind}, such as {others[0]}" if others else ""
         folder = pattern if is_url(pattern) else os.path.abspath(Path(pattern).expanduser())
@@ -87,6 +90,11 @@ def matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
             raise DataError(
                 f"the folder {folder} holds no corpus file{such and f', but {such}'}",
                 f"put files there that end in {', '.join(suffixes)}",
+            )
+        if left_out := sorted(set(known) - set(files)):
+            _say(
+                f"folder {folder}: leaves out {len(left_out)} documents next to {len(files)} corpus files; to read them"
+                f" too, name them or a pattern, such as {left_out[0]}"
             )
         if others:
             _say(f"folder {folder}: takes {len(files)} files, and leaves out {such}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from adapt.config import CorpusConfig
 from adapt.corpus.documents.document_files import check_packages, reading_version
 from adapt.corpus.files.filesystem import files_of, is_url, matches
-from adapt.corpus.files.formats import DELIMITERS, DOCUMENTS, SUFFIXES, format_of
+from adapt.corpus.files.formats import DELIMITERS, DOCUMENT_SUFFIXES, DOCUMENTS, SUFFIXES, format_of
 from adapt.corpus.files.hub import commit_of
 from adapt.corpus.files.storage import check_unchanged, content_digest, state
 from adapt.runner.digest import Digests
@@ -101,8 +101,9 @@ def check_listed(manifest: Manifest) -> None:
 def expand_paths(paths: str | list[str]) -> list[str]:
     """Lists the files that paths, folders, patterns and URLs name, as absolute paths or URLs, without repeats.
 
-    The files of each entry are sorted by path. A local file with several names (links) is listed once, by its first
-    name.
+    The files of each entry are sorted by path. A folder's documents, such as PDF files, are left out if it has files
+    of other formats too, such as .jsonl; the log says how to name them. A local file with several names (links) is
+    listed once, by its first name.
 
     Raises:
         ConfigError: there is no path, or a store is not known.
@@ -113,7 +114,7 @@ def expand_paths(paths: str | list[str]) -> list[str]:
     if not patterns:
         raise ConfigError("corpus.paths is empty", "name the corpus files: --corpus.paths 'data/*.jsonl.gz'")
     files: dict[str, str] = {}
-    for file in (file for pattern in patterns for file in matches(pattern, SUFFIXES)):
+    for file in (file for pattern in patterns for file in matches(pattern, SUFFIXES, DOCUMENT_SUFFIXES)):
         if not is_url(file) and os.path.isdir(file):
             raise DataError(
                 f"cannot read {file}: a pattern matches it, and it is a folder",

@@ -53,8 +53,7 @@ LIMITS = DocumentLimits()
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Writes a folder with documents of all formats, unreadable ones, today's formats, and files to leave out."""
-    lines = "".join(f"{text}\n" for text in PARAGRAPHS)
+    """Writes a folder with documents of all formats, unreadable ones, and files to leave out."""
     return write(
         tmp_path_factory.mktemp("mixed"),
         {
@@ -67,7 +66,6 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "g.rst": f"Title\n=====\n\n{DARWIN}",
             "h.tex": rf"\begin{{document}}{DARWIN}\end{{document}}",
             "i.warc.gz": warc([("200 OK", "text/html", page([AUSTEN]).encode())]),
-            "j.txt": lines,
             "k.pdf": pdf(PARAGRAPHS, password="secret"),
             "l.pdf": scanned_pdf(),
             "m.docx": docx(PARAGRAPHS)[:-300],
@@ -84,14 +82,20 @@ def ended() -> Iterator[None]:
     document_process().close()
 
 
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Writes a file of lines of text."""
+    return write(tmp_path_factory.mktemp("lines"), {"j.txt": "".join(f"{text}\n" for text in PARAGRAPHS)}) / "j.txt"
+
+
 def read_all(corpus: CorpusConfig, tmp_path: Path) -> tuple[list[str], Tally]:
     manifest, tally = build_manifest(corpus, Digests(tmp_path / "digests")), Tally()
     items = items_of(manifest, corpus)
     return [text for i, item in enumerate(items) for _, text in item_texts(i, item, corpus, tally)], tally
 
 
-def test_a_folder_of_mixed_files_is_read_and_unreadable_documents_are_counted(mixed: Path, tmp_path: Path) -> None:
-    corpus = CorpusConfig(paths=str(mixed))
+def test_mixed_files_are_read_and_unreadable_documents_are_counted(mixed: Path, lines: Path, tmp_path: Path) -> None:
+    corpus = CorpusConfig(paths=[str(mixed), str(lines)])
     names = [Path(file).name for file in expand_paths(str(mixed))]
     assert names == sorted({file.name for file in mixed.iterdir()} - {"README.md", "n.zip"})
     check_readable(build_manifest(corpus, Digests(tmp_path / "digests")), corpus)
@@ -106,6 +110,22 @@ def test_a_folder_of_mixed_files_is_read_and_unreadable_documents_are_counted(mi
     assert "corpus.max_bad_fraction" in caught.value.fix
 
 
+def test_a_folder_of_records_is_read_without_its_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "deep", {"notes.md": "# Notes", "page.html.gz": b"", "README.md": "about", "a.doc": b""})
+    documents = [str(tmp_path / "deep" / name) for name in ("notes.md", "page.html.gz")]
+    assert expand_paths(str(tmp_path)) == documents
+    write(tmp_path, {"b.jsonl.gz": b"", "c.csv": ""})
+    records = [str(tmp_path / name) for name in ("b.jsonl.gz", "c.csv")]
+    capsys.readouterr()
+    assert expand_paths(str(tmp_path)) == records
+    said = capsys.readouterr().err
+    assert "leaves out 2 documents next to 2 corpus files" in said
+    assert f"name them or a pattern, such as {documents[0]}" in said
+    assert expand_paths(str(tmp_path)) == records
+    assert "documents" not in capsys.readouterr().err
+    assert expand_paths([str(tmp_path), str(tmp_path / "deep" / "*.html*")]) == [*records, documents[1]]
+
+
 def test_pages_become_documents(mixed: Path, tmp_path: Path) -> None:
     texts, _ = read_all(CorpusConfig(paths=str(mixed / "c.pdf"), documents="page"), tmp_path)
     assert [text[:20] for text in texts] == [text[:20] for text in PARAGRAPHS]
@@ -114,7 +134,7 @@ def test_pages_become_documents(mixed: Path, tmp_path: Path) -> None:
 def test_one_task_reads_many_documents_and_other_files_have_their_own(tmp_path: Path) -> None:
     pages = {f"{number:03d}.html": page([f"{DARWIN} {number}"]) for number in range(20)}
     write(tmp_path / "data", {**pages, "007.txt": "a text of a line\n", "empty.html": ""})
-    corpus = CorpusConfig(paths=str(tmp_path / "data"))
+    corpus = CorpusConfig(paths=str(tmp_path / "data" / "*"))
     manifest = build_manifest(corpus, Digests(tmp_path / "digests"))
     items = [slices_of(item) for item in items_of(manifest, corpus)]
     assert [len(item) for item in items] == [8, 1, 12]
@@ -327,9 +347,10 @@ def test_documents_have_no_fields(mixed: Path) -> None:
         check_field(mixed / "c.pdf", "entities", needs_fields=True)
 
 
-def test_keys_know_packages_and_fields_only_of_documents(mixed: Path, tmp_path: Path) -> None:
+def test_keys_know_packages_and_fields_only_of_documents(mixed: Path, lines: Path, tmp_path: Path) -> None:
     digests = Digests(tmp_path / "digests")
-    formats = {part.path[-3:]: part.format for part in build_manifest(CorpusConfig(paths=str(mixed)), digests).parts}
+    corpus = CorpusConfig(paths=[str(mixed), str(lines)])
+    formats = {part.path[-3:]: part.format for part in build_manifest(corpus, digests).parts}
     assert formats["txt"] == "text"
     assert formats["pdf"].startswith("pdf text 2 pypdfium2 ")
     usual = reading_identity(CorpusConfig(paths="a"), digests)
