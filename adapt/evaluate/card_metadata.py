@@ -101,7 +101,10 @@ def card_head(
 
 
 def _losses(losses: Sequence[LossChange], task: str, datasets: Sequence[str]) -> list[EvalResult]:
-    """Returns the loss after training on each text and, for losses per token, the perplexity."""
+    """Returns the loss after training on each text and, for losses per token, the perplexity.
+
+    Losses that are no finite numbers are left out, because the Hub's metadata cannot hold them.
+    """
     from huggingface_hub import EvalResult
 
     results = []
@@ -112,9 +115,12 @@ def _losses(losses: Sequence[LossChange], task: str, datasets: Sequence[str]) ->
             "task_type": task,
             "dataset_type": known,
             "dataset_name": f"held-out text of the {'domain' if is_domain else 'general corpus'}",
+            "dataset_config": change.text,  # the Hub groups results by it, and not by the name
             "dataset_split": "held-out",
         }
         loss, kind = change.after.value, change.of or "predicted tokens"
+        if not math.isfinite(loss):
+            continue
         results.append(
             EvalResult(**about, metric_type="loss", metric_name=f"loss of {kind}", metric_value=round(loss, 4))
         )
@@ -125,7 +131,7 @@ def _losses(losses: Sequence[LossChange], task: str, datasets: Sequence[str]) ->
 
 
 def _retrieval(retrieval: RetrievalChange | None) -> list[EvalResult]:
-    """Returns the measures of retrieval after training."""
+    """Returns the measures of retrieval after training that are finite numbers."""
     from huggingface_hub import EvalResult
 
     return [
@@ -137,4 +143,5 @@ def _retrieval(retrieval: RetrievalChange | None) -> list[EvalResult]:
             metric_value=round(change.after.value, 4),
         )
         for measure, change in (retrieval.measures.items() if retrieval else ())
+        if math.isfinite(change.after.value)
     ]

@@ -16,6 +16,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from adapt.config import Config, CorpusConfig, EvaluationConfig, MethodConfig, ModelConfig, TaptConfig, TaskConfig
+from adapt.evaluate.card_metadata import card_head
 from adapt.evaluate.export_card import (
     CardFacts,
     Handover,
@@ -27,7 +28,15 @@ from adapt.evaluate.export_card import (
 )
 from adapt.evaluate.intervals import change, mean_loss
 from adapt.evaluate.measure_model import LOSSES_FILE, read_losses
-from adapt.evaluate.measurements import Estimate, LossChange, Text, TextLoss
+from adapt.evaluate.measurements import (
+    Estimate,
+    LossChange,
+    MeasureChange,
+    RetrievalChange,
+    Retrieved,
+    Text,
+    TextLoss,
+)
 from adapt.runner import Record
 from adapt.show.blocks import NONE
 
@@ -270,6 +279,29 @@ def test_front_matter_is_valid_for_the_hub() -> None:
     assert data["pipeline_tag"] == "fill-mask"
     assert "license" not in data
     assert "domain-adaptation" in data["tags"]
+
+
+def test_the_hub_shows_each_loss_under_its_text() -> None:
+    found = yaml.safe_load(model_card(facts()).split("---")[1])["model-index"][0]["results"]
+    shown = {
+        result["dataset"]["name"]: {measured["type"]: measured["value"] for measured in result["metrics"]}
+        for result in found
+    }
+    assert shown == {
+        "held-out text of the domain": {"loss": 3.0, "perplexity": pytest.approx(math.exp(3), abs=1e-3)},
+        "held-out text of the general corpus": {"loss": 3.2, "perplexity": pytest.approx(math.exp(3.2), abs=1e-3)},
+    }
+    assert [result["dataset"]["config"] for result in found] == ["domain", "general"]
+
+
+def test_values_that_are_not_finite_are_left_out_of_the_front_matter() -> None:
+    changes = [result("domain", 4.0, math.nan), result("general", 3.0, math.inf)]
+    measures = {"ndcg_at_10": MeasureChange(Estimate(0.5), Estimate(math.nan), Estimate(math.nan))}
+    retrieval = RetrievalChange(measures, *[Retrieved(0.5, 0.5, 0.5, 0.1, 0.9, 9, 9, "mean")] * 2)
+    front = yaml.safe_load(card_head("bert-chem", "a/b", "fill-mask", "transformers", changes, retrieval, {}))
+    assert "model-index" not in front
+    front = yaml.safe_load(model_card(facts(results=[*changes[:1], result("general", 3.0, 3.2)])).split("---")[1])
+    assert [found["dataset"]["config"] for found in front["model-index"][0]["results"]] == ["general"]
 
 
 @pytest.mark.parametrize("path", ["demo:bert-tiny", "/models/mine", "./mine", "../a", "~/mine"])
