@@ -20,6 +20,7 @@ from adapt.handover.to_gliner import EXAMPLES
 from adapt.model.locate import CONFIG, OFFLINE, model_files
 from adapt.runner.record import RECORD_FILE
 from adapt.support.errors import AdaptError, ConfigError, HubError, ModelError
+from adapt.support.redact import redact
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 TOKEN = "HF_TOKEN"
 """Environment variable with a token of the Hub that may write."""
 CARD = "README.md"
+TOKEN_FORM = re.compile(r"[\x21-\x7e]+")
+"""Pattern of a token: it is sent in a header of HTTP, which libraries print in their errors if it has another form."""
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Pattern of the name of a repository with its owner."""
 KEPT_HERE = (RECORD_FILE, "*.log", ".*", "**/.*", "log.jsonl", EXAMPLES)
@@ -69,7 +72,8 @@ def check_access(folder: Path, repository: str) -> str:
         repository: name of the repository with its owner.
 
     Raises:
-        HubError: no token is set, or an environment variable keeps the Hugging Face libraries from using the network.
+        HubError: no token is set, the token has characters that no token has, or an environment variable keeps the
+            Hugging Face libraries from using the network.
     """
     later = f"or leave export.push out and push later: {push_command_of(folder, repository)}"
     if offline := next((name for name in OFFLINE if os.environ.get(name, "0") not in ("", "0")), None):
@@ -79,6 +83,12 @@ def check_access(folder: Path, repository: str) -> str:
         raise HubError(
             f"{repository} cannot be pushed to, because {TOKEN} is not set",
             f"set {TOKEN} to a token of https://huggingface.co/settings/tokens that may write, {later}",
+        )
+    if not TOKEN_FORM.fullmatch(token):
+        raise HubError(
+            f"{repository} cannot be pushed to, because {TOKEN} has spaces, line breaks or other characters that no"
+            " token has",
+            f"copy the token again, without anything around it, {later}",
         )
     return token
 
@@ -175,5 +185,8 @@ def _reason(error: BaseException, repository: str) -> tuple[str, str]:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """Returns the first line of an error without the token and the signatures of URLs for uploads."""
+    token, said = os.environ.get(TOKEN, "").strip(), str(error)
+    said = redact(said.replace(token, "***") if token else said)
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__

@@ -96,6 +96,31 @@ def test_without_a_token_nothing_is_asked(hub: FakeHub, model: Path, monkeypatch
     assert not hub.asked
 
 
+@pytest.mark.parametrize("inner", ["\n", " ", "\u00e9"])
+def test_an_ill_formed_token_is_refused_and_not_shown(
+    inner: str, hub: FakeHub, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", f"hf_first{inner}second\n")
+    with pytest.raises(HubError, match=r"HF_TOKEN has spaces, line breaks .*\n.*copy the token again") as raised:
+        push_folder(model, "me/m")
+    assert "first" not in str(raised.value)
+    assert "second" not in str(raised.value)
+    assert not hub.asked
+
+
+def test_neither_the_token_nor_a_signed_address_is_in_an_error(
+    hub: FakeHub, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise ValueError(f"no upload with {TOKEN} to https://host/part?X-Amz-Signature=abcdef: refused")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.upload_folder", refuse)
+    with pytest.raises(HubError, match=r"no upload with \*\*\* to https://host/part: refused") as raised:
+        push_folder(model, "me/m")
+    assert TOKEN not in str(raised.value)
+    assert "abcdef" not in str(raised.value)
+
+
 def test_a_card_that_the_hub_would_refuse_is_named(hub: FakeHub, model: Path) -> None:
     (model / "README.md").write_text("---\nmodel-index: [{name: a}]\n---\n")
     with pytest.raises(HubError, match=r"the head of .*README.md is not valid: "):
