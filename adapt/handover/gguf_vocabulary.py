@@ -117,9 +117,10 @@ def split_name(tokenizer: Mapping[str, Any], folder: Path) -> str:
     kinds = [part["type"] for part in parts]
     if tokenizer.get("normalizer") is None or _is_nfc(tokenizer["normalizer"]):
         bytewise = parts[-1] if kinds[-1:] == ["ByteLevel"] and not parts[-1].get("add_prefix_space") else {}
-        if kinds == ["ByteLevel"] and bytewise.get("use_regex", True):
+        if kinds == ["ByteLevel"] and bytewise and bytewise.get("use_regex", True):
             return "gpt-2"
-        if kinds == ["Digits", "ByteLevel"] and bytewise.get("use_regex", True) and parts[0].get("individual_digits"):
+        has_digits = kinds == ["Digits", "ByteLevel"] and parts[0].get("individual_digits")
+        if has_digits and bytewise and bytewise.get("use_regex", True):
             return "smollm"
         if kinds == ["Split", "ByteLevel"] and bytewise and not bytewise.get("use_regex", True):
             expression = (parts[0].get("pattern") or {}).get("Regex", "")

@@ -107,6 +107,18 @@ def test_the_split_is_named(split: str, tmp_path: Path) -> None:
     assert read_vocabulary(tmp_path).pre == split
 
 
+@pytest.mark.parametrize("split", ["gpt-2", "smollm", "llama-bpe"])
+def test_a_space_before_the_text_which_llama_cpp_does_not_add_is_refused(split: str, tmp_path: Path) -> None:
+    PreTrainedTokenizerFast(tokenizer_object=bytewise(split)).save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    parts = content["pre_tokenizer"].get("pretokenizers", [content["pre_tokenizer"]])
+    parts[-1]["add_prefix_space"] = True
+    file.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=r"splits text in a way that gguf cannot name"):
+        read_vocabulary(tmp_path)
+
+
 def test_a_large_weight_needs_a_larger_type(tmp_path: Path) -> None:
     folder = decoder(tmp_path / "model", "llama", bytewise())
     model = AutoModelForCausalLM.from_pretrained(folder)
