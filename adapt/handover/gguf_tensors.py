@@ -31,6 +31,15 @@ BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 """Ends of the names of tensors in old checkpoints that are no weights."""
 
 
+def scalings(model_type: str) -> tuple[str, ...]:
+    """Returns the scalings of the rotary embedding that a GGUF file can hold for an architecture.
+
+    For `llama` and `mistral`, llama.cpp reads one factor per frequency (`rope_freqs.weight`). For others it reads the
+    type and factor of a linear scaling only.
+    """
+    return ("default", "linear", "llama3") if ARCHITECTURES[model_type] == "LLAMA" else ("default", "linear")
+
+
 def converted(folder: Path, config: Any) -> Iterator[tuple[str, Array]]:
     """Yields the weights of a model by their names in GGUF.
 
@@ -45,7 +54,8 @@ def converted(folder: Path, config: Any) -> Iterator[tuple[str, Array]]:
 
     architecture = gguf.MODEL_ARCH[ARCHITECTURES[config.model_type]]
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
-    if (factors := frequency_factors(config)) is not None:
+    factors = frequency_factors(config) if ARCHITECTURES[config.model_type] == "LLAMA" else None
+    if factors is not None:  # llama.cpp refuses the tensor in models of other architectures
         yield "rope_freqs.weight", factors
     for name, weight in stored(folder):
         if name.endswith(BUFFERS) or (name == "lm_head.weight" and config.tie_word_embeddings):
@@ -121,7 +131,9 @@ def head_size(config: Any) -> int:
 
 
 def write_shape(writer: GGUFWriter, config: Any) -> None:
-    """Adds the sizes of a model to the header of a GGUF file."""
+    """Adds the sizes of a model, and the scaling of positions that its tensors do not hold, to a GGUF file's header."""
+    import gguf
+
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -135,6 +147,9 @@ def write_shape(writer: GGUFWriter, config: Any) -> None:
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    if ARCHITECTURES[config.model_type] != "LLAMA" and rope_type(config) == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(config.rope_parameters["factor"])
     writer.add_rope_dimension_count(head_size(config))
     writer.add_key_length(head_size(config))
     writer.add_value_length(head_size(config))

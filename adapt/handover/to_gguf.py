@@ -16,7 +16,7 @@ import numpy as np
 
 from adapt.config import Config
 from adapt.handover.export_kind import ExportedModel, ExportKind, HandedOver, ModelKind
-from adapt.handover.gguf_tensors import ARCHITECTURES, converted, write_shape
+from adapt.handover.gguf_tensors import ARCHITECTURES, converted, scalings, write_shape
 from adapt.handover.gguf_vocabulary import read_vocabulary
 from adapt.runner.files import file_aside, make_folder
 from adapt.support.errors import ConfigError, ModelError
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
 
 FOLDER = "gguf"
-SCALED = ("default", "linear", "llama3")
-"""Scalings of the rotary embedding that a GGUF file can hold as one factor per frequency."""
 ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8, "q8_0": 1 / 127}
 """Largest difference of a weight from its rounded value, as a share of the largest weight of its tensor."""
 
@@ -71,9 +69,12 @@ class ToGguf(ExportKind):
         scaled = str(scaling.get("rope_type", scaling.get("type", "default")))
         window, longest = kind.values.get("sliding_window"), kind.values.get("max_position_embeddings", 0)
         is_windowed = window and window < longest and kind.values.get("use_sliding_window", True)
-        if scaled not in SCALED or is_windowed:
+        if scaled not in scalings(kind.model_type) or is_windowed:
             what = f"attends to the last {window} tokens only" if is_windowed else f"scales positions by {scaled}"
-            raise ConfigError(f"export.kinds: the model {what}, which gguf does not hold", "remove gguf")
+            raise ConfigError(
+                f"export.kinds: the model {what}, which gguf does not hold for {kind.model_type} models",
+                "remove gguf from export.kinds",
+            )
 
     def write(self, exported: ExportedModel) -> HandedOver:
         """Writes the file, reads it back, and compares all weights.

@@ -90,6 +90,23 @@ def test_the_header_has_the_model(tmp_path: Path) -> None:
     assert {tensor.name for tensor in reader.tensors} >= {"rope_freqs.weight", "output.weight"}
 
 
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_qwen_has_its_linear_scaling_in_the_header(family: str, tmp_path: Path) -> None:
+    rope = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+    folder = decoder(tmp_path / "model", family, bytewise("qwen2"), rope_parameters=rope)
+    ToGguf().refuse(exporting(["gguf"], "causal"), folder)
+    ToGguf(GgufOptions("f32")).write(exported(folder))
+    reader = gguf.GGUFReader(folder / "gguf" / "model-f32.gguf")
+    assert "rope_freqs.weight" not in {tensor.name for tensor in reader.tensors}
+    assert reader.fields[f"{family}.rope.scaling.type"].contents() == "linear"
+    assert reader.fields[f"{family}.rope.scaling.factor"].contents() == 4
+    with pytest.raises(ConfigError, match=f"scales positions by llama3, which gguf does not hold for {family} models"):
+        ToGguf().refuse(
+            exporting(["gguf"], "causal"),
+            decoder(tmp_path / "other", family, bytewise("qwen2"), rope_parameters=LLAMA_3),
+        )
+
+
 def test_factors_are_those_of_the_model_that_transformers_computes(tmp_path: Path) -> None:
     folder = decoder(tmp_path / "model", "llama", bytewise(), rope_parameters=LLAMA_3)
     config = AutoModelForCausalLM.from_pretrained(folder).config
