@@ -34,6 +34,12 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Pattern of the name of a repository with its owner."""
 KEPT_HERE = (RECORD_FILE, "*.log", ".*", "**/.*", "log.jsonl", EXAMPLES)
 """Patterns of files that are not sent: the record, logs, hidden files, and training data of the user."""
+REPLACED = (
+    *("*.safetensors", "*.safetensors.index.json", "model_head.pkl", "config_setfit.json"),
+    *("onnx/*", "gguf/*"),
+)
+"""Patterns of files on the Hub that a push removes if it does not send them again: those of an earlier model, which
+libraries would load in place of the new one."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +127,17 @@ def push_folder(folder: Path, repository: str, private: bool = True) -> Sent:
 
 
 def upload(api: HfApi, folder: Path, repository: str) -> str:
-    """Uploads the files that the Hub does not have yet, and returns the hash of the commit."""
+    """Uploads the files that the Hub does not have yet, and returns the hash of the last commit.
+
+    The first commit also removes the weights of an earlier push that are not in the folder.
+    """
     message = f"Upload {folder.name} with dontstop"
     done = api.upload_folder(
-        repo_id=repository, folder_path=folder, commit_message=message, ignore_patterns=[*KEPT_HERE]
+        repo_id=repository,
+        folder_path=folder,
+        commit_message=message,
+        ignore_patterns=[*KEPT_HERE],
+        delete_patterns=[*REPLACED],
     )
     return str(done.oid)
 

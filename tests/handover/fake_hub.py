@@ -62,6 +62,11 @@ class FakeHub:
             return 200, {}
         if "/commit/" in route:
             return 200, self._commit([json.loads(line) for line in body.splitlines()])
+        if "/tree/" in route:
+            return 200, [
+                {"type": "file", "path": name, "size": len(content), "oid": "0" * 40}
+                for name, content in self.files.items()
+            ]
         if route.startswith("/api/models/"):
             return 200, {"id": route.removeprefix("/api/models/"), "sha": "0" * 40, "siblings": []}
         return 404, {"error": f"the fake does not know {route}"}
@@ -73,6 +78,8 @@ class FakeHub:
 
     def _commit(self, lines: list[dict[str, Any]]) -> dict[str, Any]:
         for line in lines:
+            if line["key"] == "deletedFile":
+                del self.files[line["value"]["path"]]
             if line["key"] == "file":
                 self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
             if line["key"] == "lfsFile":

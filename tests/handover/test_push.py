@@ -1,5 +1,6 @@
 """Tests the push of a model to a local fake of the Hub: its files, a broken upload, and what is said without access."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,33 @@ def test_a_broken_push_keeps_the_model_and_goes_on(hub: FakeHub, model: Path) ->
     push_folder(model, "me/bert-physics")
     assert len(hub.uploads) == 1  # the weights were not sent again
     assert "model.safetensors" in hub.files
+
+
+def test_a_second_push_removes_the_weights_of_the_first(hub: FakeHub, model: Path) -> None:
+    sharded = ("model-00001-of-00001.safetensors", "model.safetensors.index.json")
+    old = (
+        "onnx/model.onnx",
+        "gguf/model-f16.gguf",
+        "model_head.pkl",
+        "config_setfit.json",
+        "generator/model.safetensors",
+    )
+    for name in old:
+        (model / name).parent.mkdir(exist_ok=True)
+        (model / name).write_text("old")
+    push_folder(model, "me/bert-physics")
+    assert {*old} <= {*hub.files}
+    hub.files["LICENSE"] = b"written on the Hub"
+    for name in old:
+        (model / name).unlink()
+    (model / "model.safetensors").rename(model / sharded[0])
+    (model / sharded[1]).write_text(json.dumps({"weight_map": {"weight": sharded[0]}}))
+    push_folder(model, "me/bert-physics")
+    others = {"LICENSE", "README.md", "config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert {*hub.files} == {*others, *sharded}
+    assert hub.commits == 2
+    push_folder(model, "me/bert-physics")
+    assert {*hub.files} == {*others, *sharded}
 
 
 def test_the_command_pushes_and_prints_the_address(
