@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import ExportConfig
 from adapt.evaluate.measurements import LossChange, RetrievalChange
-from adapt.model.model_card import HUB_ID
+from adapt.model.model_card import is_hub_id
 from adapt.support.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ def card_head(
     """
     from huggingface_hub import ModelCardData
 
-    datasets = [dataset for dataset in further.get("datasets", []) if HUB_ID.fullmatch(dataset)]
+    datasets = [dataset for dataset in further.get("datasets", []) if is_hub_id(dataset)]
     results = [*_losses(losses, task, datasets), *_retrieval(retrieval)]
     return ModelCardData(
-        base_model=base_model if HUB_ID.fullmatch(base_model) else None,
+        base_model=base_model if is_hub_id(base_model) else None,
         license=further.get("license"),
         language=further.get("language"),
         datasets=datasets or None,

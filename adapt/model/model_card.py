@@ -3,12 +3,23 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from adapt.model.sentence_vectors import SentenceVectors
 
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 """Pattern of Hugging Face ids. The Hub refuses cards whose base_model is not an id, so the card leaves folders out."""
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name is an id of the Hub, and not a local folder, which transformers and datasets load before the Hub.
+
+    Args:
+        name: the value of a field such as `model.path`.
+    """
+    return bool(HUB_ID.fullmatch(name)) and not Path(name).exists()
+
 
 LOADING = """\
 ```python
@@ -96,11 +107,11 @@ def front_matter(base_model: str, task: str, library: str = "transformers") -> s
     """Returns the lines between the dashes of a card.
 
     Args:
-        base_model: id or folder of the model that was trained further.
+        base_model: id or folder of the model that was trained further. A folder is left out.
         task: a pipeline tag of the Hub.
         library: name of the library that loads the model.
     """
-    base = [f"base_model: {json.dumps(base_model)}"] if HUB_ID.fullmatch(base_model) else []
+    base = [f"base_model: {json.dumps(base_model)}"] if is_hub_id(base_model) else []
     libraries = () if library == "transformers" else (library,)
     tags = [f"- {tag}" for tag in (*libraries, task, "domain-adaptation", "dontstop")]
     return "\n".join([*base, f"library_name: {library}", f"pipeline_tag: {task}", "tags:", *tags])

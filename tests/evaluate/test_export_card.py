@@ -37,6 +37,7 @@ from adapt.evaluate.measurements import (
     Text,
     TextLoss,
 )
+from adapt.model.model_card import front_matter
 from adapt.runner import Record
 from adapt.show.blocks import NONE
 
@@ -309,6 +310,21 @@ def test_base_model_that_is_no_id_is_named_in_the_text_only(path: str) -> None:
     card = model_card(facts(base_model=path))
     assert "base_model" not in yaml.safe_load(card.split("---")[1])
     assert f"`{path}` adapted to a domain by masked language modelling" in card
+
+
+def test_a_local_folder_in_the_form_of_an_id_is_not_named_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = {"base_model": "models/bert", "metadata": {"datasets": ["data/papers", "ag_news/small"]}}
+    named = yaml.safe_load(model_card(facts(**said)).split("---")[1])
+    assert (named["base_model"], named["datasets"]) == ("models/bert", ["data/papers", "ag_news/small"])
+    for folder in ("models/bert", "data/papers"):
+        (tmp_path / folder).mkdir(parents=True)
+    front = yaml.safe_load(model_card(facts(**said)).split("---")[1])
+    assert "base_model" not in front
+    assert front["datasets"] == ["ag_news/small"]
+    assert "base_model" not in front_matter("models/bert", "fill-mask")
 
 
 def test_a_model_with_additions_is_not_loaded_by_transformers_alone() -> None:
