@@ -19,7 +19,7 @@ import numpy as np
 from adapt.config import Config
 from adapt.handover.export_kind import ExportedModel, ExportKind, HandedOver
 from adapt.model.architecture import is_detector, max_sequence_length
-from adapt.runner.files import make_folder
+from adapt.runner.files import folder_aside
 from adapt.support.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -62,10 +62,11 @@ class ToOnnx(ExportKind):
         longest = max_sequence_length(exported.folder) or 512
         batches = [batch(model, names, texts, min(tokens, longest)) for texts, tokens in SHAPES]
         program = graph_of(model, batches[1])
-        target = make_folder_of(exported.folder)
         size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-        onnx_ir.save(program, target / GRAPH, external_data=f"{GRAPH}.data" if size > SINGLE_BYTES else None)
-        difference = output_difference(model, target / GRAPH, batches)
+        target = exported.folder / FOLDER
+        with folder_aside(target) as aside:
+            onnx_ir.save(program, aside / GRAPH, external_data=f"{GRAPH}.data" if size > SINGLE_BYTES else None)
+            difference = output_difference(model, aside / GRAPH, batches)
         files = sorted(str(file.relative_to(exported.folder)) for file in target.iterdir())
         return HandedOver("onnx", files, difference, "Weights are in float32.")
 
@@ -83,12 +84,6 @@ inputs = AutoTokenizer.from_pretrained(".")(["a sentence"], return_tensors="np")
 session = onnxruntime.InferenceSession("{FOLDER}/{GRAPH}")
 outputs = session.run(None, {{each.name: inputs[each.name] for each in session.get_inputs()}})
 ```"""
-
-
-def make_folder_of(folder: Path) -> Path:
-    """Makes the folder of the graph."""
-    make_folder(folder / FOLDER)
-    return folder / FOLDER
 
 
 def loaded(exported: ExportedModel) -> PreTrainedModel:
@@ -189,7 +184,7 @@ def output_difference(model: PreTrainedModel, graph: Path, batches: list[dict[st
         difference = float(np.abs(found - expected)[real].max())
         if not difference <= TOLERANCE * max(1.0, float(np.abs(expected[real]).max())):
             raise ModelError(
-                f"the outputs of {graph} differ from those of the model by {difference:.2g}",
+                f"the outputs of {graph.name} differ from those of the model by {difference:.2g}",
                 "remove onnx from export.kinds, and report this architecture",
             )
         worst = max(worst, difference)

@@ -60,6 +60,23 @@ def test_a_graph_with_other_outputs_is_refused(tmp_path: Path, monkeypatch: pyte
         to_onnx.output_difference(model, folder / written.files[0], batches)
 
 
+def test_a_graph_that_was_not_compared_replaces_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = decoder(tmp_path / "model", "gpt2", bytewise())
+
+    def kill(model: object, graph: Path, batches: object) -> float:
+        assert graph.is_file()
+        raise KeyboardInterrupt
+
+    compare = to_onnx.output_difference
+    monkeypatch.setattr(to_onnx, "output_difference", kill)
+    with pytest.raises(KeyboardInterrupt):
+        ToOnnx().write(exported(folder))
+    assert not (folder / "onnx").exists()
+    monkeypatch.setattr(to_onnx, "output_difference", compare)
+    ToOnnx().write(exported(folder))
+    assert [file.name for file in folder.rglob("*.onnx")] == ["model.onnx"]
+
+
 def test_a_model_that_cannot_be_exported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = decoder(tmp_path / "model", "gpt2", bytewise())
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
