@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from adapt.handover.to_gliner import EXAMPLES
 from adapt.model.locate import CONFIG, OFFLINE, model_files
+from adapt.runner.bucket_records import DIGITS
 from adapt.runner.record import RECORD_FILE
 from adapt.support.errors import AdaptError, ConfigError, HubError, ModelError
 from adapt.support.redact import redact
@@ -34,6 +35,8 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Pattern of the name of a repository with its owner."""
 KEPT_HERE = (RECORD_FILE, "*.log", ".*", "**/.*", "log.jsonl", EXAMPLES)
 """Patterns of files that are not sent: the record, logs, hidden files, and training data of the user."""
+STAGE_FOLDER = re.compile(rf".+-[0-9a-f]{{{DIGITS}}}")
+"""Pattern of the name of a stage's folder, which ends in the first digits of the key."""
 REPLACED = (
     *("*.safetensors", "*.safetensors.index.json", "model_head.pkl", "config_setfit.json"),
     *("onnx/*", "gguf/*"),
@@ -99,6 +102,20 @@ def check_access(folder: Path, repository: str) -> str:
     return token
 
 
+def check_finished(folder: Path) -> None:
+    """Checks that a folder of a stage, or one in it, has the stage's record, which is written after all other files.
+
+    Raises:
+        ModelError: the stage is not finished.
+    """
+    for place in (folder.absolute(), folder.absolute().parent):
+        if STAGE_FOLDER.fullmatch(place.name) and not (place / RECORD_FILE).is_file():
+            raise ModelError(
+                f"{place} has no {RECORD_FILE}, so its stage is not finished, and files may be missing or incomplete",
+                "run the command that makes the model again; a copy without the record needs a name without the key",
+            )
+
+
 def push_folder(folder: Path, repository: str, private: bool = True) -> Sent:
     """Sends a model to the Hub. A repository that does not exist is made; one that exists keeps its visibility.
 
@@ -109,13 +126,14 @@ def push_folder(folder: Path, repository: str, private: bool = True) -> Sent:
 
     Raises:
         ConfigError: the name is none.
-        ModelError: the folder has no model.
+        ModelError: the folder has no model, or its stage is not finished.
         HubError: there is no token or network, the token may not write, the Hub refuses the card, or the upload failed.
     """
     check_repository(repository)
     if not (folder / CONFIG).is_file():
         raise ModelError(f"{folder} has no {CONFIG}, so it is no model", "give a folder such as runs/export/papers-KEY")
     model_files(folder)
+    check_finished(folder)
     token = check_access(folder, repository)
     from huggingface_hub import HfApi
 

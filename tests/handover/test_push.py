@@ -89,6 +89,19 @@ def test_a_second_push_removes_the_weights_of_the_first(hub: FakeHub, model: Pat
     assert {*hub.files} == {*others, *sharded}
 
 
+@pytest.mark.parametrize("inner", ["", "model"])
+def test_a_stage_that_is_not_finished_is_not_pushed(inner: str, hub: FakeHub, model: Path, tmp_path: Path) -> None:
+    stage = tmp_path / "runs" / "export" / "physics-0123456789abcdef"
+    shutil.copytree(model, stage / inner)
+    (stage / inner / "stage.json").unlink()
+    with pytest.raises(ModelError, match=r"physics-0123456789abcdef has no stage.json, so its stage is not finished"):
+        push_folder(stage / inner, "me/m")
+    assert not hub.asked
+    (stage / "stage.json").write_text("{}")
+    push_folder(stage / inner, "me/m")
+    assert "model.safetensors" in hub.files
+
+
 def test_the_command_pushes_and_prints_the_address(
     hub: FakeHub, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
