@@ -24,6 +24,7 @@ from adapt.show.progress.study_now import StudyNow
 from adapt.show.report.study import Study
 from adapt.show.terminal import render_text
 from adapt.stage.budget import budget_outlook, exceeds_budget, within_budget
+from adapt.stage.push_model import Push
 from adapt.terminal.console import log
 from adapt.tuning.search_forecast import SearchAhead, check_search
 
@@ -153,7 +154,7 @@ class ChainRun:
         """Runs all unfinished stages. Stages that use the best values of a search run after that search.
 
         In a sequential study, a round of seeds runs after the looks at the round before it. A round after the first
-        does not start if its forecast exceeds `resources.budget`.
+        does not start if its forecast exceeds `resources.budget`; then the models that are finished are pushed.
         """
         while True:
             chain = self.build()
@@ -168,6 +169,7 @@ class ChainRun:
                     log(
                         "The next round would exceed resources.budget, so the study ends here. A larger budget goes on."
                     )
+                    run_stages(ready_pushes(chain), chain.store, chain.resources)
                     return chain
             with within_budget(chain.resources, stages, chain.store) as store:
                 run_stages([goal.stage for goal in chain.goals], store, chain.resources)
@@ -191,6 +193,17 @@ class ChainRun:
         page = write_report(found, chain.store.root / "reports" / self.file.name)
         upload_results(page.parent)
         return Report(page, found, contents_of(found)[1])
+
+
+def ready_pushes(chain: Chain) -> list[Push]:
+    """Returns the pushes whose models are finished. Logs the others, which only follow with further stages."""
+    ready = [push for push in chain.pushes if chain.store.record_of(push.export)]
+    for push in chain.pushes:
+        if push not in ready:
+            log(
+                f"{push.repository} is not pushed, because {push.export.name} is not finished. A larger budget goes on."
+            )
+    return ready
 
 
 def check_searches(chain: Chain) -> None:

@@ -3,13 +3,18 @@
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from adapt.chain import chain_run
+from adapt.chain.chain_run import ChainRun
+from adapt.chain.chain_stages import Chain
 from adapt.config import Config, ExportConfig
 from adapt.runner import Done, Outcome, Stage, Store, ensure
 from adapt.show.blocks import shown_by
+from adapt.show.progress.study_now import StudyNow
 from adapt.stage.push_model import Push
 from adapt.support.errors import ConfigError, HubError
 from tests.handover.fake_hub import FakeHub
@@ -78,6 +83,29 @@ def test_a_missing_token_is_said_before_the_export_runs(
     with pytest.raises(HubError, match=rf"HF_TOKEN is not set\n.*push later: dontstop push {push.folder} me/physics"):
         ensure(push, Store(tmp_path))
     assert not push.folder.exists()
+
+
+def test_a_study_that_ends_at_its_budget_pushes_the_finished_models(
+    hub: FakeHub, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, config = Store(tmp_path), Config()
+    finished, waiting = push_to("me/a", tmp_path, tiny_bert), push_to("me/b", tmp_path, tiny_bert, "chemistry")
+    assert finished
+    assert waiting
+    ensure(finished.export, store)
+    goals: Any = [SimpleNamespace(stage=push.export) for push in (finished, waiting)]
+    study = StudyNow(looks=2, seeds=[2, 3], next_look=2)
+    chain = Chain(goals, store, config.resources, config.notify, [finished, waiting], sequential=study)
+    monkeypatch.setattr(ChainRun, "build", lambda run: chain)
+    monkeypatch.setattr(chain_run, "exceeds_budget", lambda *given: True)
+    monkeypatch.setattr(chain_run, "run_stages", lambda stages, *given: [ensure(stage, store) for stage in stages])
+    no_file: Any = None
+    ChainRun(no_file).finish()
+    assert {*hub.repositories} == {"me/a"}
+    assert not store.record_of(waiting.export)
+    said = capsys.readouterr().err
+    assert "the study ends here" in said
+    assert "me/b is not pushed, because chemistry is not finished" in said
 
 
 def test_the_key_depends_on_repository_and_model(tiny_bert: Path, tmp_path: Path) -> None:
