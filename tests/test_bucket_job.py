@@ -11,6 +11,7 @@ import pytest
 
 from adapt.runner.bucket import S3Bucket
 from adapt.runner.bucket_errors import Address
+from adapt.runner.lease import progress_in
 from benchmarks.s3_server import BUCKET, Server, serving
 from tests import drive
 from tests.drive import Jobs
@@ -53,13 +54,14 @@ def test_a_lost_machine_is_replaced_by_another_one(s3: Server, jobs: Jobs, tmp_p
         return [name for name in bucket.objects("") if Path(name).match(pattern)]
 
     lost = jobs.start(tmp_path, [*arguments, f"--storage.cache={tmp_path / 'one'}"], root=bucket.address.url())
-    lost.until(lambda: bool(stored("train/*/checkpoints/*/step-*/seal-*")))
+    lost.until(lambda: bool(stored("train/*/*/checkpoints/*/step-*/seal-*")))
     for process in (*lost.below(), psutil.Process(lost.process.pid)):
         process.kill()
     lost.end()
     shutil.rmtree(tmp_path / "one")
     (held,) = (name for name, of in bucket.objects("leases/train/").items() if of.size > 64)
-    bucket.put(held, b"of another machine", None)  # as if the lease's 60 s had passed
+    progress = progress_in(bucket.get(held))
+    bucket.put(held, " ".join(progress).encode(), None)  # as if the lease's 60 s had passed
 
     s3.faults(kind="slow down", every=3)
     again = jobs.start(tmp_path, [*arguments, f"--storage.cache={tmp_path / 'two'}"], root=bucket.address.url())
@@ -68,5 +70,5 @@ def test_a_lost_machine_is_replaced_by_another_one(s3: Server, jobs: Jobs, tmp_p
     assert again.first_step() > 1
     assert path.is_relative_to(tmp_path / "two")
     assert (path / "model.safetensors").is_file()
-    assert stored("export/*/model.safetensors")
+    assert stored("export/*/*/model.safetensors")
     assert len(stored("records/*/*.json")) == 6

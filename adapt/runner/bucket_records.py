@@ -2,7 +2,8 @@
 
 The object `records/KIND/KEY.json` is the record of a finished stage, with the first digits of its key. It is created
 once, by a conditional write, and never replaced. Each machine copies new records to the folders of their stages, and
-lists them in `.records.json` with the ETags of the objects.
+lists them in `.records.json` with the ETags of the objects. The object also has the name of the run that made the
+stage's files (`adapt.runner.uploads`), as `run`.
 """
 
 import json
@@ -20,7 +21,7 @@ from adapt.runner.files import make_folder, storage_errors, write_atomically
 from adapt.runner.lease import Lease
 from adapt.runner.local_cache import clear
 from adapt.runner.record import RECORD_FILE, Record
-from adapt.support.errors import StageError, StorageError
+from adapt.support.errors import StageError
 from adapt.terminal.console import log
 
 DIGITS = 16
@@ -50,7 +51,7 @@ class BucketRecords:
         """Why records cannot be used, by kind and digits of the key."""
         self._file = root / ".records.json"
         self._known: Mapping[str, list[str]] = {}
-        """ETag and folder of each record, by kind and digits of the key."""
+        """ETag, folder and run of each record, by kind and digits of the key."""
 
     def folder(self, kind: str, key: str) -> Path | None:
         """Returns the folder of a finished stage, which contains the record. Returns None if there is no record.
@@ -79,7 +80,7 @@ class BucketRecords:
         for fault in list(self._faults.values()):
             say_once(fault)
         known = self._known.items()
-        return sorted(self._root / folder for place, (_, folder) in known if kind in ("*", place.partition("/")[0]))
+        return sorted(self._root / folder for place, (_, folder, _) in known if kind in ("*", place.partition("/")[0]))
 
     def url(self, record: Record) -> str:
         """Returns the URL of a record."""
@@ -124,28 +125,45 @@ class BucketRecords:
             if place not in index and (entry := self._copy(place)):
                 self._write({**index, place: entry})
 
-    def commit(self, record: Record, lease: Lease) -> None:
-        """Creates the record of a stage whose files are in the bucket, and copies it.
+    def run(self, kind: str, digits: str) -> str | None:
+        """Returns the name of the run that made a finished stage. Returns None if there is no record.
 
         Raises:
-            StorageError: another process took the lease over, or finished the stage.
+            StorageError: the bucket cannot be read.
+        """
+        self.refresh()
+        entry = self._known.get(f"{kind}/{digits}")
+        return entry[2] if entry else None
+
+    def commit(self, record: Record, lease: Lease, run: str) -> None:
+        """Creates the record of a stage whose files are in the bucket, and copies it.
+
+        Args:
+            record: the record.
+            lease: the lease of the stage.
+            run: name of the run that uploaded the files.
+
+        Raises:
+            ConflictError: another process finished the stage.
+            StorageError: another process took the lease over, or the record cannot be written.
         """
         place = f"{record.stage}/{record.key[:DIGITS]}"
         values = _translated(json.loads(record.to_json()), str(self._root), self._bucket.address.url())
+        values["run"] = run
         with self._lock:
             lease.check()
             try:
                 etag = self._bucket.put(_object(place), (json.dumps(values, indent=2) + "\n").encode(), ABSENT)
             except ConflictError as error:
-                raise StorageError(
+                raise ConflictError(
                     f"another run finished the stage {record.stage}/{record.path.name} meanwhile",
                     "run the same command again: it uses that run's result",
                 ) from error
             record.save()
-            self._write({**self._read(), place: [etag, f"{record.stage}/{record.path.name}"]})
+            self._write({**self._read(), place: [etag, f"{record.stage}/{record.path.name}", run]})
 
     def _copy(self, place: str) -> list[str] | None:
-        """Copies a record. Returns its ETag and folder, or None if there is none or it cannot be used."""
+        """Copies a record. Returns its ETag, folder and run, or None if there is none or it cannot be used."""
         read = self._bucket.get(_object(place))
         self._faults.pop(place, None)
         if read is None:
@@ -158,7 +176,8 @@ class BucketRecords:
             folder = f"{kind}/{values['name']}-{digits}"
             if values["stage"] != kind or values["key"][:DIGITS] != digits:
                 raise ValueError("it is the record of another stage")
-            if not all(map(is_inside, [folder, *values["outputs"]])):
+            run = str(values.pop("run"))
+            if "/" in run or not all(map(is_inside, [folder, run, *values["outputs"], *values["digests"]])):
                 raise ValueError("it names files outside of its folder")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             url = self._bucket.address.url(_object(place))
@@ -168,7 +187,7 @@ class BucketRecords:
         if not file.exists() or file.read_text() != text:
             clear(file.parent)  # another machine finished the stage, so files of an interrupted run are not the result
             write_atomically(file, text)
-        return [read.etag, folder]
+        return [read.etag, folder, run]
 
     def _has(self, entry: list[str] | None, etag: str) -> bool:
         return entry is not None and entry[0] == etag and (self._root / entry[1] / RECORD_FILE).is_file()
@@ -176,7 +195,7 @@ class BucketRecords:
     def _read(self) -> dict[str, list[str]]:
         try:
             index = json.loads(self._file.read_text())
-            return {str(place): [str(etag), str(folder)] for place, (etag, folder) in index.items()}
+            return {str(place): [str(etag), str(folder), str(run)] for place, (etag, folder, run) in index.items()}
         except (OSError, ValueError, TypeError, AttributeError):
             return {}
 

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
+from adapt.runner.bucket_errors import ConflictError
 from adapt.runner.lease import Lease, leased
 from adapt.runner.local_cache import using
 from adapt.runner.lock import is_held, locked
@@ -78,12 +79,11 @@ class BucketClaim:
         mirror: local copy of the bucket.
         folder: folder of the stage in the local copy.
         lease: lease of the stage.
-        last: id of the local copy with which the stage was worked on last.
     """
 
-    def __init__(self, mirror: Mirror, folder: Path, lease: Lease, last: str) -> None:
+    def __init__(self, mirror: Mirror, folder: Path, lease: Lease) -> None:
         self.place = mirror.url(folder)
-        self._mirror, self._folder, self._lease, self._last = mirror, folder, lease, last
+        self._mirror, self._folder, self._lease = mirror, folder, lease
         self._uploads = Uploads(mirror, folder, lease)
 
     @contextmanager
@@ -91,7 +91,7 @@ class BucketClaim:
         """Copies the files of an interrupted run and of the inputs from the bucket. See `Claim.begin`."""
         inputs = list(inputs)
         with using([self._folder, *(record.path for record in inputs)]):
-            self._uploads.begin(self._last)
+            self._uploads.begin()
             for record in inputs:
                 self._mirror.bring(record)
                 try:
@@ -107,7 +107,11 @@ class BucketClaim:
     def commit(self, record: Record) -> None:
         """Uploads what is not uploaded yet, and creates the record. See `Claim.commit`."""
         self._uploads.send(is_growing=False)
-        self._mirror.records.commit(record, self._lease)
+        try:
+            self._mirror.records.commit(record, self._lease, self._uploads.run)
+        except ConflictError:
+            self._uploads.discard()
+            raise
 
     def clean(self, record: Record) -> None:
         """Deletes what interrupted runs left behind. If this fails, it remains, and harms nothing."""
@@ -146,9 +150,9 @@ def claimed(folder: Path, waits_for: Callable[[str], None] | None = None) -> Ite
         if mirror is None:
             yield FolderClaim(folder)
             return
-        with leased(mirror.bucket, mirror.lease_name(folder), mirror.id, waits_for) as (lease, last):
+        with leased(mirror.bucket, mirror.lease_name(folder), mirror.id, waits_for) as lease:
             try:
-                yield BucketClaim(mirror, folder, lease, last)
+                yield BucketClaim(mirror, folder, lease)
             finally:
                 if lease.is_lost:  # the files of the run that took over are in the bucket
                     shutil.rmtree(folder, ignore_errors=True)

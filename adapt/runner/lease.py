@@ -4,9 +4,10 @@ A lease is an object that its holder renews. It is taken and renewed by conditio
 both succeed. A process that waits takes over a lease that was not renewed for LEASE_S. It measures this time itself,
 with a clock that only counts seconds: no two clocks are compared, and a wrong clock changes nothing.
 
-The ETag of the lease is the fencing token: each renewal replaces exactly the object that the holder wrote last.
-`Lease.check` renews the lease before a record is committed. A holder that was suspended, and whose lease was taken
-over meanwhile, therefore commits nothing.
+Each renewal replaces exactly the object that the holder wrote last. A holder that was suspended, and whose lease was
+taken over meanwhile, therefore learns of it at its next renewal. What it writes before cannot harm the run that took
+over, because each run writes its objects to a place of its own (`adapt.runner.uploads`). The lease says where the
+newest files are.
 """
 
 import json
@@ -16,6 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 from adapt.runner.bucket import ABSENT, ReadObject, S3Bucket, StoredObject
@@ -37,13 +40,53 @@ def is_held_by(listed: StoredObject) -> bool:
     return listed.size > _FREE_BYTES and listed.age_s < LEASE_S
 
 
-class Lease:
-    """A lease that this process holds."""
+class Progress(NamedTuple):
+    """Where the newest files of an unfinished stage are."""
 
-    def __init__(self, bucket: S3Bucket, name: str, etag: str, content: dict[str, str | int]) -> None:
+    mirror: str = ""
+    """Id of the local copy with the newest files. Empty if the stage was not begun."""
+    whole: str = ""
+    """Name of the newest run that has all files of the stage in the bucket."""
+    run: str = ""
+    """Name of the run that the last holder of the lease uploaded. It may still be incomplete."""
+
+
+class Lease:
+    """A lease that this process holds.
+
+    Args:
+        bucket: the bucket.
+        name: name of the lease's object.
+        etag: ETag of the object.
+        content: content of the object.
+        progress: where the holder before left the files.
+        is_restart: whether the holder before was a process on this machine, which has ended.
+    """
+
+    def __init__(
+        self,
+        bucket: S3Bucket,
+        name: str,
+        etag: str,
+        content: dict[str, str | int],
+        progress: Progress,
+        is_restart: bool,
+    ) -> None:
         self._bucket, self._name, self._etag, self._content = bucket.hasty(_RENEW_S), name, etag, content
+        self.progress, self.is_restart = progress, is_restart
         self._lock = threading.Lock()
         self._is_lost = False
+
+    def note(self, progress: Progress) -> None:
+        """Stores where the newest files are, for the next holder.
+
+        Raises:
+            StorageError: as in `check`.
+        """
+        with self._lock:
+            self.progress = progress
+            self._content.update(progress._asdict())
+        self.check()
 
     def check(self) -> None:
         """Renews the lease.
@@ -90,88 +133,109 @@ class Lease:
                 if self._is_lost:
                     return
 
-    def release(self, last: str) -> None:
-        """Frees the lease, unless it is lost. `last` is stored for the next holder."""
+    def release(self) -> None:
+        """Frees the lease, unless it is lost. Where the newest files are remains in it."""
         with self._lock:
             if not self._is_lost:
                 try:
-                    self._write(last.encode())
+                    self._write(" ".join(self.progress).encode())
                 except StorageError as error:
                     log(f"a lease could not be freed and ends in {LEASE_S:.0f} s: {error.what}")
 
 
 @contextmanager
-def leased(
-    bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], None] | None = None
-) -> Iterator[tuple[Lease, str]]:
+def leased(bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], None] | None = None) -> Iterator[Lease]:
     """Holds a lease inside the block. Waits while another process holds it.
 
     The caller must hold the local lock of the same stage (`adapt.runner.lock`). Therefore, a lease that was taken by a
-    process with the same `mirror` was left behind by a process that has ended, and is taken over at once.
+    process with the same `mirror` since this machine was started was left behind by a process that has ended, and is
+    taken over at once.
 
     Args:
         bucket: the bucket.
         name: name of the lease's object.
-        mirror: id of the local copy of the storage root.
+        mirror: id of the local copy of the storage root on this machine.
         waits_for: as in `adapt.runner.lock.locked`.
-
-    Yields:
-        The lease, and the id of the local copy with which the stage was worked on last; empty if there was none.
 
     Raises:
         StorageError: the store cannot be read or written.
     """
-    lease, last = _take(bucket, name, mirror, waits_for)
+    lease = _take(bucket, name, mirror, waits_for)
     ended = threading.Event()
     keeper = threading.Thread(target=lease.keep, args=(ended,), daemon=True)
     keeper.start()
     try:
-        yield lease, last
+        yield lease
     finally:
         ended.set()
         keeper.join()
-        lease.release(mirror)
+        lease.release()
 
 
-def _take(bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], None] | None) -> tuple[Lease, str]:
+def _take(bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], None] | None) -> Lease:
+    machine = _machine(mirror)
     content: dict[str, str | int] = {
         "holder": f"process {os.getpid()} on {socket.gethostname()}",
-        "mirror": mirror,
+        "machine": machine,
         "id": uuid4().hex,
         "beat": 0,
     }
     seen, since, is_said = "", time.monotonic(), False
     while True:
         read = bucket.get(name)
-        holder, last = _holder(read)
+        held = _read(read)
         if read and read.etag != seen:
             seen, since = read.etag, time.monotonic()
-        if read is None or not holder or last == mirror or time.monotonic() - since > LEASE_S:
+        is_restart = bool(machine) and held.machine == machine
+        if not held.holder or is_restart or time.monotonic() - since > LEASE_S:
+            content.update(held.progress._asdict())
             try:
                 etag = bucket.put(name, _text(content), read.etag if read else ABSENT)
-                return Lease(bucket, name, etag, content), last
             except ConflictError:
                 continue  # another process was faster
+            return Lease(bucket, name, etag, content, held.progress, is_restart or not held.holder)
         if not is_said:
             is_said = True
             if waits_for:
-                waits_for(holder)
+                waits_for(held.holder)
             else:
-                log(f"waiting for {name}: another run works on it ({holder})")
+                log(f"waiting for {name}: another run works on it ({held.holder})")
         time.sleep(_POLL_S)
 
 
-def _holder(read: ReadObject | None) -> tuple[str, str]:
-    """Returns the name of a lease's holder, empty if it is free, and the local copy that it was held with last."""
-    if read is None:
-        return "", ""
-    if len(read.body) <= _FREE_BYTES:
-        return "", read.body.decode(errors="replace")
+def _machine(mirror: str) -> str:
+    """Returns a name of this machine since it was started, with a local copy. Empty if the system has none."""
     try:
+        return f"{mirror} {socket.gethostname()} {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+    except OSError:
+        return ""
+
+
+class _Held(NamedTuple):
+    """Content of a lease."""
+
+    holder: str = ""
+    """Name of the holder. Empty if the lease is free."""
+    machine: str = ""
+    progress: Progress = Progress()
+
+
+def _read(read: ReadObject | None) -> _Held:
+    if read is None:
+        return _Held()
+    try:
+        if len(read.body) <= _FREE_BYTES:
+            return _Held(progress=Progress(*read.body.decode().split(" ")))
         content = json.loads(read.body)
-        return str(content["holder"]), str(content["mirror"])
-    except (ValueError, KeyError, TypeError):
-        return "unknown process", ""
+        progress = Progress(*(str(content[name]) for name in Progress._fields))
+        return _Held(str(content["holder"]), str(content["machine"]), progress)
+    except (ValueError, KeyError, TypeError):  # damaged
+        return _Held("unknown process" if len(read.body) > _FREE_BYTES else "")
+
+
+def progress_in(read: ReadObject | None) -> Progress:
+    """Returns where the newest files of a stage are, from the object of its lease."""
+    return _read(read).progress
 
 
 def _text(content: dict[str, str | int]) -> bytes:

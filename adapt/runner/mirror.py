@@ -4,7 +4,8 @@ The objects below `s3://BUCKET/PREFIX` are:
 
 - `records/KIND/KEY.json`: the record of a finished stage (`adapt.runner.bucket_records`).
 - `leases/KIND/KEY.json`: the lease of a stage (`adapt.runner.lease`).
-- `KIND/NAME-KEY/...`: the files of a stage. `adapt.runner.uploads` writes them while the stage runs.
+- `KIND/NAME-KEY/RUN/...`: the files of a stage. `adapt.runner.uploads` writes them while the stage runs. Each run of
+  the stage has a folder of its own; the record, or else the lease, names the one that counts.
 - `logs/KIND/NAME-KEY.jsonl` and `reports/...`: as in a storage root that is a folder.
 
 The local copy is the folder `CACHE/dontstop-buckets/HOST/BUCKET+PREFIX`, so that its bucket is known from any path in
@@ -15,12 +16,14 @@ files when the copy is larger than `storage.cache_gb`.
 import math
 import os
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -29,8 +32,8 @@ from adapt.runner.bucket import S3Bucket
 from adapt.runner.bucket_errors import Address
 from adapt.runner.bucket_records import DIGITS, FRESH_S, BucketRecords, is_inside, say_once
 from adapt.runner.digest import named_faults, sha256_of
-from adapt.runner.files import file_aside, make_folder
-from adapt.runner.lease import is_held_by
+from adapt.runner.files import file_aside, folder_aside, make_folder
+from adapt.runner.lease import is_held_by, progress_in
 from adapt.runner.local_cache import evict, using
 from adapt.runner.lock import is_held
 from adapt.runner.record import Record, load_record
@@ -124,9 +127,10 @@ def fetch_spare(folder: Path, *parts: str) -> None:
     """
     if mirror := mirror_at(folder):
         for part in parts:
-            name = (folder / part).relative_to(mirror.root).as_posix()
-            if not (folder / part).is_dir():
-                mirror.copy_all(mirror.bucket.objects(f"{name}/"))
+            begin = f"{mirror.objects_of(folder)}{part}/"
+            if not (folder / part).is_dir() and (names := mirror.bucket.objects(begin)):
+                with folder_aside(folder / part) as aside:  # a part of the files must not pass for all of them
+                    mirror.copy_all(names, begin, aside)
 
 
 class Mirror:
@@ -150,7 +154,7 @@ class Mirror:
 
     @property
     def id(self) -> str:
-        """Id of this local copy."""
+        """Id of this local copy on this machine: a copy of its files on another machine has another one."""
         file = self.root / ".mirror"
         if not file.exists():
             make_folder(self.root)
@@ -163,7 +167,7 @@ class Mirror:
             except OSError:  # a file system without links
                 aside.replace(file)
             aside.unlink(missing_ok=True)
-        return file.read_text()
+        return sha256(f"{file.read_text()} {socket.gethostname()}".encode()).hexdigest()[:32]
 
     def check_store(self) -> None:
         """Checks once per process that the bucket can be written, and that its store honours conditions of writes.
@@ -180,13 +184,23 @@ class Mirror:
         """Returns the URL of the objects that belong to a file or folder of the local copy."""
         return self.bucket.address.url(path.relative_to(self.root).as_posix())
 
+    def objects_of(self, folder: Path) -> str:
+        """Returns the beginning of the names of the objects of a stage, up to a slash.
+
+        Raises:
+            StorageError: the bucket cannot be read.
+        """
+        run = self.records.run(folder.parent.name, _digits(folder))
+        run = run or progress_in(self.bucket.get(self.lease_name(folder))).run
+        return f"{folder.relative_to(self.root).as_posix()}/{run or '-'}/"
+
     def check(self, record: Record) -> None:
         """Checks that the files of a finished stage are in the bucket and have the sizes in its record.
 
         Raises:
             StageError: files are missing or have another size.
         """
-        begin = f"{record.path.relative_to(self.root).as_posix()}/"
+        begin = self.objects_of(record.path)
         there = {name.removeprefix(begin): of.size for name, of in self.bucket.objects(begin).items()}
         self._refuse(
             record,
@@ -217,12 +231,14 @@ class Mirror:
         if size > _SAID_BYTES:
             log(f"copying {size / 1e9:.1f} GB from {self.url(record.path)}")
 
+        begin = self.objects_of(record.path)
+
         def fault_of(name: str) -> str | None:
             """Copies a file, and returns why it is not the file that the stage wrote."""
             target = record.path / name
             try:
                 with file_aside(target) as aside:
-                    if not self.bucket.download(target.relative_to(self.root).as_posix(), aside):
+                    if not self.bucket.download(begin + name, aside):
                         raise _FaultError(f"{name} is missing")
                     if (digest := record.digests.get(name)) and sha256_of(aside) != digest:
                         raise _FaultError(f"{name} has other content")
@@ -233,7 +249,7 @@ class Mirror:
         with using([record.path]), ThreadPoolExecutor(_THREADS) as threads:
             self._refuse(record, [fault for fault in threads.map(fault_of, needed) if fault])
             if not (record.path / "README.md").exists():  # not in the record, because people may edit it
-                self.copy(record.path / "README.md")
+                self.copy(record.path / "README.md", begin + "README.md")
         self.has_grown(record)
 
     def mend(self, record: Record) -> None:
@@ -271,23 +287,28 @@ class Mirror:
                     " or were interrupted need its files"
                 )
 
-    def copy(self, file: Path) -> None:
-        """Copies one object to its place in the local copy, if there is one."""
+    def copy(self, file: Path, name: str | None = None) -> None:
+        """Copies one object to a file, if there is one. `name` is that of the object, if it is not the file's."""
         with suppress(_FaultError), file_aside(file) as aside:
-            if not self.bucket.download(file.relative_to(self.root).as_posix(), aside):
+            if not self.bucket.download(name or file.relative_to(self.root).as_posix(), aside):
                 raise _FaultError(f"{file.name} is missing")
 
-    def copy_all(self, names: Iterable[str]) -> None:
-        """Copies objects to their places in the local copy.
+    def copy_all(self, names: Iterable[str], begin: str, folder: Path) -> None:
+        """Copies objects to a folder. Objects that were deleted meanwhile are left out.
+
+        Args:
+            names: names of the objects, which all begin with `begin`.
+            begin: part of the names that the paths in the folder do not have.
+            folder: the folder.
 
         Raises:
             StorageError: a name leads out of the local copy, or as in `S3Bucket.download`.
         """
         names = list(names)
-        if bad := [name for name in names if not is_inside(name)]:
+        if bad := [name for name in names if not is_inside(name.removeprefix(begin))]:
             raise StorageError(f"{self.bucket.address.url(bad[0])} is not a name that dontstop writes", "delete it")
         with ThreadPoolExecutor(_THREADS) as threads:
-            for _ in threads.map(lambda name: self.copy(self.root / name), names):
+            for _ in threads.map(lambda name: self.copy(folder / name.removeprefix(begin), name), names):
                 pass
 
     def begun(self, kind: str, key: str) -> str | None:
@@ -296,7 +317,7 @@ class Mirror:
 
     def lease_name(self, folder: Path) -> str:
         """Returns the name of the lease of the stage in a folder."""
-        return f"{_LEASES}/{folder.parent.name}/{folder.name.rsplit('-', 1)[-1]}.json"
+        return f"{_LEASES}/{folder.parent.name}/{_digits(folder)}.json"
 
     def is_held(self, folder: Path) -> bool:
         """Returns whether any process holds the lease of the stage in a folder. The answer is up to 10 s old."""
@@ -319,13 +340,19 @@ class Mirror:
             if not (self.root / log_name).exists():
                 self.copy(self.root / log_name)
         elif not is_held(folder) and self.is_held(folder):
-            name = folder.relative_to(self.root).as_posix()
+            begin = self.objects_of(folder)
             small = [
                 name
-                for name, of in self.bucket.objects(f"{name}/", is_flat=True).items()
+                for name, of in self.bucket.objects(begin, is_flat=True).items()
                 if name.endswith(TEXTS) and of.size <= _LARGEST_TEXT
             ]
-            self.copy_all([*small, log_name])
+            self.copy_all(small, begin, folder)
+            self.copy(self.root / log_name)
+
+
+def _digits(folder: Path) -> str:
+    """Returns the digits of the key in the name of a stage's folder."""
+    return folder.name.rsplit("-", 1)[-1]
 
 
 class _FaultError(Exception):

@@ -2,23 +2,28 @@
 
 Files that appear or change are uploaded every few seconds: checkpoints, logs and metrics are therefore in the bucket
 long before the stage ends. Files that the stage deletes are deleted from the bucket, but only after all newer files
-are there: so a new checkpoint is whole before the one before it goes. Each write requires that the object is as this
-run saw it last. A run that lost its lease can therefore not damage the files of the run that took over.
+are there: so a new checkpoint is whole before the one before it goes.
+
+Each run writes its objects to a folder of its own, `KIND/NAME-KEY/RUN/`, and the record names that folder. So a run
+that lost its lease can neither replace nor delete what the run that took over writes. That run copies the files of the
+run before, and uploads all of them to its own folder before the lease names that folder as the newest whole one. The
+other folders are deleted after the record was created.
 """
 
 import json
-import shutil
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 from adapt.runner.bucket import ABSENT
 from adapt.runner.bucket_errors import ConflictError
 from adapt.runner.digest import stamp_of
-from adapt.runner.lease import Lease
+from adapt.runner.files import folder_aside
+from adapt.runner.lease import Lease, Progress
 from adapt.runner.mirror import Mirror
 from adapt.runner.record import RECORD_FILE, Record
 from adapt.support.errors import StorageError
@@ -35,6 +40,7 @@ _GRACE_S = 30.0
 _THREADS = 8
 _STATE_FILE = ".uploads.json"
 """File in the stage's folder with the stamp and the ETag of each uploaded file."""
+_RUN_DIGITS = 12
 
 
 class Uploads:
@@ -50,40 +56,59 @@ class Uploads:
         self._mirror, self._folder, self._lease, self._bucket = mirror, folder, lease, mirror.bucket
         self._name = folder.relative_to(mirror.root).as_posix()
         self._log = mirror.root / "logs" / folder.parent.name / f"{folder.name}.jsonl"
+        self.run = ""
+        """Name of this run: of the folder of its objects. Empty before `begin`."""
         self._etags: dict[str, str] = {}
-        """ETag of each object as this run saw it last, keyed by name."""
+        """ETag of each object as this run saw it last, keyed by path in the stage's folder."""
         self._sent: dict[str, str] = {}
-        """Stamp of each file when it was uploaded or copied, keyed by the object's name."""
+        """Stamp of each file when it was uploaded, keyed by path in the stage's folder."""
         self._seen: dict[str, str] = {}
         """Stamps of large files in the pass before."""
+        self._awaited: set[str] | None = set()
+        """Files of the run before that must be uploaded before this run is whole. None if it is whole."""
         self._log_stamp = ""
         self._passing = threading.Lock()
+        self._is_over = False
 
-    def begin(self, last: str) -> None:
+    def begin(self) -> None:
         """Brings the folder to the state in which the last run left it.
 
         If that run used another local copy, the files are copied from the bucket. Otherwise the files here are newer.
 
-        Args:
-            last: id of the local copy that was used last; empty if the stage was not begun.
-
         Raises:
             StorageError: the bucket cannot be read, or the disk is full.
         """
-        listed = self._bucket.objects(f"{self._name}/")
-        self._etags = {name: of.etag for name, of in listed.items()}
-        if not listed:
-            return
-        if last in ("", self._mirror.id) and self._folder.is_dir():
-            known = self._read_state()
-            self._sent = {name: stamp for name, (stamp, etag) in known.items() if self._etags.get(name) == etag}
-            return
-        size = sum(of.size for of in listed.values())
-        log(f"continuing {self._name} from {self._bucket.address.url()}: copying {size / 1e9:.2f} GB")
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._mirror.copy_all(listed)
-        self._mirror.copy(self._log)
-        self._sent = {name: _stamp(self._mirror.root / name) for name in listed}
+        last = self._lease.progress
+        if last.mirror in ("", self._mirror.id) and self._folder.is_dir():
+            if last.run and self._lease.is_restart:  # the last run has ended, so this run goes on in its place
+                self.run = last.run
+                listed = self._bucket.objects(self._object(""))
+                self._etags = {name.removeprefix(self._object("")): of.etag for name, of in listed.items()}
+                known = self._read_state()
+                self._sent = {name: stamp for name, (stamp, etag) in known.items() if self._etags.get(name) == etag}
+        else:
+            self._copy(last.whole)
+        self.run = self.run or uuid4().hex[:_RUN_DIGITS]
+        self._awaited = set(self._stamps()) - self._sent.keys()
+        is_whole = last.whole in ("", self.run) or not self._awaited
+        if is_whole:
+            self._awaited = None
+        self._lease.note(Progress(self._mirror.id, self.run if is_whole else last.whole, self.run))
+
+    def _copy(self, run: str) -> None:
+        """Replaces the folder by the files of a run, all at once."""
+        begin = f"{self._name}/{run}/"
+        listed = self._bucket.objects(begin) if run else {}
+        if listed:
+            size = sum(of.size for of in listed.values())
+            log(f"continuing {self._name} from {self._bucket.address.url()}: copying {size / 1e9:.2f} GB")
+        with folder_aside(self._folder) as aside:  # a part of the files must not pass for all of them
+            self._mirror.copy_all(listed, begin, aside)
+        if run:
+            self._mirror.copy(self._log)
+
+    def _object(self, name: str) -> str:
+        return f"{self._name}/{self.run}/{name}"
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -133,48 +158,67 @@ class Uploads:
         """
         if self._passing.acquire(timeout=longest_wait_s):
             try:
-                self._pass(is_growing)
+                if not self._is_over:
+                    self._pass(is_growing)
             finally:
                 self._passing.release()
 
-    def _pass(self, is_growing: bool) -> None:
+    def _stamps(self) -> dict[str, str]:
+        """Returns the stamps of the files that are uploaded, keyed by path in the stage's folder."""
         stamps = {}
         for file in self._folder.rglob("*"):
             inner = file.relative_to(self._folder)
             if str(inner) != RECORD_FILE and not any(part.startswith(".") for part in inner.parts) and file.is_file():
                 with suppress(FileNotFoundError):
-                    stamps[f"{self._name}/{inner.as_posix()}"] = _stamp(file)
+                    stamps[inner.as_posix()] = _stamp(file)
+        return stamps
+
+    def _pass(self, is_growing: bool) -> None:
+        stamps = self._stamps()
         changed = [name for name, stamp in stamps.items() if self._sent.get(name) != stamp]
         if is_growing:
             seen, self._seen = self._seen, {name: stamps[name] for name in changed}
-            ready = [n for n in changed if seen.get(n) == stamps[n] or int(stamps[n].partition(":")[0]) <= _SMALL]
+            ready = [name for name in changed if self._is_ready(name, stamps[name], seen.get(name))]
         else:
             ready = changed
         with ThreadPoolExecutor(_THREADS) as threads:
             for _ in threads.map(lambda name: self._send(name, stamps[name], is_growing), ready):
                 pass
         if len(ready) == len(changed):
+            if self._awaited is not None:
+                self._lease.note(Progress(self._mirror.id, self.run, self.run))
+                self._awaited = None
             for name in self._sent.keys() - stamps.keys():
-                self._bucket.delete([name])
+                self._bucket.delete([self._object(name)])
                 del self._sent[name]
                 self._etags.pop(name, None)
         if ready:
             self._write_state()
         self.send_log()
 
+    def _is_ready(self, name: str, stamp: str, seen: str | None) -> bool:
+        return seen == stamp or int(stamp.partition(":")[0]) <= _SMALL or name in (self._awaited or ())
+
     def _send(self, name: str, stamp: str, is_growing: bool) -> None:
-        file = self._mirror.root / name
+        file, target = self._folder / name, self._object(name)
         try:
-            self._etags[name] = self._bucket.upload(name, file, self._etags.get(name, ABSENT))
+            self._etags[name] = self._bucket.upload(target, file, self._etags.get(name, ABSENT))
         except FileNotFoundError:
             if not is_growing:
                 raise
             return  # the stage deleted the file after it was listed
         except ConflictError:
             self._lease.check()  # only a run that still holds the lease may replace an object that it does not know
-            there = self._bucket.objects(name).get(name)
-            self._etags[name] = self._bucket.upload(name, file, there.etag if there else ABSENT)
+            there = self._bucket.objects(target).get(target)
+            self._etags[name] = self._bucket.upload(target, file, there.etag if there else ABSENT)
         self._sent[name] = stamp
+
+    def discard(self) -> None:
+        """Deletes the objects of this run, which another run's record made useless, and uploads nothing more."""
+        with self._passing:
+            self._is_over = True
+            with suppress(StorageError):  # what remains harms nothing
+                self._bucket.delete(self._bucket.objects(self._object("")))
 
     def send_log(self) -> None:
         """Uploads the log of the stage if it has changed."""
@@ -189,9 +233,15 @@ class Uploads:
         Args:
             record: the record that this run has committed. The files that it lists remain.
         """
-        listed = {f"{self._name}/{name}" for name in record.outputs}
+        listed = {self._object(name) for name in record.outputs}
+        begin = self._object("")
+        self._lease.check()  # the run that took over uploads to another folder
         names = self._bucket.objects(f"{self._name}/").keys() - listed
-        self._bucket.delete(name for name in names if not (self._mirror.root / name).exists())
+        self._bucket.delete(
+            name
+            for name in names
+            if not (name.startswith(begin) and (self._folder / name.removeprefix(begin)).exists())
+        )
         (self._folder / _STATE_FILE).unlink(missing_ok=True)
         self.send_log()
 

@@ -9,7 +9,7 @@ import pytest
 
 from adapt.runner import lease as module
 from adapt.runner.bucket import S3Bucket
-from adapt.runner.lease import Lease, is_held_by, leased
+from adapt.runner.lease import Lease, Progress, is_held_by, leased
 from adapt.support.errors import StorageError
 from benchmarks.s3_server import Server
 
@@ -24,8 +24,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def suspended(bucket: S3Bucket, mirror: str) -> Iterator[Lease]:
     """Holds a lease that is neither renewed nor freed, like a process that was stopped or killed."""
-    lease, _ = module._take(bucket, "lease", mirror, None)
-    yield lease
+    yield module._take(bucket, "lease", mirror, None)
 
 
 def test_a_second_process_waits_until_the_lease_is_free(bucket: S3Bucket) -> None:
@@ -49,16 +48,34 @@ def test_a_second_process_waits_until_the_lease_is_free(bucket: S3Bucket) -> Non
 
 
 def test_the_next_holder_learns_which_local_copy_was_used_last(bucket: S3Bucket) -> None:
-    with leased(bucket, "lease", "one") as (_, last):
-        assert last == ""
-    with leased(bucket, "lease", "two") as (_, last):
-        assert last == "one"
+    with leased(bucket, "lease", "one") as held:
+        assert held.progress == ("", "", "")
+        held.note(Progress("one", "whole", "run"))
+    with leased(bucket, "lease", "two") as held:
+        assert held.progress == ("one", "whole", "run")
+        assert held.is_restart
+    with leased(bucket, "lease", "three") as held:  # the second one had not copied the files
+        assert held.progress.mirror == "one"
 
 
 def test_a_lease_of_the_same_machine_is_taken_over_at_once(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEASE_S", 1000.0)
-    with suspended(bucket, "one"), leased(bucket, "lease", "one") as (_, last):
-        assert last == "one"
+    with suspended(bucket, "one"), leased(bucket, "lease", "one") as held:
+        assert held.is_restart
+
+
+def test_a_local_copy_that_another_machine_shares_is_no_restart(
+    bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The local lock need not exist for the other machine, so its lease must end first."""
+    with suspended(bucket, "one") as old:
+        monkeypatch.setattr(module.socket, "gethostname", lambda: "elsewhere")
+        start = time.monotonic()
+        with leased(bucket, "lease", "one") as held:
+            assert time.monotonic() - start >= 0.6
+            assert not held.is_restart
+            with pytest.raises(StorageError, match="was lost"):
+                old.check()
 
 
 @pytest.mark.parametrize("date_shift_s", [0, 7200, -7200])
@@ -72,7 +89,7 @@ def test_a_holder_that_does_not_renew_loses_the_lease(bucket: S3Bucket, s3: Serv
             with pytest.raises(StorageError, match="was lost"):
                 old.check()
             assert old.is_lost
-            old.release("one")  # changes nothing
+            old.release()  # changes nothing
             old_state = bucket.get("lease")
             assert old_state
             assert b"two" in old_state.body
@@ -91,5 +108,5 @@ def test_a_renewal_whose_answer_is_lost_does_not_lose_the_lease(bucket: S3Bucket
 
 def test_a_damaged_lease_is_taken_over_when_nobody_renews_it(bucket: S3Bucket) -> None:
     bucket.put("lease", b"x" * 100, None)
-    with leased(bucket, "lease", "two") as (_, last):
-        assert last == ""
+    with leased(bucket, "lease", "two") as held:
+        assert held.progress.mirror == ""

@@ -61,7 +61,9 @@ def test_the_bucket_has_readable_names_and_no_local_paths(machine: Machine, runs
     made = ensure(toys.diamond(runs), one)
     names = bucket_of(one).objects("")
     key = made.record.key[:16]
-    assert {f"top/toy-{key}/part-0", f"records/top/{key}.json", f"logs/top/toy-{key}.jsonl"} <= names.keys()
+    begin = mirror_of(one).objects_of(made.path)
+    assert begin.startswith(f"top/toy-{key}/")
+    assert {f"{begin}part-0", f"records/top/{key}.json", f"logs/top/toy-{key}.jsonl"} <= names.keys()
     assert not [name for name in names if "/." in name]
     read = bucket_of(one).get(f"records/top/{key}.json")
     assert read
@@ -135,7 +137,7 @@ def test_a_file_that_a_stranger_changed_is_named_when_it_is_read(machine: Machin
     ensure(top, one)
     record = one.record_of(part(top, "left"))
     assert record
-    name = f"left/{record.path.name}/part-1"
+    name = f"{mirror_of(one).objects_of(record.path)}part-1"
     was = bucket_of(one).get(name)
     assert was
     bucket_of(one).put(name, was.body.replace(b"left", b"LEFT"), None)

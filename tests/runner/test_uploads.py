@@ -1,0 +1,244 @@
+"""Tests what remains in a bucket of two runs of a stage, of which one was suspended or killed at a bad moment."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from adapt.runner import lease as lease_module
+from adapt.runner.bucket import ReadObject, StoredObject
+from adapt.runner.bucket_errors import Address, ConflictError
+from adapt.runner.claim import BucketClaim
+from adapt.runner.lease import Lease, leased
+from adapt.runner.mirror import Mirror
+from adapt.runner.record import Record, load_record
+from adapt.support.errors import StageError, StorageError
+
+KEY = "0123456789abcdef" * 4
+
+
+class Objects:
+    """A bucket in memory."""
+
+    def __init__(self) -> None:
+        self.address, self.stored = Address("tests", "runs"), dict[str, tuple[bytes, str]]()
+        self.breaks_at, self._count = "", 0
+
+    def hasty(self, patience_s: float) -> "Objects":
+        return self
+
+    def put(self, name: str, body: bytes, replaces: str | None) -> str:
+        there = self.stored.get(name, (b"", ""))[1]
+        if replaces is not None and replaces != there:
+            raise ConflictError(f"{name} has changed", "")
+        self._count += 1
+        self.stored[name] = (body, f"etag-{self._count}")
+        return self.stored[name][1]
+
+    def upload(self, name: str, file: Path, replaces: str | None) -> str:
+        return self.put(name, file.read_bytes(), replaces)
+
+    def get(self, name: str) -> ReadObject | None:
+        return ReadObject(*self.stored[name], True) if name in self.stored else None
+
+    def download(self, name: str, file: Path) -> bool:
+        if self.breaks_at and name.endswith(self.breaks_at):
+            raise KeyboardInterrupt
+        if name in self.stored:
+            file.write_bytes(self.stored[name][0])
+        return name in self.stored
+
+    def objects(self, prefix: str, is_flat: bool = False) -> dict[str, StoredObject]:
+        found = {name: of for name, of in self.stored.items() if name.startswith(prefix)}
+        return {
+            name: StoredObject(len(body), etag, 0.0)
+            for name, (body, etag) in found.items()
+            if not (is_flat and "/" in name.removeprefix(prefix))
+        }
+
+    def folders(self, prefix: str) -> list[str]:
+        return sorted({name.removeprefix(prefix).split("/")[0] for name in self.stored if name.startswith(prefix)})
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in list(names):
+            self.stored.pop(name, None)
+
+
+@pytest.fixture
+def objects() -> Objects:
+    return Objects()
+
+
+class Machine:
+    """A machine with its local copy of the bucket, which works on one stage."""
+
+    def __init__(self, root: Path, objects: Objects) -> None:
+        root.mkdir()
+        self.mirror = Mirror(root, objects)  # type: ignore[arg-type]
+        self.folder = root / "train" / f"name-{KEY[:16]}"
+
+    def claim(self, lease: Lease) -> BucketClaim:
+        return BucketClaim(self.mirror, self.folder, lease)
+
+    def take(self) -> Lease:
+        """Takes the lease and does not renew it. Nothing holds it back: the one before has not been renewed."""
+        return lease_module._take(self.mirror.bucket, self.mirror.lease_name(self.folder), self.mirror.id, None)
+
+    def files(self) -> dict[str, str]:
+        found = {file.name: file.read_text() for file in self.folder.iterdir() if file.is_file()}
+        return {name: text for name, text in found.items() if not name.startswith(".") and name != "stage.json"}
+
+    def write(self, **files: str) -> None:
+        for name, text in files.items():
+            (self.folder / name).write_text(text)
+
+    def record(self) -> Record:
+        files = self.files()
+        return Record(
+            stage="train",
+            name="name",
+            key=KEY,
+            version=1,
+            what={},
+            inputs={},
+            metrics={},
+            cost={},
+            resources={},
+            outputs={name: len(text) for name, text in files.items()},
+            packages={},
+            started_at="",
+            digests={name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items()},
+            path=self.folder,
+        )
+
+    def work(self, **files: str) -> None:
+        """Runs until the files are uploaded, and ends without a result."""
+        with leased(self.mirror.bucket, self.mirror.lease_name(self.folder), self.mirror.id) as lease:
+            claim = self.claim(lease)
+            with claim.begin([]):
+                self.write(**files)
+                claim._uploads.send(is_growing=False)
+
+
+@pytest.fixture
+def machines(objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Machine]:
+    monkeypatch.setattr(lease_module, "LEASE_S", 0.0)  # a lease that is not renewed ends at once
+    monkeypatch.setattr(lease_module, "_POLL_S", 0.0)
+    return [Machine(tmp_path / name, objects) for name in ("one", "two", "three")]
+
+
+def result(machine: Machine) -> dict[str, str]:
+    """Returns the files of the finished stage as a machine without them reads them, with their digests checked."""
+    machine.mirror.records.refresh(0.0)
+    folder = machine.mirror.records.folder("train", KEY)
+    assert folder
+    record = load_record(folder)
+    assert record
+    machine.mirror.bring(record)
+    return machine.files()
+
+
+def test_a_record_that_arrives_after_the_takeover_has_its_own_files(objects: Objects, machines: list[Machine]) -> None:
+    """The first run is suspended between its last look at the lease and the request that creates the record."""
+    one, two, three = machines
+    first = one.claim(one.take())
+    with first.begin([]):
+        one.write(model="of one", x="same")
+        first._uploads.send(is_growing=False)
+        second = two.claim(two.take())
+        with second.begin([]):
+            assert two.files() == {"model": "of one", "x": "same"}
+            two.write(model="of two")
+            second._uploads.send(is_growing=False)
+            first._lease.check = lambda: None  # type: ignore[method-assign]
+            first.commit(one.record())
+            with pytest.raises(StorageError, match="another run finished"), second.running():
+                second.commit(two.record())
+    assert result(three) == {"model": "of one", "x": "same"}
+
+
+def test_a_run_that_wakes_up_harms_no_file_of_its_successor(objects: Objects, machines: list[Machine]) -> None:
+    one, two, three = machines
+    first = one.claim(one.take())
+    with first.begin([]):
+        one.write(x="first", y="first")
+        first._uploads.send(is_growing=False)
+        second = two.claim(two.take())
+        with second.begin([]):
+            one.write(x="late")
+            (one.folder / "y").unlink()
+            with suppress(StorageError):
+                first._uploads.send(is_growing=False)
+            two.write(z="second")
+            second.commit(two.record())
+            second.clean(two.record())
+    assert result(three) == {"x": "first", "y": "first", "z": "second"}
+    assert {name.split("/")[2] for name in objects.objects("train/")} == {second._uploads.run}
+
+
+def test_a_holder_that_copied_nothing_does_not_count_as_the_newest(machines: list[Machine]) -> None:
+    one, two, _ = machines
+    two.work(step="100")
+    one.work(step="900")
+    two.take()  # killed before it copies
+    two.work(other="x")
+    assert two.files() == {"step": "900", "other": "x"}
+
+
+def test_a_copy_that_was_interrupted_starts_again(objects: Objects, machines: list[Machine]) -> None:
+    one, two, _ = machines
+    one.work(a="a", b="b")
+    objects.breaks_at = "/b"
+    with pytest.raises(KeyboardInterrupt):
+        two.work()
+    objects.breaks_at = ""
+    two.work()
+    assert two.files() == {"a": "a", "b": "b"}
+
+
+def test_a_run_that_was_killed_before_it_uploaded_all_files_leaves_those_of_the_run_before(
+    machines: list[Machine],
+) -> None:
+    one, two, three = machines
+    one.work(a="a", b="b")
+    second = two.claim(two.take())
+    with second.begin([]):  # nothing is uploaded
+        two.write(a="newer")
+    three.work()
+    assert three.files() == {"a": "a", "b": "b"}
+    three.work(c="c")
+    one.work()
+    assert one.files() == {"a": "a", "b": "b", "c": "c"}
+
+
+def test_an_object_that_vanishes_while_it_is_copied_is_left_out(objects: Objects, machines: list[Machine]) -> None:
+    one, two, _ = machines
+    one.work(a="a", b="b")
+    listing = objects.objects
+
+    def stale(prefix: str, is_flat: bool = False) -> dict[str, StoredObject]:
+        found = listing(prefix, is_flat)
+        return {**found, f"{prefix}gone": StoredObject(1, "x", 0.0)} if prefix.startswith("train/") else found
+
+    objects.objects = stale  # type: ignore[method-assign]
+    two.work()
+    assert two.files() == {"a": "a", "b": "b"}
+
+
+@pytest.mark.parametrize("field", ["outputs", "digests"])
+def test_a_record_that_names_files_outside_of_its_folder_is_refused(
+    objects: Objects, machines: list[Machine], field: str
+) -> None:
+    one, two, _ = machines
+    claim = one.claim(one.take())
+    with claim.begin([]):
+        claim.commit(one.record())
+    name = f"records/train/{KEY[:16]}.json"
+    values = json.loads(objects.stored[name][0])
+    values[field] = {"../../../victim": 0 if field == "outputs" else "0" * 64}
+    objects.put(name, json.dumps(values).encode(), None)
+    with pytest.raises(StageError, match="outside of its folder"):
+        two.mirror.records.folder("train", KEY)
