@@ -298,7 +298,8 @@ class S3Bucket:
 
     def _client(self) -> Any:
         """Returns boto3's client of this process."""
-        if self._connection is None or self._connection[0] != os.getpid():
+        connection = self._connection  # another thread may forget it at any time
+        if connection is None or connection[0] != os.getpid():
             try:
                 import boto3
                 from botocore.config import Config
@@ -313,8 +314,8 @@ class S3Bucket:
                 read_timeout=60,
             )
             client = boto3.session.Session().client("s3", config=settings)
-            self._connection = (os.getpid(), client)
-        return self._connection[1]
+            self._connection = connection = (os.getpid(), client)
+        return connection[1]
 
 
 def _condition(replaces: str | None) -> dict[str, str]:

@@ -4,7 +4,6 @@ In a storage root that is a folder, the right is a lock of the file system. On a
 uploaded before the record is created.
 """
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Protocol
 
 from adapt.runner.bucket_errors import ConflictError
 from adapt.runner.lease import Lease, leased
-from adapt.runner.local_cache import using
+from adapt.runner.local_cache import clear, using
 from adapt.runner.lock import is_held, locked
 from adapt.runner.mirror import Mirror, mirror_at
 from adapt.runner.outputs import check_content
@@ -128,10 +127,8 @@ def is_claimed(folder: Path) -> bool:
     Raises:
         StorageError: the bucket cannot be read.
     """
-    if is_held(folder):
-        return True
     mirror = mirror_at(folder)
-    return mirror is not None and mirror.is_held(folder)
+    return is_held(folder) if mirror is None else is_held(mirror.lock_name(folder)) or mirror.is_held(folder)
 
 
 @contextmanager
@@ -146,7 +143,7 @@ def claimed(folder: Path, waits_for: Callable[[str], None] | None = None) -> Ite
         StorageError: the storage cannot be written, or does not support locks.
     """
     mirror = mirror_at(folder)
-    with locked(folder, waits_for):
+    with locked(mirror.lock_name(folder) if mirror else folder, waits_for):
         if mirror is None:
             yield FolderClaim(folder)
             return
@@ -155,4 +152,4 @@ def claimed(folder: Path, waits_for: Callable[[str], None] | None = None) -> Ite
                 yield BucketClaim(mirror, folder, lease)
             finally:
                 if lease.is_lost:  # the files of the run that took over are in the bucket
-                    shutil.rmtree(folder, ignore_errors=True)
+                    clear(folder)

@@ -128,8 +128,9 @@ class Lease:
         while not ended.wait(_RENEW_S):
             try:
                 self.check()
-            except StorageError as error:  # if the store cannot be reached, it may be reached the next time
-                log(f"warning: {error.what}")
+            except Exception as error:  # whatever it is, the next renewal may succeed
+                what = error.what if isinstance(error, StorageError) else f"a lease was not renewed: {error}"
+                log(f"warning: {what}")
                 if self._is_lost:
                     return
 

@@ -37,7 +37,8 @@ from adapt.runner.lease import is_held_by, progress_in
 from adapt.runner.local_cache import evict, using
 from adapt.runner.lock import is_held
 from adapt.runner.record import Record, load_record
-from adapt.support.errors import StageError, StorageError
+from adapt.support.errors import ConfigError, StageError, StorageError
+from adapt.support.redact import redact
 from adapt.terminal.console import log
 
 FOLDER = "dontstop-buckets"
@@ -64,10 +65,16 @@ def mirror_folder(url: str, cache_folder: str, cache_gb: float | None = None) ->
         cache_gb: limit of the local copy, for the rest of this process [GB]; None for 80% of the disk.
 
     Raises:
-        ConfigError: the URL cannot be used.
+        ConfigError: the URL cannot be used, or that of the store in the environment.
     """
     address = Address.of(url)
-    endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "").netloc
+    url_of_store = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    endpoint = urlsplit(url_of_store).netloc
+    if url_of_store and not (endpoint and url_of_store.startswith(("http://", "https://"))):
+        raise ConfigError(
+            f"the environment's AWS_ENDPOINT_URL {redact(url_of_store)} is not a URL",
+            "write it with its scheme, for example http://localhost:9000",
+        )
     place = "+".join((address.bucket, *filter(None, address.prefix.split("/"))))
     host = endpoint.rpartition("@")[2].replace(":", "-") or "aws"
     folder = Path(cache_folder).expanduser().absolute() / FOLDER / host / place
@@ -79,7 +86,7 @@ def mirror_at(path: Path) -> "Mirror | None":
     """Returns the local copy of a bucket that a path is in. Returns None for all other paths."""
     if FOLDER not in path.parts:
         return None
-    end = path.parts.index(FOLDER) + 3
+    end = len(path.parts) - path.parts[::-1].index(FOLDER) + 2
     return _mirror(Path(*path.parts[:end]), os.getpid()) if len(path.parts) >= end else None
 
 
@@ -319,6 +326,13 @@ class Mirror:
         """Returns the name of the lease of the stage in a folder."""
         return f"{_LEASES}/{folder.parent.name}/{_digits(folder)}.json"
 
+    def lock_name(self, folder: Path) -> Path:
+        """Returns the name of the local lock of the stage in a folder, which its lease needs.
+
+        The lock is that of the key, as the lease is, because the same stage may have two names.
+        """
+        return folder.with_name(_digits(folder))
+
     def is_held(self, folder: Path) -> bool:
         """Returns whether any process holds the lease of the stage in a folder. The answer is up to 10 s old."""
         with self._lock:
@@ -336,10 +350,13 @@ class Mirror:
         """
         log_name = f"logs/{folder.parent.name}/{folder.name}.jsonl"
         if record:
-            self.bring(record, lambda name, size: name.endswith(TEXTS) and size <= _LARGEST_TEXT)
+            try:
+                self.bring(record, lambda name, size: name.endswith(TEXTS) and size <= _LARGEST_TEXT)
+            except StageError as error:  # displays show the rest; a stage that reads the file refuses it
+                say_once(f"warning: {error.what}")
             if not (self.root / log_name).exists():
                 self.copy(self.root / log_name)
-        elif not is_held(folder) and self.is_held(folder):
+        elif not is_held(self.lock_name(folder)) and self.is_held(folder):
             begin = self.objects_of(folder)
             small = [
                 name

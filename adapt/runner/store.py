@@ -71,7 +71,7 @@ class Store:
             StorageError: the bucket cannot be read.
         """
         folder = self.folder_of(stage)
-        if self.mirror and not folder.is_dir() and (name := self.mirror.begun(stage.kind, stage.key)):
+        if self.mirror and not self.record_of(stage) and (name := self.mirror.begun(stage.kind, stage.key)):
             return folder.with_name(name)
         return folder
 

@@ -64,6 +64,8 @@ class Uploads:
         """Stamp of each file when it was uploaded, keyed by path in the stage's folder."""
         self._seen: dict[str, str] = {}
         """Stamps of large files in the pass before."""
+        self._missing: set[str] = set()
+        """Files that were uploaded and were missing in the pass before."""
         self._awaited: set[str] | None = set()
         """Files of the run before that must be uploaded before this run is whole. None if it is whole."""
         self._log_stamp = ""
@@ -136,11 +138,11 @@ class Uploads:
             try:
                 self.send(is_growing=True)
                 is_said = False
-            except (StorageError, OSError) as error:  # tried again in the next pass; `finish` raises what remains
+            except Exception as error:  # tried again in the next pass; `commit` raises what remains
                 if self._lease.is_lost:
                     return
-                if not is_said and isinstance(error, StorageError):
-                    log(f"warning: {error.what}; it is tried again")
+                if not is_said and not isinstance(error, OSError):
+                    log(f"warning: {error.what if isinstance(error, StorageError) else error}; it is tried again")
                     is_said = True
             pause = max(_PAUSE_S, (time.monotonic() - start) * (1 / _SHARE - 1))
 
@@ -184,11 +186,13 @@ class Uploads:
         with ThreadPoolExecutor(_THREADS) as threads:
             for _ in threads.map(lambda name: self._send(name, stamps[name], is_growing), ready):
                 pass
+        before, self._missing = self._missing, self._sent.keys() - stamps.keys()
         if len(ready) == len(changed):
             if self._awaited is not None:
                 self._lease.note(Progress(self._mirror.id, self.run, self.run))
                 self._awaited = None
-            for name in self._sent.keys() - stamps.keys():
+            # a file that is renamed while the folder is listed may be missing in one list
+            for name in self._missing & before if is_growing else self._missing:
                 self._bucket.delete([self._object(name)])
                 del self._sent[name]
                 self._etags.pop(name, None)
@@ -221,9 +225,14 @@ class Uploads:
                 self._bucket.delete(self._bucket.objects(self._object("")))
 
     def send_log(self) -> None:
-        """Uploads the log of the stage if it has changed."""
+        """Uploads the log of the stage if it has changed.
+
+        Raises:
+            StorageError: the log cannot be written, or another process has taken the lease over.
+        """
         with suppress(OSError):  # without a log
             if (stamp := _stamp(self._log)) != self._log_stamp:
+                self._lease.check()  # all runs of the stage write the same object
                 self._bucket.upload(self._log.relative_to(self._mirror.root).as_posix(), self._log, None)
                 self._log_stamp = stamp
 

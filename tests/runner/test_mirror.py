@@ -102,6 +102,21 @@ def test_an_interrupted_stage_goes_on_on_another_machine(machine: Machine) -> No
     assert not is_claimed(made.path)
 
 
+def test_a_budget_knows_what_a_run_on_another_machine_has_spent(machine: Machine) -> None:
+    def act(folder: Path, done: Done) -> Outcome[ToyResult]:
+        (folder / "held").write_text("2 hours")
+        raise OSError("the machine is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        ensure(single(act), machine("one"))
+    two = machine("two")
+    seen: list[str] = []
+    two.admit = lambda stage: seen.append((two.folder_of(stage) / "held").read_text())
+    with pytest.raises(OSError, match="gone"):
+        ensure(single(act), two)
+    assert seen == ["2 hours"]
+
+
 def test_files_are_uploaded_and_deleted_while_the_stage_runs(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "_PAUSE_S", 0.05)
     one = machine("one")

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from adapt.runner import lease as lease_module
+from adapt.runner import mirror as mirror_module
 from adapt.runner.bucket import ReadObject, StoredObject
 from adapt.runner.bucket_errors import Address, ConflictError
 from adapt.runner.claim import BucketClaim
 from adapt.runner.lease import Lease, leased
-from adapt.runner.mirror import Mirror
+from adapt.runner.mirror import Mirror, fetch_spare, mirror_at, mirror_folder
 from adapt.runner.record import Record, load_record
-from adapt.support.errors import StageError, StorageError
+from adapt.support.errors import ConfigError, StageError, StorageError
 
 KEY = "0123456789abcdef" * 4
 
@@ -242,3 +243,88 @@ def test_a_record_that_names_files_outside_of_its_folder_is_refused(
     objects.put(name, json.dumps(values).encode(), None)
     with pytest.raises(StageError, match="outside of its folder"):
         two.mirror.records.folder("train", KEY)
+
+
+def test_a_file_is_deleted_from_the_bucket_when_two_passes_miss_it(objects: Objects, machines: list[Machine]) -> None:
+    """A list of a folder is not made at one moment: a file that is renamed meanwhile may be missing."""
+    one = machines[0]
+    claim = one.claim(one.take())
+    with claim.begin([]):
+        one.write(a="a")
+        claim._uploads.send(is_growing=True)
+        (one.folder / "a").unlink()
+        claim._uploads.send(is_growing=True)
+        assert len(objects.objects("train/")) == 1
+        claim._uploads.send(is_growing=True)
+        assert not objects.objects("train/")
+
+
+def test_a_run_that_lost_its_lease_does_not_replace_the_log(objects: Objects, machines: list[Machine]) -> None:
+    one, two, _ = machines
+    first = one.claim(one.take())
+    for machine, text in ((one, "of one"), (two, "of two")):
+        log = machine.mirror.root / "logs" / "train" / f"{machine.folder.name}.jsonl"
+        log.parent.mkdir(parents=True)
+        log.write_text(text)
+    second = two.claim(two.take())
+    with second.begin([]):
+        second._uploads.send_log()
+        with pytest.raises(StorageError, match="was lost"):
+            first._uploads.send_log()
+    assert objects.stored[f"logs/train/{one.folder.name}.jsonl"][0] == b"of two"
+
+
+def test_a_damaged_text_does_not_keep_displays_from_the_rest(
+    objects: Objects, machines: list[Machine], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two, _ = machines
+    claim = one.claim(one.take())
+    with claim.begin([]):
+        one.write(**{"a.json": "[1]", "b.json": "[2]"})
+        claim.commit(one.record())
+    objects.put(f"{one.mirror.objects_of(one.folder)}a.json", b"[3]", None)
+    folder = two.mirror.records.folder("train", KEY)
+    assert folder
+    two.mirror.follow(folder, load_record(folder))
+    assert two.files() == {"b.json": "[2]"}
+    assert "a.json has other content" in capsys.readouterr().err
+
+
+def test_files_that_are_no_outputs_come_all_or_not_at_all(
+    objects: Objects, machines: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, _ = machines
+    claim = one.claim(one.take())
+    with claim.begin([]):
+        claim.commit(one.record())
+        (one.folder / "checkpoints").mkdir()
+        one.write(**{"checkpoints/a": "a", "checkpoints/b": "b"})
+        claim._uploads.send(is_growing=False)
+    monkeypatch.setattr(mirror_module, "mirror_at", lambda path: two.mirror)
+    folder = two.mirror.records.folder("train", KEY)
+    assert folder
+    objects.breaks_at = "/b"
+    with pytest.raises(KeyboardInterrupt):
+        fetch_spare(folder, "checkpoints")
+    objects.breaks_at = ""
+    fetch_spare(folder, "checkpoints")
+    assert sorted(file.name for file in (folder / "checkpoints").iterdir()) == ["a", "b"]
+
+
+def test_the_local_lock_is_that_of_the_key(objects: Objects, machines: list[Machine]) -> None:
+    mirror, folder = machines[0].mirror, machines[0].folder
+    other = folder.with_name(f"renamed-{KEY[:16]}")
+    assert mirror.lock_name(folder) == mirror.lock_name(other)
+    assert mirror.lease_name(folder) == mirror.lease_name(other)
+
+
+def test_the_address_of_the_store_must_be_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
+    with pytest.raises(ConfigError, match="localhost:9000 is not a URL"):
+        mirror_folder("s3://tests/runs", str(tmp_path))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:9000")
+    cache = tmp_path / "dontstop-buckets" / "a" / "b"
+    folder = mirror_folder("s3://tests/runs", str(cache))
+    mirror = mirror_at(folder / "train" / "name-0123")
+    assert mirror
+    assert mirror.root == folder
