@@ -35,7 +35,8 @@ from tests.docs.world import SMALL
 def make_small() -> None:
     """Replaces fields of every configuration that this process reads by the small configuration.
 
-    Values that a search tries are not replaced. The demo model is a stand-in, so its digests are not compared. The machine's speed is set to a constant, because measuring it needs a
+    Values that a search tries are not replaced. The demo model is a stand-in, so its digests are not compared.
+    The machine's speed is set to a constant, because measuring it needs a
     new process and takes four times as long as the rest of a plan.
     """
     with_defaults = adapt.parse._with_defaults

@@ -247,7 +247,9 @@ def given(config: Config, name: str, value: Any) -> Config:
 def test_every_field_is_classified() -> None:
     fields = [name for name in flat(Config(method_options=None)) if name.split(".")[0] not in OTHER_JOBS]
     options = [f"das.{name}" for name in vars(DasOptions())]
-    assert sorted([*WHAT, *HOW, *WITH, *CONTENT, *OF_DECODERS, *BY_POINTS, *PUSHED, *GENERATED]) == sorted([*fields, *options])
+    assert sorted([*WHAT, *HOW, *WITH, *CONTENT, *OF_DECODERS, *BY_POINTS, *PUSHED, *GENERATED]) == sorted(
+        [*fields, *options]
+    )
 
 
 def test_stages_have_distinct_and_reproducible_keys(config: Config) -> None:

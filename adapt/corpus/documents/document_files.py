@@ -130,7 +130,7 @@ def _payloads(
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
     types = (WarcRecordType.response, WarcRecordType.resource, WarcRecordType.conversion)
-    stream = _Steps(decompressed(file, compression) if compression else file)
+    stream: Any = _Steps(decompressed(file, compression) if compression else file)  # reads without seeking or closing
     try:
         for record in ArchiveIterator(stream, record_types=WarcRecordType.any_type, parse_http=False):
             size = record.content_length
