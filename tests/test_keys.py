@@ -104,8 +104,8 @@ class Seen:
     what: dict[str, Any]
 
 
-MADE_OF_JOBS = {"Trial", "Search", "Confirm", "Push"}
-"""Kinds of stages that run whole jobs, or follow them, and belong to no single job. `tests/tuning` and
+MADE_OF_JOBS = {"Trial", "Search", "Confirm", "Push", "SeedLook"}
+"""Kinds of stages that run whole jobs, or follow them, and belong to no single job. `tests/tuning`, `tests/chain` and
 `tests/stage/test_push_model.py` test their keys."""
 
 

@@ -169,7 +169,8 @@ class ChainRun:
                     log(
                         "The next round would exceed resources.budget, so the study ends here. A larger budget goes on."
                     )
-                    run_stages(ready_pushes(chain), chain.store, chain.resources)
+                    if ready := ready_pushes(chain):
+                        run_stages(ready, chain.store, chain.resources)
                     return chain
             with within_budget(chain.resources, stages, chain.store) as store:
                 run_stages([goal.stage for goal in chain.goals], store, chain.resources)

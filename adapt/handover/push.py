@@ -199,6 +199,10 @@ def named_failures(folder: Path, repository: str) -> Iterator[None]:
         ) from error
 
 
+_OF_HTTP = ("httpx", "httpcore", "httpx2", "httpcore2")
+"""Packages whose errors say that a connection failed. huggingface_hub uses one pair of them."""
+
+
 def _reason(error: BaseException, repository: str) -> tuple[str, str]:
     """Returns why a push failed, and what to do, from an error and the errors that caused it."""
     errors = [error]
@@ -210,7 +214,7 @@ def _reason(error: BaseException, repository: str) -> tuple[str, str]:
             return "the Hub refused the token", f"set {TOKEN} to a token that may write to {repository}"
         if status is not None:
             return f"the Hub answered with status {status}: {_first_line(found)}", "try again later"
-        if type(found).__module__.split(".")[0] in ("httpx", "httpcore") or isinstance(found, ConnectionError):
+        if isinstance(found, ConnectionError) or type(found).__module__.split(".")[0] in _OF_HTTP:
             return f"the Hub cannot be reached: {_first_line(found)}", "try again where there is a network"
     return f"{type(error).__name__}: {_first_line(error)}", "try again"
 

@@ -103,23 +103,20 @@ def run(stage: Stage[Any], done: Done, store: Store) -> Record:
     while True:
         folder = store.begun(stage)
         with claimed(folder) as claim:
-            if store.begun(stage) == folder:  # else another process began it under another name during the wait
-                return _run_claimed(stage, done, store, folder, claim)
-
-
-def _run_claimed(stage: Stage[Any], done: Done, store: Store, folder: Path, claim: Claim) -> Record:
-    # another process may have finished the stage while this process waited for the claim
-    if record := store.find_now(stage):
-        return record
-    with logged(folder):
-        with claim.begin(done.records.values()):
-            store.admit(stage)  # needs the files of an interrupted run, which say what it has spent
-            for made in done.records.values():
-                check_content(made)
-            with claim.running():
-                record = _run(stage, done, folder, claim)
-            claim.clean(record)
-        return record
+            if store.begun(stage) != folder:  # another process began it under another name during the wait
+                continue
+            # another process may have finished the stage while this process waited for the claim
+            if record := store.find_now(stage):
+                return record
+            with logged(folder):
+                with claim.begin(done.records.values()):
+                    store.admit(stage)  # needs the files of an interrupted run, which say what it has spent
+                    for made in done.records.values():
+                        check_content(made)
+                    with claim.running():
+                        record = _run(stage, done, folder, claim)
+                    claim.clean(record)
+                return record
 
 
 def _run(stage: Stage[Any], done: Done, folder: Path, claim: Claim) -> Record:

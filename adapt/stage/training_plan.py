@@ -492,8 +492,7 @@ def first_size(start: Start, done: Done) -> ModelSize | None:
       start: the initial model of the training.
       done: the finished stages.
     """
-    made = start.vocabulary
-    if made is None or made in done:
+    if (made := start.vocabulary) is None or made in done:
         return model_size(start.with_tokenizer(done).model)
     extended = made.extended if isinstance(made, TeachRows) else made
     before = getattr(extended, "start", None)

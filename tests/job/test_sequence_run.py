@@ -311,8 +311,9 @@ def test_baselines_run(config: Config, das: Ran, mode: str) -> None:
     one_seed = replace(plain, finetune=replace(config.finetune, seeds=[0]))
     found = run(one_seed, das if mode == "separate" else None, order=["one", "two"], mode=mode).result
     assert found.tables == []
-    (warning,) = found.warnings
-    assert warning.startswith("fewer than 30 documents are held out")
+    few, copies = found.warnings
+    assert few.startswith("fewer than 30 documents are held out")
+    assert "duplicates" in copies
     rows = [set(row) for row in found.scores.rows]
     assert rows == [set(), *([{"first"}, {"second"}] if mode == "separate" else [set(), {"first", "second"}])]
     assert found.forgetting is None

@@ -24,6 +24,7 @@ COUNTS = frozenset(
         *("majority_score", "fertility_before", "texts", "trained_parameters", "least_plasticity"),
         *("embeddings_share", "bad", "new_parameters", "exported_step", "evaluation_share"),
         "density",
+        *("cut", "pairs", "tokens_per_device_second", "look", "level", "margin", "recipes", "significant"),
         *("layers", "documents", "queries", "words", "general_words", "distinct", "unknown_weight"),
         *("unknown_share", "empty_texts", "vanished_words", "conflicting", "device_seconds", "overlap"),
     }

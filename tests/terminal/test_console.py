@@ -29,6 +29,7 @@ EXIT_CODES = {
     "DeviceMemoryError": 7,
     "StageError": 8,
     "BudgetError": 9,
+    "HubError": 10,
     "Interrupted": 130,
 }
 ERRORS: dict[str, type[AdaptError]] = {
