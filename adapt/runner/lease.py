@@ -40,7 +40,7 @@ def is_held_by(listed: StoredObject) -> bool:
     return listed.size > _FREE_BYTES and listed.age_s < LEASE_S
 
 
-class Progress(NamedTuple):
+class CopyState(NamedTuple):
     """Where the newest files of an unfinished stage are."""
 
     mirror: str = ""
@@ -69,7 +69,7 @@ class Lease:
         name: str,
         etag: str,
         content: dict[str, str | int],
-        progress: Progress,
+        progress: CopyState,
         is_restart: bool,
     ) -> None:
         self._bucket, self._name, self._etag, self._content = bucket.hasty(_RENEW_S), name, etag, content
@@ -77,7 +77,7 @@ class Lease:
         self._lock = threading.Lock()
         self._is_lost = False
 
-    def note(self, progress: Progress) -> None:
+    def note(self, progress: CopyState) -> None:
         """Stores where the newest files are, for the next holder.
 
         Raises:
@@ -218,7 +218,7 @@ class _Held(NamedTuple):
     holder: str = ""
     """Name of the holder. Empty if the lease is free."""
     machine: str = ""
-    progress: Progress = Progress()
+    progress: CopyState = CopyState()
 
 
 def _read(read: ReadObject | None) -> _Held:
@@ -226,15 +226,15 @@ def _read(read: ReadObject | None) -> _Held:
         return _Held()
     try:
         if len(read.body) <= _FREE_BYTES:
-            return _Held(progress=Progress(*read.body.decode().split(" ")))
+            return _Held(progress=CopyState(*read.body.decode().split(" ")))
         content = json.loads(read.body)
-        progress = Progress(*(str(content[name]) for name in Progress._fields))
+        progress = CopyState(*(str(content[name]) for name in CopyState._fields))
         return _Held(str(content["holder"]), str(content["machine"]), progress)
     except (ValueError, KeyError, TypeError):  # damaged
         return _Held("unknown process" if len(read.body) > _FREE_BYTES else "")
 
 
-def progress_in(read: ReadObject | None) -> Progress:
+def progress_in(read: ReadObject | None) -> CopyState:
     """Returns where the newest files of a stage are, from the object of its lease."""
     return _read(read).progress
 

@@ -23,7 +23,7 @@ from adapt.runner.bucket import ABSENT
 from adapt.runner.bucket_errors import ConflictError
 from adapt.runner.digest import stamp_of
 from adapt.runner.files import folder_aside
-from adapt.runner.lease import Lease, Progress
+from adapt.runner.lease import Lease, CopyState
 from adapt.runner.mirror import Mirror
 from adapt.runner.record import RECORD_FILE, Record
 from adapt.support.errors import StorageError
@@ -95,7 +95,7 @@ class Uploads:
         is_whole = last.whole in ("", self.run) or not self._awaited
         if is_whole:
             self._awaited = None
-        self._lease.note(Progress(self._mirror.id, self.run if is_whole else last.whole, self.run))
+        self._lease.note(CopyState(self._mirror.id, self.run if is_whole else last.whole, self.run))
 
     def _copy(self, run: str) -> None:
         """Replaces the folder by the files of a run, all at once."""
@@ -189,7 +189,7 @@ class Uploads:
         before, self._missing = self._missing, self._sent.keys() - stamps.keys()
         if len(ready) == len(changed):
             if self._awaited is not None:
-                self._lease.note(Progress(self._mirror.id, self.run, self.run))
+                self._lease.note(CopyState(self._mirror.id, self.run, self.run))
                 self._awaited = None
             # a file that is renamed while the folder is listed may be missing in one list
             for name in self._missing & before if is_growing else self._missing:

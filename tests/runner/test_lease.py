@@ -9,7 +9,7 @@ import pytest
 
 from adapt.runner import lease as module
 from adapt.runner.bucket import S3Bucket
-from adapt.runner.lease import Lease, Progress, is_held_by, leased
+from adapt.runner.lease import Lease, CopyState, is_held_by, leased
 from adapt.support.errors import StorageError
 from benchmarks.s3_server import Server
 
@@ -50,7 +50,7 @@ def test_a_second_process_waits_until_the_lease_is_free(bucket: S3Bucket) -> Non
 def test_the_next_holder_learns_which_local_copy_was_used_last(bucket: S3Bucket) -> None:
     with leased(bucket, "lease", "one") as held:
         assert held.progress == ("", "", "")
-        held.note(Progress("one", "whole", "run"))
+        held.note(CopyState("one", "whole", "run"))
     with leased(bucket, "lease", "two") as held:
         assert held.progress == ("one", "whole", "run")
         assert held.is_restart
