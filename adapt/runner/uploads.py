@@ -23,7 +23,7 @@ from adapt.runner.bucket import ABSENT
 from adapt.runner.bucket_errors import ConflictError
 from adapt.runner.digest import stamp_of
 from adapt.runner.files import folder_aside
-from adapt.runner.lease import Lease, CopyState
+from adapt.runner.lease import CopyState, Lease
 from adapt.runner.mirror import Mirror
 from adapt.runner.record import RECORD_FILE, Record
 from adapt.support.errors import StorageError

@@ -9,7 +9,7 @@ import pytest
 
 from adapt.runner import lease as module
 from adapt.runner.bucket import S3Bucket
-from adapt.runner.lease import Lease, CopyState, is_held_by, leased
+from adapt.runner.lease import CopyState, Lease, is_held_by, leased
 from adapt.support.errors import StorageError
 from benchmarks.s3_server import Server
 
