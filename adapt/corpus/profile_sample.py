@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,11 +97,19 @@ def shared_lines(sample: Sequence[str]) -> float:
     return shared / total if total else 0.0
 
 
-def profile_texts(manifest: Manifest, corpus: CorpusConfig) -> list[str]:
+def profile_texts(manifest: Manifest, corpus: CorpusConfig, must_read: bool = False) -> list[str]:
     """Reads and cleans the first documents of some parts of a corpus, which are spread over the corpus.
 
-    Evaluation sets are not looked for. A file that cannot be read ends the sample of its item: the stage that reads the
-    whole corpus reports it.
+    Evaluation sets are not looked for.
+
+    Args:
+        manifest: the files of the corpus.
+        corpus: settings for reading and cleaning the corpus.
+        must_read: whether a file that cannot be read is an error. Otherwise it ends the sample of its item, because the
+            stage that reads the whole corpus will report it.
+
+    Raises:
+        AdaptError: a file cannot be read.
     """
     corpus = replace(corpus, decontaminate=[])
     items = [slices_of(item) for item in items_of(manifest, corpus)]
@@ -109,7 +117,7 @@ def profile_texts(manifest: Manifest, corpus: CorpusConfig) -> list[str]:
     found: list[str] = []
     for number in sorted(order):
         most_documents, most = SAMPLE_DOCUMENTS // len(order) or 1, SAMPLE_BYTES // len(order)
-        with suppress(AdaptError):
+        with nullcontext() if must_read else suppress(AdaptError):
             for text in _documents(items[number], corpus):
                 found.append(text)
                 most_documents, most = most_documents - 1, most - len(text)
@@ -152,11 +160,14 @@ def card_languages(folder: Path) -> list[str]:
 
 
 def profile_corpus(manifest: Manifest, corpus: CorpusConfig, model: Path) -> TextProfile:
-    """Samples a corpus and returns its profile.
+    """Samples a corpus that was read before, and returns its profile.
 
     Args:
         manifest: the files of the corpus.
         corpus: settings for reading and cleaning the corpus.
         model: folder of the model, whose card names its languages.
+
+    Raises:
+        AdaptError: a file can no longer be read. Without it, the record would have another profile.
     """
-    return profile_of(profile_texts(manifest, corpus), card_languages(model))
+    return profile_of(profile_texts(manifest, corpus, must_read=True), card_languages(model))
