@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 BLOCKS, FIGURES_FILE = "blocks", "figures.json"
-STOP_FILE = ".stop-now"
-"""File in the stage's folder. While it exists, no further block is made."""
 
 
 @dataclass(frozen=True)

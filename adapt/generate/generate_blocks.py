@@ -32,7 +32,6 @@ from adapt.embed.text_chunks import ReadPool
 from adapt.generate.block_files import (
     BLOCKS,
     FIGURES_FILE,
-    STOP_FILE,
     MadeFigures,
     files_of_block,
     known_figures,
@@ -42,6 +41,7 @@ from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gp
 from adapt.runner.files import file_aside, write_atomically
 from adapt.support.errors import BudgetError
 from adapt.support.heartbeat import Steady, at_work
+from adapt.support.schema import END_FILE
 from adapt.support.splitmix import mix
 from adapt.terminal.live import display
 
@@ -80,7 +80,7 @@ class MakeBlocks:
         return {name: [value] for name, value in {"block": block["block"], **asdict(figures)}.items()}
 
     def _make(self, block: Mapping[str, Any]) -> MadeFigures:
-        if (self._folder / STOP_FILE).exists():
+        if (self._folder / END_FILE).exists():
             raise BudgetError("the generation stopped before a block; the finished blocks are kept")
         if not self._is_loaded:  # loads no model if all blocks are made already
             import torch
@@ -221,7 +221,7 @@ def _run(
     Raises:
         BudgetError: the budget is spent.
     """
-    (folder / STOP_FILE).unlink(missing_ok=True)  # from a run that reached a smaller budget
+    (folder / END_FILE).unlink(missing_ok=True)  # from a run that reached a smaller budget
     gpus, totals = gpus_per_worker(resources), ray.cluster_resources()
     cpus = max(1, int(totals.get("CPU", 1)))
     actors = max(1, int(totals.get("GPU", 0) / gpus)) if gpus else cpus

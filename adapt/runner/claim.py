@@ -14,10 +14,9 @@ from adapt.runner.lease import Lease, leased
 from adapt.runner.local_cache import clear, using
 from adapt.runner.lock import is_held, locked
 from adapt.runner.mirror import Mirror, mirror_at
-from adapt.runner.outputs import check_content
 from adapt.runner.record import Record
 from adapt.runner.uploads import Uploads
-from adapt.support.errors import StageError, StorageError
+from adapt.support.errors import StorageError
 from adapt.terminal.console import log
 
 
@@ -92,16 +91,23 @@ class BucketClaim:
         with using([self._folder, *(record.path for record in inputs)]):
             self._uploads.begin()
             for record in inputs:
-                self._mirror.bring(record)
-                try:
-                    check_content(record)
-                except StageError:
-                    self._mirror.mend(record)
+                self._mirror.bring_checked(record)
             yield
 
-    def running(self) -> AbstractContextManager[None]:
-        """Uploads files in the background."""
-        return self._uploads.running()
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Uploads files in the background. A stage that ends with an error after its lease was lost says so instead.
+
+        Raises:
+            StorageError: another process has taken the lease over.
+        """
+        try:
+            with self._uploads.running():
+                yield
+        except Exception:
+            if self._lease.is_lost:
+                self._lease.check()
+            raise
 
     def commit(self, record: Record) -> None:
         """Uploads what is not uploaded yet, and creates the record. See `Claim.commit`."""

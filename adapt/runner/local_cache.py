@@ -14,6 +14,9 @@ from pathlib import Path
 from adapt.runner.files import ASIDE, make_folder
 from adapt.runner.record import RECORD_FILE
 
+_held: dict[Path, ExitStack] = {}
+"""Locks of the folders that this process has handed out."""
+
 
 @contextmanager
 def using(folders: Iterable[Path]) -> Iterator[None]:
@@ -23,6 +26,13 @@ def using(folders: Iterable[Path]) -> Iterator[None]:
             stack.enter_context(_locked(folder, fcntl.LOCK_SH))
             os.utime(_use_file(folder))
         yield
+
+
+def hold(folder: Path) -> None:
+    """Keeps the files in the folder of a stage from being removed until this process ends."""
+    if folder not in _held:
+        _held[folder] = ExitStack()
+        _held[folder].enter_context(using([folder]))
 
 
 def clear(folder: Path) -> None:

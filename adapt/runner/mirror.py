@@ -34,8 +34,9 @@ from adapt.runner.bucket_records import DIGITS, FRESH_S, BucketRecords, is_insid
 from adapt.runner.digest import named_faults, sha256_of
 from adapt.runner.files import file_aside, folder_aside, make_folder
 from adapt.runner.lease import is_held_by, progress_in
-from adapt.runner.local_cache import evict, using
+from adapt.runner.local_cache import evict, hold, using
 from adapt.runner.lock import is_held
+from adapt.runner.outputs import check_content
 from adapt.runner.record import Record, load_record
 from adapt.support.errors import ConfigError, StageError, StorageError
 from adapt.support.redact import redact
@@ -99,13 +100,14 @@ def _mirror(root: Path, process: int) -> "Mirror":
 def at_hand(folder: Path) -> Path:
     """Copies the files of a finished stage from its bucket, if they are not here, and returns the folder.
 
-    Does nothing if the folder is not in the local copy of a bucket.
+    The files stay here until this process ends. Does nothing if the folder is not in the local copy of a bucket.
 
     Raises:
         StageError: files are missing in the bucket, or have changed.
     """
     if (mirror := mirror_at(folder)) and (record := load_record(folder)):
-        mirror.bring(record)
+        hold(folder)
+        mirror.bring_checked(record)
     return folder
 
 
@@ -258,6 +260,20 @@ class Mirror:
             if not (record.path / "README.md").exists():  # not in the record, because people may edit it
                 self.copy(record.path / "README.md", begin + "README.md")
         self.has_grown(record)
+
+    def bring_checked(self, record: Record) -> None:
+        """Copies the files of a finished stage that are not here, or are here with other content.
+
+        Files that were here are read once per process.
+
+        Raises:
+            StageError, StorageError: as in `bring`.
+        """
+        self.bring(record)
+        try:
+            check_content(record)
+        except StageError:
+            self.mend(record)
 
     def mend(self, record: Record) -> None:
         """Copies files of a finished stage again whose content here is not that of the record.

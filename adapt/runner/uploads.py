@@ -27,6 +27,7 @@ from adapt.runner.lease import CopyState, Lease
 from adapt.runner.mirror import Mirror
 from adapt.runner.record import RECORD_FILE, Record
 from adapt.support.errors import StorageError
+from adapt.support.schema import END_FILE
 from adapt.terminal.console import log
 
 _PAUSE_S = 3.0
@@ -134,13 +135,17 @@ class Uploads:
     def _watch(self, ended: threading.Event) -> None:
         pause, is_said = _PAUSE_S, False
         while not ended.wait(pause):
+            if self._lease.is_lost:
+                with suppress(OSError):
+                    (self._folder / END_FILE).touch()  # trainings and generations end, because another run goes on
+                return
             start = time.monotonic()
             try:
                 self.send(is_growing=True)
                 is_said = False
             except Exception as error:  # tried again in the next pass; `commit` raises what remains
                 if self._lease.is_lost:
-                    return
+                    continue
                 if not is_said and not isinstance(error, OSError):
                     log(f"warning: {error.what if isinstance(error, StorageError) else error}; it is tried again")
                     is_said = True

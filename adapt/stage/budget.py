@@ -16,14 +16,14 @@ from statistics import fmean
 from typing import Any
 
 from adapt.config import BudgetConfig, ResourcesConfig
-from adapt.generate.block_files import BLOCKS, STOP_FILE, spent_seconds
+from adapt.generate.block_files import BLOCKS, spent_seconds
 from adapt.runner import Record, Stage, Store
 from adapt.runner.stage import everything
 from adapt.stage.train import Train
 from adapt.support.errors import AdaptError, BudgetError
+from adapt.support.schema import END_FILE
 from adapt.terminal.console import log
 from adapt.train.held_time import HELD_FILE, HeldTime
-from adapt.train.training_run import END_FILE
 
 _LOOK_S = 1.0
 """Time between two looks at the running trainings [s]."""
@@ -216,12 +216,9 @@ class Ledger:
         """
         for stage in list(self.running.values()):
             folder = self.store.folder_of(stage)
-            if (folder / HELD_FILE).exists():
+            if (folder / HELD_FILE).exists() or (folder / BLOCKS).is_dir():
                 self.reached.set()
                 (folder / END_FILE).touch()
-            elif (folder / BLOCKS).is_dir():
-                self.reached.set()
-                (folder / STOP_FILE).touch()
 
     def error(self, cause: AdaptError) -> BudgetError:
         """Describes that the budget ended the work, in place of the errors of the stages that it ended."""

@@ -48,6 +48,10 @@ HELDOUT_GLOB = "heldout-*.arrow"
 TOKENS_IN = {SHARD_GLOB: "train_tokens", HELDOUT_GLOB: "heldout_tokens"}
 """Names of the metrics with the number of tokens in these shards, in the record of a prepared corpus."""
 
+END_FILE = ".end-now"
+"""Name of a file in the folder of a running stage whose presence asks the stage to keep what it has done and end. It is
+hidden, so that it is no output of the stage."""
+
 
 def duplicates_file(source: int) -> str:
     """Returns the name of the file that lists a source's duplicates."""

@@ -32,6 +32,7 @@ from adapt.ray.runtime import (
 from adapt.runner.notifications import announce
 from adapt.runner.secret import secret_of
 from adapt.support.errors import CheckpointError, StallError, TrainingError
+from adapt.support.schema import END_FILE
 from adapt.support.stall_watch import STALLS, blamed, read_stalls
 from adapt.terminal import library
 from adapt.terminal.console import log
@@ -47,7 +48,6 @@ from adapt.train.restarts import RestartLog, RestartRules, without
 from adapt.train.schedule import worlds
 from adapt.train.training_run import (
     CHECKPOINTS,
-    END_FILE,
     METRICS_FILE,
     NOTICE_FILE,
     PROGRESS_FILE,

@@ -15,7 +15,7 @@ from adapt.corpus.heldout import keys_of
 from adapt.corpus.screening import Screen
 from adapt.embed.text_chunks import ReadPool
 from adapt.generate import generate_blocks
-from adapt.generate.block_files import BLOCKS, STOP_FILE, files_of_block, spent_seconds
+from adapt.generate.block_files import BLOCKS, files_of_block, spent_seconds
 from adapt.generate.filter_texts import PAIRS_FILE, FilterPart, filter_texts
 from adapt.generate.generate_blocks import (
     MakeBlocks,
@@ -32,6 +32,7 @@ from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
 from adapt.stage.generate_text import cleaning_of
 from adapt.support.errors import BudgetError
+from adapt.support.schema import END_FILE
 from tests.generate.toys import tiny_decoder
 from tests.samples import sentences
 
@@ -87,7 +88,7 @@ def _rewritten(root: Path, folder: Path) -> None:
 def test_no_block_is_made_once_the_budget_is_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate_blocks, "hide_unreserved_gpus", lambda: None)
     (tmp_path / BLOCKS).mkdir()
-    (tmp_path / STOP_FILE).touch()
+    (tmp_path / END_FILE).touch()
     text_file, figures_file = files_of_block(tmp_path, "0")
     text_file.touch()
     figures_file.write_text(json.dumps({"texts": 2, "seconds": 1.5}))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -9,14 +10,17 @@ from pathlib import Path
 import pytest
 
 from adapt.runner import lease as lease_module
+from adapt.runner import local_cache
 from adapt.runner import mirror as mirror_module
+from adapt.runner import uploads as uploads_module
 from adapt.runner.bucket import ReadObject, StoredObject
 from adapt.runner.bucket_errors import Address, ConflictError
 from adapt.runner.claim import BucketClaim
 from adapt.runner.lease import Lease, leased
 from adapt.runner.mirror import Mirror, fetch_spare, mirror_at, mirror_folder
 from adapt.runner.record import Record, load_record
-from adapt.support.errors import ConfigError, StageError, StorageError
+from adapt.support.errors import BudgetError, ConfigError, StageError, StorageError
+from adapt.support.schema import END_FILE
 
 KEY = "0123456789abcdef" * 4
 
@@ -178,6 +182,54 @@ def test_a_run_that_wakes_up_harms_no_file_of_its_successor(objects: Objects, ma
             second.clean(two.record())
     assert result(three) == {"x": "first", "y": "first", "z": "second"}
     assert {name.split("/")[2] for name in objects.objects("train/")} == {second._uploads.run}
+
+
+def test_a_run_that_lost_its_lease_is_asked_to_end_and_says_why(
+    machines: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads_module, "_PAUSE_S", 0.01)
+    one, two, _ = machines
+    lease = one.take()
+    claim = one.claim(lease)
+
+    def training() -> None:
+        two.take()
+        with suppress(StorageError):
+            lease.check()  # the renewal that notices it
+        end = time.monotonic() + 60
+        while not (one.folder / END_FILE).exists():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        raise BudgetError("training stopped after step 3 of 9, with a checkpoint")
+
+    with claim.begin([]), pytest.raises(StorageError, match="another run took over"), claim.running():
+        training()
+
+
+def test_a_file_of_the_right_size_and_other_content_is_copied_again(machines: list[Machine]) -> None:
+    """A killed run of the same stage left it behind."""
+    one, two, _ = machines
+    two.work(x="of two")
+    claim = one.claim(one.take())
+    with claim.begin([]):
+        one.write(x="of one")
+        claim.commit(one.record())
+    two.mirror.records.refresh(0.0)
+    record = load_record(two.folder)
+    assert record
+    two.mirror.bring_checked(record)
+    assert two.files() == {"x": "of one"}
+
+
+def test_a_folder_that_was_handed_out_is_not_removed(tmp_path: Path) -> None:
+    folders = [tmp_path / "train" / name for name in ("held", "free")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "x").write_text("text")
+        (folder / "stage.json").write_text("{}")
+    local_cache.hold(folders[0])
+    local_cache.evict(tmp_path, folders, 0.0, tmp_path)
+    assert [(folder / "x").exists() for folder in folders] == [True, False]
 
 
 def test_a_holder_that_copied_nothing_does_not_count_as_the_newest(machines: list[Machine]) -> None:

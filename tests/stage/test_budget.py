@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from adapt.config import BudgetConfig, ResourcesConfig
-from adapt.generate.block_files import BLOCKS, STOP_FILE, files_of_block
+from adapt.generate.block_files import BLOCKS, files_of_block
 from adapt.runner import Done, Outcome, Store, ensure, ensure_all
 from adapt.stage import budget
 from adapt.stage.budget import Spending, budget_outlook, spending_of, within_budget
 from adapt.stage.preflight import check_priced
 from adapt.support.errors import BudgetError, ConfigError, TrainingError
+from adapt.support.schema import END_FILE
 from adapt.train.held_time import HeldLog, add_seconds, holding
-from adapt.train.training_run import END_FILE
 from tests.runner.toys import Toy, ToyResult, idle
 
 HOUR = 3600.0
@@ -86,12 +86,12 @@ def test_a_training_ends_at_the_limit_and_goes_on_with_a_larger_budget(store: St
 
 def blocks_of_text(folder: Path, done: Done) -> Outcome[ToyResult]:
     """Imitates a generation that makes blocks of one device-hour, ten at most, until it is told to stop."""
-    (folder / STOP_FILE).unlink(missing_ok=True)
+    (folder / END_FILE).unlink(missing_ok=True)
     (folder / BLOCKS).mkdir(exist_ok=True)
     for number in range(10):
         text_file, figures_file = files_of_block(folder, f"{number:08d}")
         if not figures_file.exists():
-            if (folder / STOP_FILE).exists():
+            if (folder / END_FILE).exists():
                 raise BudgetError("the generation stopped before a block")
             text_file.write_text("")
             figures_file.write_text(json.dumps({"seconds": HOUR}))

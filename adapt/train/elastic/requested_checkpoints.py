@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from adapt.support.errors import BudgetError
+from adapt.support.schema import END_FILE
 from adapt.train.failure import NodeLeaves
-from adapt.train.training_run import END_FILE, WISH_FILE
+from adapt.train.training_run import WISH_FILE
 
 _LOOK_S = 1.0
 _ASK_S = 5.0

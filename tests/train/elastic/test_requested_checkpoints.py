@@ -10,10 +10,11 @@ import pytest
 import torch.distributed as dist
 
 from adapt.support.errors import BudgetError
+from adapt.support.schema import END_FILE
 from adapt.train.elastic import requested_checkpoints
 from adapt.train.elastic.requested_checkpoints import CheckpointRequests, RequestFile
 from adapt.train.failure import NodeLeaves
-from adapt.train.training_run import END_FILE, Progress
+from adapt.train.training_run import Progress
 from tests.train.toy import Case, build, feed
 
 
