@@ -102,6 +102,8 @@ def awaited(address: Address, doing: str, error: Exception) -> str:
         ) from error
     if code == "RequestTimeTooSkewed":
         return "set the clock of this machine, which differs from the store's by over 15 minutes"
+    if code in ("NoCredentialsError", "PartialCredentialsError"):
+        return "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, fill in ~/.aws/credentials, or give the machine a role"
     if code in EXPIRED:
         return "renew the credentials in AWS's files or the machine's role; in the environment they cannot change"
     if code in _BUSY or code.startswith("5") or _is_lost(error):

@@ -5,10 +5,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import NoCredentialsError
 
 from adapt.runner import bucket as module
 from adapt.runner.bucket import ABSENT, S3Bucket
-from adapt.runner.bucket_errors import Address, ConflictError
+from adapt.runner.bucket_errors import Address, ConflictError, awaited
 from adapt.support.errors import ConfigError, StorageError
 from benchmarks.s3_server import Server
 
@@ -27,6 +28,12 @@ def test_objects_are_written_read_listed_and_deleted(bucket: S3Bucket, tmp_path:
     assert not bucket.download("a/three", tmp_path / "three")
     bucket.delete(["a/one", "a/b/two", "a/three"])
     assert bucket.objects("") == {}
+
+
+def test_missing_credentials_are_named_as_such() -> None:
+    said = awaited(Address("tests", ""), "write s3://tests", NoCredentialsError())
+    assert "AWS_ACCESS_KEY_ID" in said
+    assert "renew" not in said
 
 
 def test_a_conditional_write_changes_nothing_if_the_object_has_changed(bucket: S3Bucket, tmp_path: Path) -> None:
