@@ -7,6 +7,7 @@ and otherwise `logits`. The outputs are compared with those of the model in ONNX
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 from collections.abc import Iterator
@@ -101,8 +102,6 @@ def loaded(exported: ExportedModel) -> PreTrainedModel:
 
 def input_names(folder: Path, model: PreTrainedModel) -> list[str]:
     """Returns the inputs that the tokenizer makes and the model takes."""
-    import inspect
-
     from transformers import AutoTokenizer
 
     taken = inspect.signature(model.forward).parameters

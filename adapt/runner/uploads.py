@@ -135,20 +135,20 @@ class Uploads:
     def _watch(self, ended: threading.Event) -> None:
         pause, is_said = _PAUSE_S, False
         while not ended.wait(pause):
+            start, failure = time.monotonic(), None
+            try:
+                self.send(is_growing=True)
+            except Exception as error:  # tried again in the next pass; `commit` raises what remains
+                failure = error
             if self._lease.is_lost:
                 with suppress(OSError):
                     (self._folder / END_FILE).touch()  # trainings and generations end, because another run goes on
                 return
-            start = time.monotonic()
-            try:
-                self.send(is_growing=True)
+            if failure is None:
                 is_said = False
-            except Exception as error:  # tried again in the next pass; `commit` raises what remains
-                if self._lease.is_lost:
-                    continue
-                if not is_said and not isinstance(error, OSError):
-                    log(f"warning: {error.what if isinstance(error, StorageError) else error}; it is tried again")
-                    is_said = True
+            elif not is_said and not isinstance(failure, OSError):
+                log(f"warning: {failure.what if isinstance(failure, StorageError) else failure}; it is tried again")
+                is_said = True
             pause = max(_PAUSE_S, (time.monotonic() - start) * (1 / _SHARE - 1))
 
     def send(self, is_growing: bool, longest_wait_s: float = -1) -> None:
