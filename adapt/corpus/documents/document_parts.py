@@ -4,14 +4,11 @@ Readers put a mark before each page and before each heading. The marks are chara
 remove from the document first.
 """
 
-import re
-
 PAGE, HEADING = "\ue000", "\ue001"
 """Marks that readers put before a page and before a heading."""
 LACKS_PAGES = "\ue002"
 """Mark that readers put into the text of a document with pages that cannot be read."""
-_LINE_ENDS = re.compile(r"\r\n?|[\u2028\u2029]")
-_BLANK_LINES = re.compile(r"\n{3,}")
+_LINE_ENDS = ("\r\n", "\r", "\u2028", "\u2029")
 
 
 def unmarked(text: str) -> str:
@@ -21,9 +18,13 @@ def unmarked(text: str) -> str:
 
 def tidy(text: str) -> str:
     """Removes marks, spaces at the ends of lines, and blank lines after the first. Line ends become newlines."""
-    text = _LINE_ENDS.sub("\n", unmarked(text))
+    text = unmarked(text)
+    for end in _LINE_ENDS:
+        text = text.replace(end, "\n")  # many times as fast as a regular expression
     text = "\n".join(map(str.rstrip, text.split("\n")))
-    return _BLANK_LINES.sub("\n\n", text).strip()
+    while "\n\n\n" in text:
+        text = text.replace("\n\n\n", "\n\n")
+    return text.strip()
 
 
 def divided_text(text: str, split: str) -> list[str]:
