@@ -13,7 +13,7 @@ from adapt.model.locate import CONFIG, read_json
 from adapt.model.sentence_vectors import SentenceVectors
 
 if TYPE_CHECKING:
-    from adapt.handover.labelled_text import LabelledText
+    from adapt.handover.task_kinds import LabelledText
 
 
 @dataclass(frozen=True)

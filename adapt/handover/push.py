@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adapt.handover.to_gliner import EXAMPLES
+from adapt.handover.task_kinds import EXAMPLES
 from adapt.model.locate import CONFIG, OFFLINE, model_files
 from adapt.runner.bucket_records import DIGITS
 from adapt.runner.record import RECORD_FILE

@@ -17,14 +17,14 @@ from adapt.terminal.console import log
 EXPORT_KINDS: Kinds[type[ExportKind]] = Kinds(
     "export.kinds",
     {
-        "transformers": "adapt.handover.to_transformers:ToTransformers",
-        "sentence_transformers": "adapt.handover.to_sentence_transformers:ToSentenceTransformers",
-        "tei": "adapt.handover.to_tei:ToTei",
-        "setfit": "adapt.handover.to_setfit:ToSetFit",
-        "gliner": "adapt.handover.to_gliner:ToGliner",
+        "transformers": "adapt.handover.unchanged_folder:ToTransformers",
+        "sentence_transformers": "adapt.handover.unchanged_folder:ToSentenceTransformers",
+        "tei": "adapt.handover.unchanged_folder:ToTei",
+        "setfit": "adapt.handover.task_kinds:ToSetFit",
+        "gliner": "adapt.handover.task_kinds:ToGliner",
         "onnx": "adapt.handover.to_onnx:ToOnnx",
         "gguf": "adapt.handover.to_gguf:ToGguf",
-        "vllm": "adapt.handover.to_vllm:ToVllm",
+        "vllm": "adapt.handover.unchanged_folder:ToVllm",
     },
     base="adapt.handover.export_kind:ExportKind",
 )

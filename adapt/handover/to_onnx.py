@@ -5,35 +5,13 @@ have them, token_type_ids; batch and length may vary. Its output is `last_hidden
 and otherwise `logits`. The outputs are compared with those of the model in ONNX Runtime before the export succeeds.
 """
 
-from __future__ import annotations
-
-import inspect
-import io
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from adapt.config import Config
 from adapt.handover.export_kind import ExportedModel, ExportKind, HandedOver
-from adapt.model.architecture import is_detector, max_sequence_length
-from adapt.runner.files import folder_aside
-from adapt.support.errors import ConfigError, ModelError
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
+from adapt.support.errors import ConfigError
 
 FOLDER, GRAPH = "onnx", "model.onnx"
-TOLERANCE = 1e-3
-"""Largest accepted difference of an output, as a share of the largest output of the model, which is at least 1."""
-SHAPES = ((1, 3), (2, 9), (3, 30))
-"""Sizes of the batches that are compared: number of texts and tokens per text."""
-SINGLE_BYTES = 1.8e9
-"""Size of weights from which they are in a file of their own [bytes], because a protobuf file is limited to 2 GiB."""
 
 
 class ToOnnx(ExportKind):
@@ -56,18 +34,10 @@ class ToOnnx(ExportKind):
         Raises:
             ModelError: transformers cannot export the architecture, or outputs differ by more than TOLERANCE.
         """
-        import onnx_ir
+        from adapt.handover.onnx_graph import write_graph
 
-        model = loaded(exported)
-        names = input_names(exported.folder, model)
-        longest = max_sequence_length(exported.folder) or 512
-        batches = [batch(model, names, texts, min(tokens, longest)) for texts, tokens in SHAPES]
-        program = graph_of(model, batches[1])
-        size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
         target = exported.folder / FOLDER
-        with folder_aside(target) as aside:
-            onnx_ir.save(program, aside / GRAPH, external_data=f"{GRAPH}.data" if size > SINGLE_BYTES else None)
-            difference = output_difference(model, aside / GRAPH, batches)
+        difference = write_graph(exported, target / GRAPH)
         files = sorted(str(file.relative_to(exported.folder)) for file in target.iterdir())
         return HandedOver("onnx", files, difference, "Weights are in float32.")
 
@@ -85,106 +55,3 @@ inputs = AutoTokenizer.from_pretrained(".")(["a sentence"], return_tensors="np")
 session = onnxruntime.InferenceSession("{FOLDER}/{GRAPH}")
 outputs = session.run(None, {{each.name: inputs[each.name] for each in session.get_inputs()}})
 ```"""
-
-
-def loaded(exported: ExportedModel) -> PreTrainedModel:
-    """Loads the model in float32: without a head for sentence vectors, with its head otherwise."""
-    import torch
-    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
-
-    bare = exported.vectors or is_detector(exported.folder) or exported.config.objective.kind == "mntp"
-    headed = AutoModelForCausalLM if exported.is_decoder else AutoModelForMaskedLM
-    model = (AutoModel if bare else headed).from_pretrained(exported.folder, dtype=torch.float32)
-    model.config.use_cache = False  # otherwise the graph returns all keys and values
-    loaded: PreTrainedModel = model.eval()
-    return loaded
-
-
-def input_names(folder: Path, model: PreTrainedModel) -> list[str]:
-    """Returns the inputs that the tokenizer makes and the model takes."""
-    from transformers import AutoTokenizer
-
-    taken = inspect.signature(model.forward).parameters
-    return [name for name in AutoTokenizer.from_pretrained(folder).model_input_names if name in taken]
-
-
-def batch(model: PreTrainedModel, names: list[str], texts: int, tokens: int) -> dict[str, torch.Tensor]:
-    """Makes a batch of random tokens, of which the last text is padded to half of its length.
-
-    Returns:
-        Tensors of shape texts x tokens by the names of the inputs.
-    """
-    import torch
-
-    draw = torch.Generator().manual_seed(texts)
-    ids = torch.randint(5, int(model.config.vocab_size), (texts, tokens), generator=draw)
-    mask = torch.ones_like(ids)
-    if texts > 1:
-        mask[-1, tokens - tokens // 2 :] = 0
-    made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
-    return {name: made[name] for name in names if name in made}
-
-
-def graph_of(model: PreTrainedModel, sample: dict[str, torch.Tensor]) -> Any:
-    """Exports a model as a graph of onnx_ir whose batch size and length vary.
-
-    Raises:
-        ModelError: the architecture cannot be exported.
-    """
-    import torch
-    from transformers.exporters.configs import OnnxConfig
-    from transformers.exporters.exporter_onnx import OnnxExporter
-
-    sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    settings = OnnxConfig(dynamic_shapes=dict.fromkeys(sample, sizes), prefer_deferred_runtime_asserts_over_guards=True)
-    try:
-        with silent_exporter():
-            return OnnxExporter().export_program(model, sample, settings)[0]
-    except Exception as error:  # torch.export, onnxscript and the model's code raise many kinds of errors
-        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise ModelError(
-            f"{model.config.model_type} cannot be exported as ONNX: {reason[0]}", "remove onnx from export.kinds"
-        ) from error
-
-
-@contextmanager
-def silent_exporter() -> Iterator[None]:
-    """Keeps the steps and warnings of torch's exporter, which users cannot act on, from the terminal."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "transformers")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-def output_difference(model: PreTrainedModel, graph: Path, batches: list[dict[str, torch.Tensor]]) -> float:
-    """Returns the largest absolute difference between the outputs of a graph and of the model, at all real tokens.
-
-    Raises:
-        ModelError: it is larger than TOLERANCE allows.
-    """
-    import onnxruntime
-    import torch
-
-    session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
-    named = {each.name for each in session.get_inputs()}
-    worst = 0.0
-    for inputs in batches:
-        with torch.no_grad():
-            expected = model(**inputs)[0].numpy()
-        fed = {name: tensor.numpy() for name, tensor in inputs.items() if name in named}
-        (found, *_) = session.run(None, fed)
-        real = inputs["attention_mask"].numpy().astype(bool)
-        difference = float(np.abs(found - expected)[real].max())
-        if not difference <= TOLERANCE * max(1.0, float(np.abs(expected[real]).max())):
-            raise ModelError(
-                f"the outputs of {graph.name} differ from those of the model by {difference:.2g}",
-                "remove onnx from export.kinds, and report this architecture",
-            )
-        worst = max(worst, difference)
-    return worst

@@ -1,4 +1,4 @@
-"""Converts the weights of decoders to the names and layouts of llama.cpp.
+"""Writes the weights of a decoder to a GGUF file, in the names and layouts of llama.cpp, and compares them.
 
 GGUF files have the weights of each architecture in the layout that llama.cpp computes with:
 
@@ -9,35 +9,113 @@ GGUF files have the weights of each architecture in the layout that llama.cpp co
 The names come from the package gguf. Weights are read one at a time, so memory does not grow with the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import gguf
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from safetensors import safe_open
+from transformers import AutoConfig, AutoTokenizer
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from adapt.handover.export_kind import ExportedModel
+from adapt.handover.gguf_vocabulary import read_vocabulary
+from adapt.handover.to_gguf import ARCHITECTURES
 from adapt.model.locate import INDEX, weight_files
+from adapt.runner.files import file_aside
 from adapt.support.errors import ModelError
 
-if TYPE_CHECKING:
-    from gguf import GGUFWriter
-
 Array = NDArray[np.float32]
-ARCHITECTURES = {"gpt2": "GPT2", "llama": "LLAMA", "mistral": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}
-"""Architectures of the package gguf, keyed by model_type in config.json."""
+ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8, "q8_0": 1 / 127}
+"""Largest difference of a weight from its rounded value, as a share of the largest weight of its tensor."""
 BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 """Ends of the names of tensors in old checkpoints that are no weights."""
 
 
-def scalings(model_type: str) -> tuple[str, ...]:
-    """Returns the scalings of the rotary embedding that a GGUF file can hold for an architecture.
+def write_gguf(exported: ExportedModel, target: Path, kind: str) -> float:
+    """Writes a GGUF file, reads it back, and returns the largest absolute difference of a weight from the model's.
 
-    For `llama` and `mistral`, llama.cpp reads one factor per frequency (`rope_freqs.weight`). For others it reads the
-    type and factor of a linear scaling only.
+    Args:
+        exported: the model.
+        target: the file. It is replaced after the comparison.
+        kind: type in which matrices are stored.
+
+    Raises:
+        ModelError: a weight has no name in GGUF, or differs by more than the rounding of its type.
     """
-    return ("default", "linear", "llama3") if ARCHITECTURES[model_type] == "LLAMA" else ("default", "linear")
+    config = AutoConfig.from_pretrained(exported.folder)
+    with file_aside(target) as file:
+        write_file(file, exported, config, kind)
+        return rounding_difference(file, exported.folder, config, kind)
+
+
+def write_file(file: Path, exported: ExportedModel, config: Any, kind: str) -> None:
+    """Writes a GGUF file. Converts the weights twice, first for their sizes, so that memory does not grow with them."""
+    folder, architecture = exported.folder, gguf.MODEL_ARCH[ARCHITECTURES[config.model_type]]
+    writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[architecture])
+    with closing(writer):
+        writer.add_type(gguf.GGUFType.MODEL)
+        writer.add_name(exported.config.name)
+        if exported.config.export.license:
+            writer.add_license(exported.config.export.license)
+        file_types = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}
+        writer.add_file_type(gguf.LlamaFileType[file_types[kind]])
+        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+        write_shape(writer, config)
+        read_vocabulary(folder, config.vocab_size).write(writer)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        for name in ("bos", "eos", "unk", "pad"):
+            if (number := getattr(tokenizer, f"{name}_token_id")) is not None:
+                getattr(writer, f"add_{name}_token_id")(number)
+        if tokenizer.bos_token_id is not None:
+            writer.add_add_bos_token(tokenizer("a").input_ids[:1] == [tokenizer.bos_token_id])
+        if isinstance(tokenizer.chat_template, str):
+            writer.add_chat_template(tokenizer.chat_template)
+        for name, weight in converted(folder, config):
+            shape, stored = weight.shape, stored_type(name, weight, kind)
+            size = int(np.prod(gguf.quant_shape_to_byte_shape(shape, stored))) if weight.ndim else 4
+            writer.add_tensor_info(name, shape, np.dtype(np.float32), size, raw_dtype=stored)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for name, weight in converted(folder, config):
+            writer.write_tensor_data(gguf.quantize(weight, stored_type(name, weight, kind)))
+
+
+def stored_type(name: str, weight: np.ndarray[Any, Any], kind: str) -> gguf.GGMLQuantizationType:
+    """Returns the type in which a weight is stored. llama.cpp computes with vectors and positions in float32."""
+    if weight.ndim < 2 or name.startswith("position_embd"):
+        return gguf.GGMLQuantizationType.F32
+    if kind == "q8_0" and weight.shape[-1] % 32:
+        return gguf.GGMLQuantizationType.F16
+    return gguf.GGMLQuantizationType[kind.upper()]
+
+
+def rounding_difference(file: Path, folder: Path, config: Any, kind: str) -> float:
+    """Reads a GGUF file, and returns the largest absolute difference of a weight from that of the model.
+
+    Raises:
+        ModelError: a weight is missing, or differs by more than the rounding of its type.
+    """
+    worst = 0.0
+    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}  # mapped into memory when they are used
+    for name, weight in converted(folder, config):
+        if name not in stored:
+            raise ModelError(f"{file} lacks the weight {name}", "run the export again")
+        found = gguf.dequantize(stored[name].data, stored[name].tensor_type).reshape(weight.shape)
+        difference = float(np.abs(found - weight).max(initial=0.0))
+        allowed = max(ROUNDING[kind], ROUNDING["f16"] if kind == "q8_0" else 0.0)
+        if not difference <= allowed * float(np.abs(weight).max(initial=0.0)):
+            raise ModelError(
+                f"the weight {name} of {file} differs by {difference:.2g} from that of the model",
+                f"weights beyond 65,504 need gguf.type bf16 or f32 (now {kind})",
+            )
+        worst = max(worst, difference)
+    return worst
 
 
 def converted(folder: Path, config: Any) -> Iterator[tuple[str, Array]]:
@@ -50,8 +128,6 @@ def converted(folder: Path, config: Any) -> Iterator[tuple[str, Array]]:
     Raises:
         ModelError: the architecture has a weight without a name in GGUF.
     """
-    import gguf
-
     architecture = gguf.MODEL_ARCH[ARCHITECTURES[config.model_type]]
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     factors = frequency_factors(config) if ARCHITECTURES[config.model_type] == "LLAMA" else None
@@ -68,9 +144,6 @@ def converted(folder: Path, config: Any) -> Iterator[tuple[str, Array]]:
 
 def stored(folder: Path) -> Iterator[tuple[str, Array]]:
     """Yields the weights of a model in float32, by their names in transformers."""
-    import torch
-    from safetensors import safe_open
-
     for file in weight_files(folder):
         if file.name == INDEX:
             continue
@@ -111,8 +184,6 @@ def frequency_factors(config: Any) -> Array | None:
     """
     if rope_type(config) == "default":
         return None
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
     scaled, _ = ROPE_INIT_FUNCTIONS[rope_type(config)](config, None)
     exponents = np.arange(0, head_size(config), 2) / head_size(config)
     plain = 1.0 / config.rope_parameters["rope_theta"] ** exponents
@@ -130,10 +201,8 @@ def head_size(config: Any) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
-def write_shape(writer: GGUFWriter, config: Any) -> None:
+def write_shape(writer: gguf.GGUFWriter, config: Any) -> None:
     """Adds the sizes of a model, and the scaling of positions that its tensors do not hold, to a GGUF file's header."""
-    import gguf
-
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)

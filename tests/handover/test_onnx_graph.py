@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from adapt.handover import to_onnx
 from adapt.handover.to_onnx import ToOnnx
 from adapt.model.sentence_vectors import SentenceVectors
 from adapt.support.errors import ConfigError, ModelError
@@ -17,6 +16,8 @@ from tests.samples import sentences
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
+from adapt.handover import onnx_graph  # noqa: E402  # needs the packages above
+
 TEXTS = [*sentences(3, shortest=3, longest=40), "the model"]
 
 
@@ -55,9 +56,9 @@ def test_a_graph_with_other_outputs_is_refused(tmp_path: Path, monkeypatch: pyte
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     with torch.no_grad():
         model.transformer.wpe.weight[1] *= -1
-    batches = [to_onnx.batch(model, ["input_ids", "attention_mask"], 1, 4)]
+    batches = [onnx_graph.batch(model, ["input_ids", "attention_mask"], 1, 4)]
     with pytest.raises(ModelError, match=r"differ from those of the model by"):
-        to_onnx.output_difference(model, folder / written.files[0], batches)
+        onnx_graph.output_difference(model, folder / written.files[0], batches)
 
 
 def test_a_graph_that_was_not_compared_replaces_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,12 +68,12 @@ def test_a_graph_that_was_not_compared_replaces_none(tmp_path: Path, monkeypatch
         assert graph.is_file()
         raise KeyboardInterrupt
 
-    compare = to_onnx.output_difference
-    monkeypatch.setattr(to_onnx, "output_difference", kill)
+    compare = onnx_graph.output_difference
+    monkeypatch.setattr(onnx_graph, "output_difference", kill)
     with pytest.raises(KeyboardInterrupt):
         ToOnnx().write(exported(folder))
     assert not (folder / "onnx").exists()
-    monkeypatch.setattr(to_onnx, "output_difference", compare)
+    monkeypatch.setattr(onnx_graph, "output_difference", compare)
     ToOnnx().write(exported(folder))
     assert [file.name for file in folder.rglob("*.onnx")] == ["model.onnx"]
 
@@ -82,7 +83,7 @@ def test_a_model_that_cannot_be_exported_is_named(tmp_path: Path, monkeypatch: p
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     monkeypatch.setattr(type(model), "forward", lambda self, **inputs: 1 / 0)
     with pytest.raises(ModelError, match=r"gpt2 cannot be exported as ONNX: .*\n.*remove onnx"):
-        to_onnx.graph_of(model, to_onnx.batch(model, ["input_ids", "attention_mask"], 2, 9))
+        onnx_graph.graph_of(model, onnx_graph.batch(model, ["input_ids", "attention_mask"], 2, 9))
 
 
 def test_code_of_a_model_is_refused(tiny_bert: Path) -> None:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from adapt.handover.gguf_tensors import frequency_factors
+from adapt.handover.gguf_file import frequency_factors
 from adapt.handover.gguf_vocabulary import read_vocabulary
 from adapt.handover.to_gguf import GgufOptions, ToGguf
 from adapt.support.errors import ConfigError, ModelError

@@ -11,9 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from adapt.config import TaskConfig
 from adapt.handover.export_kind import ExportedModel
-from adapt.handover.labelled_text import LabelledText, entities_of, read_labelled
-from adapt.handover.to_gliner import ToGliner
-from adapt.handover.to_setfit import HEAD, ToSetFit
+from adapt.handover.task_kinds import HEAD, LabelledText, ToGliner, ToSetFit, entities_of, read_labelled
 from adapt.model.sentence_vectors import SentenceVectors, write_sentence_vectors
 from adapt.support.errors import ConfigError
 from tests.handover.models import bytewise, decoder, exported, exporting

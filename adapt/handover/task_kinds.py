@@ -1,0 +1,234 @@
+"""Kinds of `export.kinds` that learn the user's task: SetFit and GLiNER.
+
+SetFit (arXiv 2209.11055) is a model for sentence vectors with a head. With a task, the head is a logistic regression on
+the vectors of the task's train split; without one, the folder is where SetFit's own training starts, which also trains
+the encoder. SetFit stores a head as a pickle of scikit-learn, which its loader executes: load only folders that you
+trust. dontstop never reads this file.
+
+GLiNER (arXiv 2311.08526) compares vectors of spans with vectors of the names of entity types. Its span layers are not
+part of a language model and begin with random weights, so GLiNER must be trained before use. The folder gets GLiNER's
+configuration and, if the task has labels of words, the train split in GLiNER's format. The encoder is that of the
+exported folder, so no weights are copied.
+
+Releases of the package gliner up to 0.2.29 require transformers below 5.17, so pip refuses it next to dontstop. Install
+it in an environment of its own.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adapt.config import Config, TaskConfig
+from adapt.handover.export_kind import ExportedModel, ExportKind, HandedOver, ModelKind
+from adapt.handover.unchanged_folder import pooling_files
+from adapt.model.architecture import max_sequence_length
+from adapt.runner.files import file_aside, make_folder, write_atomically
+from adapt.support.errors import ConfigError
+from adapt.task.labelled_examples import check_split
+
+SETFIT, HEAD = "config_setfit.json", "model_head.pkl"
+"""SetFit's settings and its head."""
+GLINER, EXAMPLES = "gliner/gliner_config.json", "gliner/train.json"
+"""GLiNER's settings and its training data."""
+LONGEST = 384
+"""Default of GLiNER for the largest number of words per text."""
+Entity = tuple[int, int, str]
+"""First word, last word, and type of an entity."""
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    """The train split of a task."""
+
+    kind: str
+    """Kind of the task, such as `single_label`."""
+    texts: Sequence[str]
+    words: Sequence[Sequence[str]]
+    """Words of each text, for tasks of kind `tokens`. Empty lists for other kinds."""
+    labels: Sequence[Sequence[str]]
+    """Labels of each text: one for `single_label`, any number for `multi_label`, and one per word for `tokens`."""
+
+    @property
+    def classes(self) -> list[str]:
+        """Labels that occur, sorted."""
+        return sorted({label for labels in self.labels for label in labels})
+
+    def entities(self) -> list[list[Entity]]:
+        """Returns the entities of each text of a task of kind `tokens`."""
+        return [entities_of(labels) for labels in self.labels]
+
+
+def read_labelled(task: TaskConfig) -> LabelledText:
+    """Reads the train split of a task.
+
+    Raises:
+        ConfigError, DataError, StorageError: for the reasons given at `adapt.task.labelled_examples.check_split`.
+    """
+    examples = check_split(task, "train").examples
+    return LabelledText(
+        task.kind,
+        [example.text for example in examples],
+        [example.words for example in examples],
+        [[str(label) for label in example.labels] for example in examples],
+    )
+
+
+def entities_of(labels: Sequence[str]) -> list[Entity]:
+    """Returns the entities that labels of the form B-X, I-X and O mark.
+
+    An I-X that does not continue an entity of type X begins one, as in CoNLL's evaluation.
+    """
+    found: list[Entity] = []
+    for place, label in enumerate(labels):
+        mark, _, kind = label.partition("-")
+        if mark not in ("B", "I"):
+            continue
+        if mark == "I" and found and found[-1][1:] == (place - 1, kind):
+            found[-1] = (found[-1][0], place, kind)
+        else:
+            found.append((place, place, kind))
+    return found
+
+
+class ToSetFit(ExportKind):
+    """Loads with SetFit."""
+
+    needs_vectors = True
+    learns = True
+    packages = ("setfit",)
+    extra = "setfit"
+
+    def refuse(self, config: Config, model: Path) -> None:
+        """Refuses tasks that SetFit's classifier cannot learn."""
+        task = config.task
+        if task.train and (task.kind == "tokens" or task.pair_field):
+            what = "labels of words" if task.kind == "tokens" else "pairs of texts"
+            raise ConfigError(
+                f"export.kinds: SetFit classifies single texts, and the task {task.name} has {what}",
+                "remove setfit from export.kinds, or the task" + ("; gliner finds entities" if "words" in what else ""),
+            )
+
+    def write(self, exported: ExportedModel) -> HandedOver:
+        """Writes the settings, and the head if there is a task."""
+        labelled, folder = exported.labelled, exported.folder
+        settings = {"normalize_embeddings": False, "labels": labelled.classes if labelled else None}
+        write_atomically(folder / SETFIT, json.dumps(settings, indent=2))
+        files = [SETFIT, *([HEAD] if labelled else []), *pooling_files(exported)]
+        if labelled is None:
+            (folder / HEAD).unlink(missing_ok=True)
+            return HandedOver("setfit", files, note="There is no head, because no task is configured.")
+        write_head(trained_head(folder, labelled), folder / HEAD)
+        return HandedOver("setfit", files, note=f"The head was trained on {len(labelled.texts):,} examples.")
+
+    def example(self, exported: ExportedModel) -> str:
+        """Returns code that classifies a text, or trains the classifier if there is no head."""
+        if exported.labelled:
+            return """\
+A classifier with SetFit (its head is a pickle, which loading executes):
+
+```python
+from setfit import SetFitModel
+
+print(SetFitModel.from_pretrained(".").predict(["a sentence"]))
+```"""
+        return """\
+A classifier with SetFit, from a few examples per class:
+
+```python
+from datasets import Dataset
+from setfit import SetFitModel, Trainer
+
+examples = Dataset.from_dict({"text": ["good", "bad"], "label": [1, 0]})
+trainer = Trainer(SetFitModel.from_pretrained("."), train_dataset=examples)
+trainer.train()
+trainer.model.save_pretrained("classifier")
+```"""
+
+
+def trained_head(folder: Path, labelled: LabelledText) -> Any:
+    """Trains the head as SetFit does: a logistic regression on the vectors, one per label for `multi_label`.
+
+    Returns:
+        A classifier of scikit-learn, whose classes are the indices of the labels.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+
+    vectors = SentenceTransformer(str(folder), local_files_only=True).encode([*labelled.texts])
+    index = {label: number for number, label in enumerate(labelled.classes)}
+    if labelled.kind == "single_label":
+        return LogisticRegression(max_iter=1000).fit(vectors, [index[label] for (label,) in labelled.labels])
+    targets = np.zeros((len(vectors), len(index)), dtype=int)
+    for row, labels in enumerate(labelled.labels):
+        targets[row, [index[label] for label in labels]] = 1
+    return OneVsRestClassifier(LogisticRegression(max_iter=1000)).fit(vectors, targets)
+
+
+def write_head(head: Any, file: Path) -> None:
+    """Writes the head in SetFit's format."""
+    import joblib
+
+    with file_aside(file) as aside:
+        joblib.dump(head, aside)
+
+
+class ToGliner(ExportKind):
+    """Trained by GLiNER."""
+
+    learns = True
+
+    def refuse(self, config: Config, model: Path) -> None:
+        """Refuses decoders, whose first words do not see the following ones."""
+        if config.objective.kind == "causal":
+            raise ConfigError(
+                f"export.kinds: GLiNER needs an encoder, and {ModelKind.of(model).model_type} is trained as a decoder",
+                "remove gliner from export.kinds",
+            )
+
+    def write(self, exported: ExportedModel) -> HandedOver:
+        """Writes GLiNER's configuration and, if there is a task with labels of words, its train split."""
+        labelled, folder = exported.labelled, exported.folder
+        longest = min(LONGEST, max_sequence_length(folder) or LONGEST)
+        settings = {"model_type": "gliner", "model_name": ".", "name": exported.config.name, "max_len": longest}
+        make_folder((folder / GLINER).parent)
+        write_atomically(folder / GLINER, json.dumps(settings, indent=2))
+        has_entities = labelled is not None and labelled.kind == "tokens"
+        if labelled and has_entities:
+            write_atomically(folder / EXAMPLES, json.dumps(gliner_examples(labelled)))
+        files = [GLINER, *([EXAMPLES] if has_entities else [])]
+        return HandedOver("gliner", files, note="The span layers are not trained.")
+
+    def example(self, exported: ExportedModel) -> str:
+        """Returns code that trains GLiNER and finds entities."""
+        has_entities = exported.labelled is not None and exported.labelled.kind == "tokens"
+        data = (
+            f'json.load(open("{EXAMPLES}"))'
+            if has_entities
+            else '[{"tokenized_text": ["Mary", "left"], "ner": [[0, 0, "person"]]}]'
+        )
+        return f"""\
+Entities with GLiNER (`pip install gliner` in an environment of its own; its span layers must be trained first):
+
+```python
+import json
+
+from gliner import GLiNER
+
+model = GLiNER.from_config("{GLINER}", backbone_from_pretrained=True)  # run in the folder of this file
+examples = {data}
+model.train_model(examples, examples[:100], output_dir="gliner/trained", max_steps=1000, bf16=False)
+print(model.predict_entities("Mary left", ["person"]))
+```"""
+
+
+def gliner_examples(labelled: LabelledText) -> list[dict[str, object]]:
+    """Returns labelled words in the format of GLiNER's training data: words, and first word, last word and type."""
+    return [
+        {"tokenized_text": [*words], "ner": [[*entity] for entity in entities]}
+        for words, entities in zip(labelled.words, labelled.entities(), strict=True)
+    ]
