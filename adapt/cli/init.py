@@ -28,8 +28,10 @@ from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import read_objects
 from adapt.corpus.heldout import key_of
 from adapt.corpus.legibility import Legibility, count_sample
+from adapt.corpus.profile_sample import card_languages, profile_of
 from adapt.job.text_outlook import TextOutlook, legibility_words
 from adapt.model.demo_checkpoint import NAME as DEMO
+from adapt.model.tokenize.text_tokenizer import quick_tokenizer
 from adapt.runner.files import storage_errors, write_atomically
 from adapt.support.errors import ConfigError
 from adapt.terminal.console import finish, log
@@ -322,10 +324,6 @@ def _rate(model: ModelProperties) -> str:
 
 def _outlook(text: CorpusProperties, model: ModelProperties) -> TextOutlook:
     """Measures what the text is, and how the model's tokenizer splits its words."""
-    # imported here, because the command `dontstop` imports this module at each start
-    from adapt.corpus.profile_sample import card_languages, profile_of
-    from adapt.model.tokenize.text_tokenizer import quick_tokenizer
-
     tokenizer = quick_tokenizer(model.folder) if model.folder else None
     legibility = Legibility.of(count_sample(text.sample, tokenizer)) if tokenizer else None
     languages = card_languages(model.folder) if model.folder else []

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import ray
 from ray.data import TaskPoolStrategy
+from scipy.sparse import coo_array, csgraph
 from xxhash import xxh3_128_intdigest
 
 from adapt.config import CorpusConfig
@@ -270,8 +271,6 @@ def clusters(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         Two arrays, int64 [documents]: the documents that are in a pair, ascending, and the first document of the
             cluster of each.
     """
-    from scipy.sparse import coo_array, csgraph
-
     documents, places = np.unique(pairs, return_inverse=True)
     places = places.reshape(-1, 2)
     size = len(documents)

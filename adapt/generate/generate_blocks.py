@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import ray
+import torch
 from ray.data import ActorPoolStrategy, TaskPoolStrategy
 
 from adapt.config import ResourcesConfig
@@ -83,8 +84,6 @@ class MakeBlocks:
         if (self._folder / END_FILE).exists():
             raise BudgetError("the generation stopped before a block; the finished blocks are kept")
         if not self._is_loaded:  # loads no model if all blocks are made already
-            import torch
-
             torch.set_num_threads(1)
             self._maker.load()
             self._is_loaded = True

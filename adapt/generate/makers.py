@@ -9,12 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from adapt.config import GenerateConfig, SynthesizeConfig
 from adapt.corpus.heldout import keys_of
 from adapt.generate.decoder import Decoder
 from adapt.generate.gibbs import GibbsSampler
-from adapt.generate.rewriting import Format
+from adapt.generate.rewriting import Format, formats_of
 from adapt.generate.token_draws import DrawSettings, Request
 from adapt.model.locate import Pretrained
 
@@ -186,6 +187,28 @@ class Rewriting(Maker):
         tokenizer = self._decoder.tokenizer
         shortened = shortened_text(tokenizer, document, self._document_tokens)
         return prompt_tokens(tokenizer, wanted.prompt(shortened), self._decoder.start)
+
+
+def maker_of(
+    way: Literal["decoder", "gibbs"], pretrained: Pretrained, section: GenerateConfig, prompts: Sequence[str]
+) -> Maker:
+    """Returns the maker that section `generate` configures.
+
+    Args:
+        way: whether the model is a decoder, or an encoder to sample from.
+        pretrained: the model.
+        section: the section.
+        prompts: texts whose first tokens begin the texts of a decoder; empty for the start token alone.
+    """
+    drawing = DrawSettings.of(section)
+    if way == "decoder":
+        return FromDecoder(pretrained, drawing, prompts, section.prompt_tokens)
+    return FromEncoder(pretrained, drawing, section.sweeps, section.masked_fraction)
+
+
+def rewriter_of(generator: Pretrained, section: SynthesizeConfig) -> Rewriting:
+    """Returns the maker that section `synthesize` configures."""
+    return Rewriting(generator, DrawSettings.of(section), formats_of(section), section.document_tokens)
 
 
 def shortened_text(tokenizer: Any, text: str, most: int) -> str:

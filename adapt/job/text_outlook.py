@@ -6,7 +6,9 @@ from typing import Any
 
 from adapt.corpus.files.filesystem import is_url
 from adapt.corpus.legibility import Legibility, count_sample, read_legibility
+from adapt.corpus.profile_sample import card_languages, profile_of, profile_texts
 from adapt.corpus.text_profile import FEWEST, MOST_DUPLICATES, TextProfile, read_profile
+from adapt.model.tokenize.text_tokenizer import quick_tokenizer
 from adapt.runner import Record, Stage
 from adapt.show.blocks import Block, FindingBlock, Findings, TextBlock
 from adapt.stage.prepare_text import Prepare
@@ -88,10 +90,6 @@ def _sampled(stage: Prepare) -> TextOutlook | None:
     corpus, manifest = stage.files.corpus, stage.files.manifest
     if corpus.source == "dataset" or any(is_url(path) for path in manifest.files):
         return None
-    # imported here, because a plan of finished stages needs neither the model of languages nor the tokenizer
-    from adapt.corpus.profile_sample import card_languages, profile_of, profile_texts
-    from adapt.model.tokenize.text_tokenizer import quick_tokenizer
-
     pretrained = stage.tokens.pretrained
     texts = profile_texts(manifest, corpus)
     tokenizer = None if stage.tokens.vocabulary else quick_tokenizer(pretrained.tokenizer)

@@ -8,7 +8,6 @@ train. The resulting model is larger, and its config.json has the larger number 
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -60,32 +59,12 @@ class Expand(Method):
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Inserts the copies, and freezes everything else."""
-        import torch
-
-        from adapt.model.layers import layers_of
+        from adapt.model.layers import insert_copies, layers_of
 
         model.requires_grad_(False)
         layers = layers_of(model)
         self.resize(model.config)
-        expanded: list[Any] = []
-        for source, is_new in self._sources(len(layers)):
-            layer = layers[source]
-            if not is_new:
-                expanded.append(layer.module)
-                continue
-            new: Any = copy.deepcopy(layer.module, {id(model.config): model.config})
-            _complete(new, model.config, len(expanded))
-            for part in (layer.pattern.attention_out, layer.pattern.outer):
-                projection = new.get_submodule(part)
-                for parameter in projection.parameters(recurse=False):
-                    torch.nn.init.zeros_(parameter)
-            expanded.append(new.requires_grad_(True))
-        for number, each in enumerate(expanded):
-            for module in each.modules():
-                if "layer_idx" in vars(module):  # renumbers the layers, because key-value caches use their numbers
-                    vars(module)["layer_idx"] = number
-        parent, _, name = layers[0].pattern.layers.rpartition(".")
-        setattr(model.base_model.get_submodule(parent), name, torch.nn.ModuleList(expanded))
+        insert_copies(model, layers, self._sources(len(layers)))
         return model
 
     def resize(self, config: Any) -> None:
@@ -119,27 +98,3 @@ class Expand(Method):
         """Returns the memory of the new layers' weights. Only these have gradients and optimizer state."""
         new = self._new(size.layers) / size.layers * size.layer_parameters
         return AddedMemory(held=4 * new, trained=min(1.0, new / size.parameters))
-
-
-def _complete(layer: Any, config: Any, number: int) -> None:
-    """Adds parts to a copied layer if the architecture has them at the copy's position but not at the original's.
-
-    This concerns copies of ModernBERT's layer 0, which has no norm before attention, unlike all other layers. The first
-    weights of the added norm do not matter, since the copy's output projections are 0.
-
-    Args:
-        layer: the copied layer.
-        config: config of the larger model.
-        number: index of the layer in the larger model, from 0.
-    """
-    import torch
-
-    with torch.device("meta"):
-        made = type(layer)(config, layer_idx=number)
-    device, mode = next(layer.parameters()).device, layer.training
-    for name, part in made.named_children():
-        if {each for each, _ in part.named_parameters()} - {
-            each for each, _ in layer.get_submodule(name).named_parameters()
-        }:
-            part.to_empty(device=device).reset_parameters()
-            setattr(layer, name, part.train(mode))

@@ -63,15 +63,12 @@ class Cpt(LearnsMasks):
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Adds the plugins to the model and trains only them, their masks, and the norms."""
-        from adapt.method.hat.mask_learning import MaskLearning, used_in_plugins
-        from adapt.model.layers import layers_of
+        from adapt.method.hat.mask_learning import MaskLearning, train_norms, used_in_plugins
 
         super().prepare_model(model, setting)
         self.learning = MaskLearning(model, used_in_plugins, setting.steps, STEEPEST, sparsity=0.0)
-        for layer in layers_of(model) if self.options.train_norms else ():
-            for module in layer.module.modules():
-                if "Norm" in type(module).__name__:
-                    module.requires_grad_(True)
+        if self.options.train_norms:
+            train_norms(model)
         return model
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:

@@ -7,7 +7,8 @@ these parameters in every supported architecture.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -262,3 +263,55 @@ def _rows(by_name: dict[str, Tensor], layer: Layer, name: str, values: Tensor) -
 def _across(module: Any, values: Tensor, rows: bool) -> Tensor:
     """Reshapes one value per output (if `rows`) or input of a linear layer so that they broadcast to its weight."""
     return values[:, None] if rows != is_transposed(module) else values[None, :]
+
+
+def insert_copies(model: Any, layers: Sequence[Layer], sources: Sequence[tuple[int, bool]]) -> None:
+    """Replaces the layers of a model by these layers and copies of them, whose output projections are 0.
+
+    Args:
+        model: the model. Its config already has the larger number of layers.
+        layers: the model's layers.
+        sources: for each layer of the larger model, the number of the layer that it comes from, and whether it is a
+            copy. Only copies are trained.
+    """
+    expanded: list[Any] = []
+    for source, is_new in sources:
+        layer = layers[source]
+        if not is_new:
+            expanded.append(layer.module)
+            continue
+        new: Any = copy.deepcopy(layer.module, {id(model.config): model.config})
+        _complete(new, model.config, len(expanded))
+        for part in (layer.pattern.attention_out, layer.pattern.outer):
+            projection = new.get_submodule(part)
+            for parameter in projection.parameters(recurse=False):
+                nn.init.zeros_(parameter)
+        expanded.append(new.requires_grad_(True))
+    for number, each in enumerate(expanded):
+        for module in each.modules():
+            if "layer_idx" in vars(module):  # renumbers the layers, because key-value caches use their numbers
+                vars(module)["layer_idx"] = number
+    parent, _, name = layers[0].pattern.layers.rpartition(".")
+    setattr(model.base_model.get_submodule(parent), name, nn.ModuleList(expanded))
+
+
+def _complete(layer: Any, config: Any, number: int) -> None:
+    """Adds parts to a copied layer if the architecture has them at the copy's position but not at the original's.
+
+    This concerns copies of ModernBERT's layer 0, which has no norm before attention, unlike all other layers. The first
+    weights of the added norm do not matter, since the copy's output projections are 0.
+
+    Args:
+        layer: the copied layer.
+        config: config of the larger model.
+        number: index of the layer in the larger model, from 0.
+    """
+    with torch.device("meta"):
+        made = type(layer)(config, layer_idx=number)
+    device, mode = next(layer.parameters()).device, layer.training
+    for name, part in made.named_children():
+        if {each for each, _ in part.named_parameters()} - {
+            each for each, _ in layer.get_submodule(name).named_parameters()
+        }:
+            part.to_empty(device=device).reset_parameters()
+            setattr(layer, name, part.train(mode))

@@ -117,14 +117,10 @@ def loss_curve(metrics: Iterable[Path], name: str, caption: str) -> Drawing | No
 
 
 def _drawn(steps: list[int], losses: list[float], name: str) -> str:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
     with style():
         figure, axes = canvas(WIDTH, 2.4)
         axes.plot(steps, losses, color=color(1), linewidth=1.6)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.xaxis.set_major_locator(MaxNLocator(6))
-        axes.set_xlabel("step")
+        _show_steps(axes)
         axes.set_ylabel("training loss [nats per token]")
         return svg(figure, f"training-{name}")
 
@@ -144,8 +140,6 @@ def heldout_curves(
 
 
 def _drawn_heldout(curves: Mapping[str, Sequence[tuple[int, float]]], name: str, exported: int | None) -> str:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
     with style():
         figure, axes = canvas(WIDTH, 2.4)
         for number, points in enumerate(curves.values(), start=1):
@@ -153,11 +147,18 @@ def _drawn_heldout(curves: Mapping[str, Sequence[tuple[int, float]]], name: str,
             axes.plot(steps, losses, color=color(number), linewidth=1.6, marker="o", markersize=3)
         if exported is not None:
             axes.axvline(exported, color=INK, linewidth=1, linestyle="--")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.xaxis.set_major_locator(MaxNLocator(6))
-        axes.set_xlabel("step")
+        _show_steps(axes)
         axes.set_ylabel("held-out loss [nats per token]")
         return svg(figure, f"held-out-{name}")
+
+
+def _show_steps(axes: "Axes") -> None:
+    """Labels the horizontal axis with a few step numbers."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.set_xlabel("step")
 
 
 def json_lines(file: Path) -> list[Any]:

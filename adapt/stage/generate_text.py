@@ -13,6 +13,7 @@ from adapt.corpus.corpora import FILES, dedup_identity, reading_identity
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.manifest import check_listed
 from adapt.corpus.files.sources import items_of, read_slice, slices_of
+from adapt.embed.text_chunks import ReadPool
 from adapt.generate.rewriting import formats_of
 from adapt.model.architecture import max_sequence_length
 from adapt.model.locate import Pretrained
@@ -85,16 +86,10 @@ class Generate(Stage[GeneratedTexts]):
     def run(self, folder: Path, done: Done) -> Outcome[GeneratedTexts]:
         """Generates the text on the cluster, and goes on with the blocks that an interrupted run has left."""
         from adapt.generate.generate_blocks import make_texts
-        from adapt.generate.makers import FromDecoder, FromEncoder, Maker
-        from adapt.generate.token_draws import DrawSettings
+        from adapt.generate.makers import maker_of
 
-        section, pretrained = self.config.generate, self.start.made(done)
-        drawing = DrawSettings.of(section)
-        if self.way == "decoder":
-            prompts = _prompts_of(self.prompts) if self.prompts else []
-            maker: Maker = FromDecoder(pretrained, drawing, prompts, section.prompt_tokens)
-        else:
-            maker = FromEncoder(pretrained, drawing, section.sweeps, section.masked_fraction)
+        section, prompts = self.config.generate, _prompts_of(self.prompts) if self.prompts else []
+        maker = maker_of(self.way, self.start.made(done), section, prompts)
         connect(self.config.resources)
         figures = make_texts(maker, section.tokens, section.max_length, folder, self.config.resources)
         return _generated(self.name, figures, self.config)
@@ -180,14 +175,12 @@ class Synthesize(Stage[GeneratedTexts]):
         """Rewrites the documents on the cluster, and goes on with the blocks that an interrupted run has left."""
         connect(self.config.resources)
         from adapt.corpus.prepare_corpus import screen_of
-        from adapt.embed.text_chunks import ReadPool
         from adapt.generate.generate_blocks import rewrite_texts
-        from adapt.generate.makers import Rewriting
-        from adapt.generate.token_draws import DrawSettings
+        from adapt.generate.makers import rewriter_of
 
         section, corpus = self.config.synthesize, replace(self.files.corpus, write_rejects=False)
         screen = screen_of(corpus, folder, duplicates_of(self.dedup, self.place, done))
-        maker = Rewriting(self.generator, DrawSettings.of(section), formats_of(section), section.document_tokens)
+        maker = rewriter_of(self.generator, section)
         read = ReadPool(corpus, screen)
         figures = rewrite_texts(maker, self.files.manifest, read, section.share, folder, self.config.resources)
         if not figures.texts:

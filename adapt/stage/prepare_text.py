@@ -10,6 +10,7 @@ from adapt.corpus.corpora import FILES, GENERAL, check_heldout, reading_identity
 from adapt.corpus.files.manifest import Manifest, build_manifest
 from adapt.corpus.heldout import gather
 from adapt.corpus.legibility import Legibility
+from adapt.corpus.profile_sample import profile_corpus
 from adapt.corpus.text_profile import TextProfile
 from adapt.corpus.token_shards import Cut
 from adapt.runner import NOTHING, Done, Outcome, Stage
@@ -122,8 +123,6 @@ class Prepare(Stage[Prepared]):
 
     def _profile(self) -> TextProfile:
         """Measures what the text is, and logs what should be changed."""
-        from adapt.corpus.profile_sample import profile_corpus  # loads a model of languages
-
         corpus = self.files.corpus
         profile = profile_corpus(self.files.manifest, corpus, self.tokens.pretrained.model)
         for fault in profile.faults(corpus.deduplicate):

@@ -16,6 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import fsspec
+
 from adapt.support.errors import AdaptError, ConfigError, DataError, StorageError
 from adapt.terminal.console import log
 
@@ -46,8 +48,6 @@ def filesystem(location: str) -> tuple[Any, str]:
     Raises:
         ConfigError: the store is not known, or its package is not installed.
     """
-    import fsspec
-
     protocol = location.split("://", 1)[0]
     package, fix = _PACKAGES.get(protocol, (None, "install the package it names"))
     if package and find_spec(package) is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from adapt.corpus.documents.document_files import read_documents
 from adapt.corpus.documents.document_kinds import DocumentLimits
@@ -375,8 +376,6 @@ def schema_of(file: BinaryIO, kind: str) -> Any:
 
 def _parquet(file: BinaryIO) -> Any:
     """Opens a Parquet file. Pages are read when they are needed, because a row group may be larger than memory."""
-    import pyarrow.parquet as pq  # slow to load
-
     return pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
 
 

@@ -346,6 +346,22 @@ class Injected:
             self._is_on, self._tokens = before
 
 
+def contrast_of(model: Any, config: DasOptions, importance: Values | None, first_general: int | None) -> Contrast:
+    """Prepares a model for the contrast: adds gates if the importance of its units is known, and dropout if it has none.
+
+    Args:
+        model: a model with its head.
+        config: options of DAS.
+        importance: importance of every unit; None if it is not known yet.
+        first_general: number of the first row of replayed general text; None without general text.
+
+    Raises:
+        ModelError: as `injected`.
+    """
+    gates = None if importance is None else Gates(model)
+    return Contrast(config, gates, importance, injected(model, config.injected_dropout), first_general)
+
+
 def injected(model: Any, p: float) -> Injected | None:
     """Adds dropout to a model without dropout, so that two passes differ. Returns None if the model has its own.
 

@@ -228,7 +228,6 @@ class Das(Method):
             ModelError: the importance was measured on another model, or the model has no dropout to make views differ.
         """
         from adapt.method.das import contrast, importance  # imported here, because they load torch
-        from adapt.model.layers import Gates
 
         self._setting = setting
         das, folder = self.options, setting.past.get(IMPORTANCE)
@@ -239,9 +238,8 @@ class Das(Method):
             self._mask.prepare_model(model, setting)
             self._plasticity = importance.mean_plasticity(masked)
         if das.contrast_weight:
-            gates, units = (Gates(model), known.units) if known else (None, None)
-            views = contrast.injected(model, das.injected_dropout)
-            self._contrast = contrast.Contrast(das, gates, units, views, setting.first_general)
+            units = known.units if known else None
+            self._contrast = contrast.contrast_of(model, das, units, setting.first_general)
         return model
 
     def losses(

@@ -197,3 +197,11 @@ def used_in_layers(model: Any, used: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if layer.part(pattern.attention_out).bias is not None:
             by_name[f"{name}.{pattern.attention_out}.bias"] = units["head"][number].amax()[None]
     return by_name
+
+
+def train_norms(model: Any) -> None:
+    """Trains the norms of all layers."""
+    for layer in layers_of(model):
+        for module in layer.module.modules():
+            if "Norm" in type(module).__name__:
+                module.requires_grad_(True)
