@@ -71,9 +71,7 @@ class SeedLook(Stage[Looked]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Looked]:
         """Compares the open recipes with the baseline, and decides which comparisons end."""
-        from adapt.show.report.sequence_runs import MEASURES, method_comparisons, sequences_of
-        from adapt.show.report.task_comparison import row_comparisons
-        from adapt.show.report.task_runs import collect
+        from adapt.show.report import sequence_runs, task_comparison, task_runs
         from adapt.statistics.looks import judge, samples_for
         from adapt.statistics.spending import corrected_levels, seed_levels
 
@@ -81,9 +79,9 @@ class SeedLook(Stage[Looked]):
         study, margin, better = Study("", self.baseline, entries, margin=self.margin), self.margin.share, 1
         before = done[self.previous].result.significant if self.previous else 0
         if self.figure:
-            (measure,) = (each for each in MEASURES if each.name == self.figure)
-            sequences = sequences_of(study)
-            comparisons = method_comparisons(sequences, measure)
+            (measure,) = (each for each in sequence_runs.MEASURES if each.name == self.figure)
+            sequences = sequence_runs.sequences_of(study)
+            comparisons = sequence_runs.method_comparisons(sequences, measure)
             if unknown := sequences.methods.keys() - comparisons.keys() - {self.baseline}:
                 raise ConfigError(
                     f"{self.figure} is not known for {joined_names(sorted(unknown))}",
@@ -91,10 +89,10 @@ class SeedLook(Stage[Looked]):
                 )
             margin, better = measure.margin(self.margin), measure.better
         else:
-            results = collect(study)
+            results = task_runs.collect(study)
             (row,) = results.rows
             plan = self.rounds.spending, self.rounds.seeds, self.look, self.recipes - before
-            comparisons = row_comparisons(row, results, samples=samples_for(corrected_levels(*plan)[0]))
+            comparisons = task_comparison.row_comparisons(row, results, samples=samples_for(corrected_levels(*plan)[0]))
         found = judge(comparisons, self.rounds, self.look, margin, self.recipes - before, better)
         for recipe, seen in found.items():
             if seen.conclusion != "open":

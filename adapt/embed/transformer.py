@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -63,24 +64,26 @@ class TransformerMean(Embedder):
 
         assert self.pretrained is not None
         self._tokens = TextTokens(self.pretrained)
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = load.load_base(self.pretrained.model, self.pretrained.trust_remote_code)
         states.check_layer(model, self.options.layer, "layer of the embedder transformer")
-        self._model = torch.nn.Module.to(model, self._device)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         longest = max_sequence_length(self.pretrained.model)
         length = self.options.sequence_length or LENGTHS[self.options.pooling]
         self._length = min(length, longest or length)
+        self._features = partial(
+            states.text_features,
+            torch.nn.Module.to(model, device),
+            device=device,
+            length=self._length,
+            at_once=self.options.texts_at_once,
+            pooling=self.options.pooling,
+            layer=self.options.layer,
+        )
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
         """Runs the model on the texts and returns their vectors."""
-        from adapt.model.states import text_features
-
-        options = self.options
         tokens, seen, unknown = self._tokens.whole(texts)
-        vectors = text_features(
-            self._model, tokens, self._device, self._length, options.texts_at_once, options.pooling, options.layer
-        )
-        return EmbeddedTexts(vectors, seen, unknown)
+        return EmbeddedTexts(self._features(tokens), seen, unknown)
 
 
 class TextTokens:

@@ -1,11 +1,11 @@
 """Writes the head of a model card: metadata that the Hugging Face Hub checks, and finds models by."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
 
 from adapt.config import ExportConfig
 from adapt.evaluate.measurements import LossChange, RetrievalChange
@@ -13,8 +13,6 @@ from adapt.model.model_card import is_hub_id
 from adapt.support.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from huggingface_hub import EvalResult
-
 LICENSES = frozenset(
     (
         *("afl-3.0", "agpl-3.0", "apache-2.0", "apple-amlr", "apple-ascl", "artistic-2.0"),
@@ -83,8 +81,6 @@ def card_head(
         retrieval: retrieval with the model's vectors, which becomes a part of it.
         further: licence, language and datasets.
     """
-    from huggingface_hub import ModelCardData
-
     datasets = [dataset for dataset in further.get("datasets", []) if is_hub_id(dataset)]
     results = [*_losses(losses, task, datasets), *_retrieval(retrieval)]
     return ModelCardData(
@@ -105,8 +101,6 @@ def _losses(losses: Sequence[LossChange], task: str, datasets: Sequence[str]) ->
 
     Losses that are no finite numbers are left out, because the Hub's metadata cannot hold them.
     """
-    from huggingface_hub import EvalResult
-
     results = []
     for change in losses:
         is_domain = change.text == "domain"
@@ -132,8 +126,6 @@ def _losses(losses: Sequence[LossChange], task: str, datasets: Sequence[str]) ->
 
 def _retrieval(retrieval: RetrievalChange | None) -> list[EvalResult]:
     """Returns the measures of retrieval after training that are finite numbers."""
-    from huggingface_hub import EvalResult
-
     return [
         EvalResult(
             task_type="sentence-similarity",

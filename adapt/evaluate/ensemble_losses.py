@@ -10,7 +10,6 @@ This module does not import torch: the driver does not need it, and the task mus
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from adapt.evaluate.measure_model import LOSSES_FILE, call_on_device
 from adapt.model.locate import Pretrained
 from adapt.ray.runtime import hide_unreserved_gpus
 from adapt.runner.files import write_atomically
-from adapt.support.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -70,46 +68,6 @@ class MeanProbability:
 def _measure(measurement: EnsembleMeasurement) -> dict[str, dict[str, list[float]]]:
     """Measures the ensemble in the Ray task. Imports torch late, after Ray has hidden the GPUs of other tasks."""
     hide_unreserved_gpus()
-    import torch
+    from adapt.evaluate.evaluation_task import measure_mean
 
-    from adapt.evaluate.evaluation_task import device_of_task
-    from adapt.evaluate.losses import SAMPLE_SEED, Heldout, corrupted_batches, prediction_losses
-    from adapt.model.additions.domain_modules import domains_of
-    from adapt.model.tokenizer import load_tokenizer
-    from adapt.objective.masking import make
-    from adapt.objective.table import measured_objective
-
-    config, first = measurement.config, measurement.models[0]
-    device = device_of_task(config.resources.trainings)
-    tokenizer = load_tokenizer(first.model, first.tokenizer, first.trust_remote_code)
-    objective = make(measured_objective(config), tokenizer, SAMPLE_SEED)
-    samples = {
-        name: Heldout.sample(Path(corpus), config.evaluation, objective.columns())
-        for name, corpus in measurement.corpora.items()
-    }
-    means = {name: MeanProbability() for name in samples}
-    documents: dict[str, np.ndarray] = {}
-    model: Any = None
-    for pretrained in measurement.models:
-        model = None  # frees the model before, so that one model is in memory at a time
-        model = objective.load(pretrained)
-        if domains_of(model) is not None:
-            raise ModelError(
-                f"ensemble.models: {pretrained.model} has separate parameters for each domain, so it has no single"
-                " prediction to average",
-                "name models without adapters, prompts, masks or experts of domains",
-            )
-        torch.nn.Module.to(model, device).eval()
-        for name, sample in samples.items():
-            with torch.inference_mode():
-                batches = corrupted_batches(objective, sample, config.evaluation)
-                parts = [*prediction_losses(model, objective, batches, device)]
-            means[name].add(np.concatenate([losses for _, losses in parts]) if parts else np.zeros(0))
-            documents[name] = np.concatenate([of for of, _ in parts]) if parts else np.zeros(0, np.int64)
-    measured = {}
-    for name, sample in samples.items():
-        number = len(sample.tokens)
-        totals = np.bincount(documents[name], weights=means[name].losses(), minlength=number)
-        counts = np.bincount(documents[name], minlength=number)
-        measured[name] = {"losses": totals.tolist(), "counts": counts.tolist()}
-    return measured
+    return measure_mean(measurement)

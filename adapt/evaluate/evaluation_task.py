@@ -8,12 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from adapt.evaluate.losses import SAMPLE_SEED, Heldout, losses_by_domain, predictable_tokens
+from adapt.evaluate.ensemble_losses import EnsembleMeasurement, MeanProbability
+from adapt.evaluate.losses import (
+    SAMPLE_SEED,
+    Heldout,
+    corrupted_batches,
+    losses_by_domain,
+    predictable_tokens,
+    prediction_losses,
+)
 from adapt.evaluate.measure_model import MeasuredCorpora, Measurement, Routes
+from adapt.model.additions.domain_modules import domains_of
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import Packed
@@ -22,6 +32,7 @@ from adapt.model.tokenizer import load_tokenizer, sees_both_sides
 from adapt.objective.masking import make, uniform
 from adapt.objective.table import measured_objective, objective_options
 from adapt.ray.runtime import hide_unreserved_gpus
+from adapt.support.errors import ModelError
 from adapt.train.worker_process import use_threads
 
 
@@ -85,6 +96,48 @@ def measure_corpora(measurement: Measurement) -> MeasuredCorpora:
             show = next_words if objective.is_causal else filled_masks
             examples = show(model, tokenizer, sample, config.evaluation.examples, device)
     return losses, routes, figures, examples
+
+
+def measure_mean(measurement: EnsembleMeasurement) -> dict[str, dict[str, list[float]]]:
+    """Measures the losses of the mean prediction of an ensemble on each corpus.
+
+    Raises:
+        ModelError: a model has separate parameters for each domain.
+    """
+    config, first = measurement.config, measurement.models[0]
+    device = device_of_task(config.resources.trainings)
+    tokenizer = load_tokenizer(first.model, first.tokenizer, first.trust_remote_code)
+    objective = make(measured_objective(config), tokenizer, SAMPLE_SEED)
+    samples = {
+        name: Heldout.sample(Path(corpus), config.evaluation, objective.columns())
+        for name, corpus in measurement.corpora.items()
+    }
+    means = {name: MeanProbability() for name in samples}
+    documents: dict[str, np.ndarray] = {}
+    model: Any = None
+    for pretrained in measurement.models:
+        model = None  # frees the model before, so that one model is in memory at a time
+        model = objective.load(pretrained)
+        if domains_of(model) is not None:
+            raise ModelError(
+                f"ensemble.models: {pretrained.model} has separate parameters for each domain, so it has no single"
+                " prediction to average",
+                "name models without adapters, prompts, masks or experts of domains",
+            )
+        torch.nn.Module.to(model, device).eval()
+        for name, sample in samples.items():
+            with torch.inference_mode():
+                batches = corrupted_batches(objective, sample, config.evaluation)
+                parts = [*prediction_losses(model, objective, batches, device)]
+            means[name].add(np.concatenate([losses for _, losses in parts]) if parts else np.zeros(0))
+            documents[name] = np.concatenate([of for of, _ in parts]) if parts else np.zeros(0, np.int64)
+    measured = {}
+    for name, sample in samples.items():
+        number = len(sample.tokens)
+        totals = np.bincount(documents[name], weights=means[name].losses(), minlength=number)
+        counts = np.bincount(documents[name], minlength=number)
+        measured[name] = {"losses": totals.tolist(), "counts": counts.tolist()}
+    return measured
 
 
 TOP = 3

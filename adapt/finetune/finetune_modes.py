@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from peft import LoraConfig, inject_adapter_in_model
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -119,8 +120,6 @@ def tune_classifier(
 
 def add_lora(encoder: PreTrainedModel, finetune: FinetuneConfig) -> None:
     """Freezes an encoder and adds low-rank matrices to each of its linear layers (arXiv 2106.09685), in place."""
-    from peft import LoraConfig, inject_adapter_in_model
-
     encoder.requires_grad_(False)
     settings = LoraConfig(
         r=finetune.lora_rank,

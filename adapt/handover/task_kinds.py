@@ -156,17 +156,17 @@ def trained_head(folder: Path, labelled: LabelledText) -> Any:
         A classifier of scikit-learn, whose classes are the indices of the labels.
     """
     from sentence_transformers import SentenceTransformer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn import linear_model, multiclass
 
     vectors = SentenceTransformer(str(folder), local_files_only=True).encode([*labelled.texts])
     index = {label: number for number, label in enumerate(labelled.classes)}
+    head = linear_model.LogisticRegression(max_iter=1000)
     if labelled.kind == "single_label":
-        return LogisticRegression(max_iter=1000).fit(vectors, [index[label] for (label,) in labelled.labels])
+        return head.fit(vectors, [index[label] for (label,) in labelled.labels])
     targets = np.zeros((len(vectors), len(index)), dtype=int)
     for row, labels in enumerate(labelled.labels):
         targets[row, [index[label] for label in labels]] = 1
-    return OneVsRestClassifier(LogisticRegression(max_iter=1000)).fit(vectors, targets)
+    return multiclass.OneVsRestClassifier(head).fit(vectors, targets)
 
 
 def write_head(head: Any, file: Path) -> None:

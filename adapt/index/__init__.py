@@ -7,5 +7,6 @@ vectors themselves. If two vectors have the same distance, the vector with the s
 - `exact_search`: stores parts of vectors, searches one part exactly, and merges the results of several parts.
 - `index_kinds`: chooses the kind of index, and calls faiss for inverted lists and graphs.
 - `index_files`: builds the files of an index from a stream of vectors.
-- `vector_index`: searches an index, in one process or in several.
+- `vector_index`: searches an index in one process.
+- `sharded_index`: searches an index in several processes.
 """

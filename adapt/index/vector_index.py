@@ -1,21 +1,19 @@
-"""Searches an index in one process or in several, and finds the width of search that reaches a required recall.
+"""Searches an index in one process, and finds the width of search that reaches a required recall.
 
 The width is the number of inverted lists that a search compares, or the number of candidates that it keeps while it
-walks through the graph. A larger width finds more of the true neighbours and takes longer. The results do not depend on
-the number of processes.
+walks through the graph. A larger width finds more of the true neighbours and takes longer.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from adapt.index.exact_search import Nearest, VectorPart, faiss_library, merge_nearest, nearest_of, ranked, unit_rows
+from adapt.index.exact_search import Nearest, VectorPart, merge_nearest, nearest_of, ranked, unit_rows
 from adapt.index.index_files import IndexFacts
 from adapt.index.index_kinds import FIRST_WIDTH, FLAT_VECTORS, Proposer, widest
-from adapt.ray.runtime import hide_unreserved_gpus, user_errors
 from adapt.support.errors import DataError
 
 QUERIES_AT_ONCE = 2048
@@ -148,83 +146,6 @@ def check_neighbours(k: int, vectors: int) -> None:
             f"{k} neighbours are requested, but the index has only {vectors} vectors",
             "ask for fewer neighbours, or give a larger pool",
         )
-
-
-class Shard:
-    """An actor that searches some parts of an index in its own process."""
-
-    def __init__(
-        self, folder: Path, embedder: str | None, numbers: Sequence[int], only: np.ndarray | None, threads: int
-    ) -> None:
-        hide_unreserved_gpus()
-        faiss_library().omp_set_num_threads(threads)
-        self._index = VectorIndex.open(folder, embedder, numbers, only)
-
-    def search(self, queries: np.ndarray, k: int, width: int | None, exactly: bool) -> Nearest:
-        """Finds the k nearest vectors of each query in the actor's parts, by comparing all vectors if `exactly`."""
-        return self._index.search_exactly(queries, k) if exactly else self._index.search(queries, k, width)
-
-
-@dataclass(frozen=True)
-class ShardedIndex:
-    """An index whose parts are searched in parallel by several actors. The actors end when this object is deleted."""
-
-    facts: IndexFacts
-    found: int
-    """Number of vectors among which neighbours are searched."""
-    is_exact: bool
-    """Whether searches compare all vectors, so that results are exact."""
-    actors: tuple[Any, ...]
-
-    @classmethod
-    def start(
-        cls,
-        folder: Path,
-        shards: int,
-        embedder: str | None = None,
-        only: np.ndarray | None = None,
-        cpus: float = 1.0,
-        threads: int = 1,
-    ) -> "ShardedIndex":
-        """Starts the actors on the cluster to which this process is connected.
-
-        Args:
-          folder: folder of the index, in a file system that all nodes see.
-          shards: largest number of actors, among which the parts are divided.
-          embedder: identity of the queries' embedder (`VectorIndex.open`).
-          only: ids of the vectors to search (`VectorIndex.open`).
-          cpus: number of CPUs that each actor reserves.
-          threads: number of threads of each actor.
-
-        Raises:
-          DataError: for the reasons given at `VectorIndex.open`.
-        """
-        import ray
-
-        facts = VectorIndex.open(folder, embedder, ()).facts
-        parts = range(len(facts.parts))
-        actor: Any = ray.remote(num_cpus=cpus)(Shard)
-        shares = [parts[number::shards] for number in range(min(shards, len(parts)))]
-        known = ray.put(only)
-        actors = tuple(actor.remote(folder, embedder, list(each), known, threads) for each in shares)
-        return cls(facts, facts.vectors if only is None else len(only), compares_all(facts, only), actors)
-
-    def search(self, queries: np.ndarray, k: int, width: int | None = None) -> Nearest:
-        """Finds the k nearest vectors of each query; see `VectorIndex.search`."""
-        return self._searched(queries, k, width, False)
-
-    def search_exactly(self, queries: np.ndarray, k: int) -> Nearest:
-        """Finds the k nearest vectors of each query by comparing all; see `VectorIndex.search_exactly`."""
-        return self._searched(queries, k, None, True)
-
-    def _searched(self, queries: np.ndarray, k: int, width: int | None, exactly: bool) -> Nearest:
-        import ray
-
-        check_neighbours(k, self.found)
-        shared = ray.put(queries)
-        with user_errors():
-            results = ray.get([actor.search.remote(shared, k, width, exactly) for actor in self.actors])
-            return merge_nearest(results, k)
 
 
 SAMPLE_QUERIES = 200

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -137,6 +138,5 @@ def _say_gone(what: str) -> None:
 
 
 def _is_connected() -> bool:
-    import ray
-
-    return bool(ray.is_initialized())
+    ray = sys.modules.get("ray")  # a process that has not imported it is not connected
+    return ray is not None and bool(ray.is_initialized())

@@ -9,8 +9,8 @@ import numpy as np
 
 from adapt.index.exact_search import Nearest, centred
 from adapt.index.index_files import IndexFacts, centre_in
-from adapt.index.vector_index import Searchable, ShardedIndex, VectorIndex, Width, width_for
-from adapt.ray.runtime import connect
+from adapt.index.vector_index import Searchable, VectorIndex, Width, width_for
+from adapt.ray.runtime import connect, totals
 from adapt.select.selection import Given, Room
 from adapt.support.errors import DataError
 
@@ -166,8 +166,8 @@ def _opened(given: Given) -> Searchable:
     parts = len(IndexFacts.load(folder).parts)
     if parts == 1:
         return VectorIndex.open(folder, space, only=given.permitted)
-    import ray
+    from adapt.index.sharded_index import ShardedIndex
 
     connect(given.config.resources)
-    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
-    return ShardedIndex.start(folder, cpus, space, given.permitted, cpus=0, threads=max(1, cpus // parts))
+    cores = max(1, int(totals()["CPU"]))
+    return ShardedIndex.start(folder, cores, space, given.permitted, cpus=0, threads=max(1, cores // parts))

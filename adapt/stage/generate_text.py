@@ -85,13 +85,12 @@ class Generate(Stage[GeneratedTexts]):
 
     def run(self, folder: Path, done: Done) -> Outcome[GeneratedTexts]:
         """Generates the text on the cluster, and goes on with the blocks that an interrupted run has left."""
-        from adapt.generate.generate_blocks import make_texts
-        from adapt.generate.makers import maker_of
+        from adapt.generate import generate_blocks, makers
 
         section, prompts = self.config.generate, _prompts_of(self.prompts) if self.prompts else []
-        maker = maker_of(self.way, self.start.made(done), section, prompts)
+        maker = makers.maker_of(self.way, self.start.made(done), section, prompts)
         connect(self.config.resources)
-        figures = make_texts(maker, section.tokens, section.max_length, folder, self.config.resources)
+        figures = generate_blocks.make_texts(maker, section.tokens, section.max_length, folder, self.config.resources)
         return _generated(self.name, figures, self.config)
 
 
@@ -175,14 +174,13 @@ class Synthesize(Stage[GeneratedTexts]):
         """Rewrites the documents on the cluster, and goes on with the blocks that an interrupted run has left."""
         connect(self.config.resources)
         from adapt.corpus.prepare_corpus import screen_of
-        from adapt.generate.generate_blocks import rewrite_texts
-        from adapt.generate.makers import rewriter_of
+        from adapt.generate import generate_blocks, makers
 
         section, corpus = self.config.synthesize, replace(self.files.corpus, write_rejects=False)
         screen = screen_of(corpus, folder, duplicates_of(self.dedup, self.place, done))
-        maker = rewriter_of(self.generator, section)
+        maker = makers.rewriter_of(self.generator, section)
         read = ReadPool(corpus, screen)
-        figures = rewrite_texts(maker, self.files.manifest, read, section.share, folder, self.config.resources)
+        figures = generate_blocks.rewrite_texts(maker, self.files.manifest, read, section.share, folder, self.config.resources)
         if not figures.texts:
             raise DataError(
                 f"synthesize.share {section.share:g} takes no document of {self.name}", "raise synthesize.share"

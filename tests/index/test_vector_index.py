@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from adapt.index import vector_index
 from adapt.index.exact_search import NOBODY, merge_nearest
 from adapt.index.index_files import IndexFacts
-from adapt.index.vector_index import ShardedIndex, VectorIndex, recall_of, width_for
+from adapt.index.sharded_index import ShardedIndex
+from adapt.index.vector_index import VectorIndex, recall_of, width_for
 from adapt.support.errors import DataError
 from tests.index.clusters import FIRST_ID, brute_force, built, clustered, ids_for, indexed
 

@@ -63,10 +63,9 @@ def rst_text(source: str) -> str:
     Raises:
         UnreadableDocumentError: there is no text.
     """
-    from docutils import nodes
-    from docutils.core import publish_doctree
+    from docutils import core, nodes
 
-    tree = publish_doctree(_ROLE.sub(r"\1", unmarked(source)), settings_overrides=_RST)
+    tree = core.publish_doctree(_ROLE.sub(r"\1", unmarked(source)), settings_overrides=_RST)
     left_out = (nodes.comment, nodes.system_message, nodes.raw, nodes.substitution_definition)
     for node in list(tree.findall(lambda node: isinstance(node, left_out))):
         if node.parent is not None:

@@ -148,19 +148,19 @@ class MeasureEnsemble(Stage[Ensembled]):
             DataError: a text has no held-out documents.
             ModelError: a model has separate parameters for each domain.
         """
-        from adapt.evaluate.ensemble_losses import EnsembleMeasurement, measure_ensemble
-        from adapt.evaluate.model_matrix import compare_models
+        from adapt.evaluate import ensemble_losses, model_matrix
 
         connect(self.config.resources)
         models = tuple(start.made(done) for start in self.members)
         texts = {name: str(done[text].path) for name, text in self.corpora.items()}
-        measure_ensemble(EnsembleMeasurement(self.config, models, texts), folder)
+        measurement = ensemble_losses.EnsembleMeasurement(self.config, models, texts)
+        ensemble_losses.measure_ensemble(measurement, folder)
         folders = {label: done[single].path for label, single in zip(self.labels, self.singles, strict=True)}
         best = self._best(done)
         order = [best, *(label for label in self.labels if label != best)]
         evaluations = {label: folders[label] for label in order} | {ENSEMBLE: folder}
         samples = self.config.evaluation.bootstrap_samples
-        compared = compare_models(evaluations, list(self.corpora), samples, folder)
+        compared = model_matrix.compare_models(evaluations, list(self.corpora), samples, folder)
         store, starts = Store(root_of(self.config)), dict(zip(self.labels, (*self.members, *self.others), strict=True))
         members = self.labels[: len(self.members)]
         rows = []
