@@ -28,7 +28,7 @@ from adapt.model.tokenize.ragged import Ragged
 from adapt.runner.files import file_aside
 from adapt.runner.record import load_record
 from adapt.support.errors import DataError
-from adapt.support.schema import BYTES, KEYS, STARTS, TOKENS, TOKENS_IN
+from adapt.support.schema import BYTES, KEYS, SHARD_GLOB, STARTS, TOKENS, TOKENS_IN
 
 Documents = Sequence[Sequence[int]] | Sequence[np.ndarray]
 
@@ -200,6 +200,12 @@ class TokenStream:
                 return shard, number
             number -= len(shard.offsets) - 1
         raise IndexError(number)
+
+
+def text_of(corpora: Sequence[str | Path]) -> TokenStream:
+    """Opens the prepared training texts of several folders as one stream of tokens."""
+    streams = (TokenStream.open(Path(folder), SHARD_GLOB) for folder in corpora)
+    return TokenStream(tuple(shard for stream in streams for shard in stream.shards))
 
 
 @dataclass(frozen=True)

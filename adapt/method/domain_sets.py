@@ -17,7 +17,8 @@ from torch import Tensor
 from adapt.corpus.sample_order import permute
 from adapt.method.base import Setting
 from adapt.method.domain_parameters import Words
-from adapt.method.measurement import EPOCH, text_of
+from adapt.corpus.token_shards import text_of
+from adapt.method.measurement import EPOCH
 from adapt.model.additions.domain_modules import (
     attach_domains,
     choose_set,

@@ -6,7 +6,7 @@ the part of the code that needs torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,14 +18,12 @@ from adapt.objective.table import objective_what, weighs_words
 from adapt.runner import Outcome
 from adapt.runner.record import cost_of
 from adapt.support.errors import ConfigError
-from adapt.support.schema import SHARD_GLOB
 from adapt.train.capacity.device import training_needs
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from adapt.corpus.token_shards import TokenStream
     from adapt.objective.objective import Batch
     from adapt.train.over_rows import Share
 
@@ -49,14 +47,6 @@ def check_prepared(config: Config, measured: str, fix: str) -> None:
             f"corpus.streaming is set, but {measured} is measured on prepared text",
             f"leave corpus.streaming out, or {fix}",
         )
-
-
-def text_of(corpora: Sequence[str | Path]) -> TokenStream:
-    """Opens the prepared texts of several folders as one stream of tokens."""
-    from adapt.corpus.token_shards import TokenStream
-
-    streams = (TokenStream.open(Path(folder), SHARD_GLOB) for folder in corpora)
-    return TokenStream(tuple(shard for stream in streams for shard in stream.shards))
 
 
 @dataclass(frozen=True)

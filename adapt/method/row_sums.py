@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 
 from adapt.config import Config
 from adapt.corpus.sample_order import permute
-from adapt.corpus.token_shards import TokenStream
-from adapt.method.measurement import EPOCH, Summed, Summing, share_of_sums, text_of
+from adapt.corpus.token_shards import TokenStream, text_of
+from adapt.method.measurement import EPOCH, Summed, Summing, share_of_sums
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.dropout import use_quick_dropout

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from adapt.config import Config, MethodConfig, ResourcesConfig, TrainingConfig
-from adapt.corpus.token_shards import write_shard
+from adapt.corpus.token_shards import text_of, write_shard
 from adapt.method.base import AddedMemory, Setting
 from adapt.method.ewc import FISHER_FILE, MEASURED, Ewc, EwcOptions, squares
-from adapt.method.measurement import EPOCH, Summing, share_of_sums, text_of
+from adapt.method.measurement import EPOCH, Summing, share_of_sums
 from adapt.method.quadratic_penalty import squared_gradients
 from adapt.method.row_sums import sampled_rows, sum_up
 from adapt.model.load import load_model

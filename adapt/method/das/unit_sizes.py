@@ -28,7 +28,7 @@ from adapt.method.das.importance import (
     save_importance,
 )
 from adapt.method.das.stage import Measuring, measure_share
-from adapt.method.measurement import text_of
+from adapt.corpus.token_shards import text_of
 from adapt.method.row_sums import batches_at, model_on, sampled_rows
 from adapt.model.layers import Gates, Kind
 from adapt.model.load import load_model, model_class

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from adapt.method.collectives import counted, summed
-from adapt.method.measurement import text_of
+from adapt.corpus.token_shards import text_of
 from adapt.model.additions.domain_modules import choose_set, sets_of
 from adapt.objective.objective import Batch, Corrupted, Objective
 

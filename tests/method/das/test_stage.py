@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from adapt.config import Config, MethodConfig, ObjectiveConfig, ResourcesConfig, TrainingConfig
-from adapt.corpus.token_shards import write_shard
+from adapt.corpus.token_shards import text_of, write_shard
 from adapt.method.das.criteria import MeasureSettings, gate_sizes
 from adapt.method.das.importance import (
     IMPORTANCE_FILE,
@@ -31,7 +31,7 @@ from adapt.method.das.stage import (
     saturated,
 )
 from adapt.method.das.unit_sizes import gradients_on_cluster, measure_importance, rows_to_measure
-from adapt.method.measurement import EPOCH, text_of
+from adapt.method.measurement import EPOCH
 from adapt.model.layers import KINDS, Gates
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
