@@ -12,7 +12,6 @@ from adapt.evaluate.measurements import LossChange, RetrievalChange
 from adapt.model.model_card import is_hub_id
 from adapt.support.errors import ConfigError, nearest
 
-if TYPE_CHECKING:
 LICENSES = frozenset(
     (
         *("afl-3.0", "agpl-3.0", "apache-2.0", "apple-amlr", "apple-ascl", "artistic-2.0"),

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from adapt.corpus.sample_order import permute
+from adapt.corpus.token_shards import text_of
 from adapt.method.base import Setting
 from adapt.method.domain_parameters import Words
-from adapt.corpus.token_shards import text_of
 from adapt.method.measurement import EPOCH
 from adapt.model.additions.domain_modules import (
     attach_domains,

@@ -20,8 +20,8 @@ from adapt.evaluate.measurements import (
 )
 from adapt.evaluate.verdict import LOWER_RATE, ChosenStep, Effect, Verdict, choice_of, effect, fix_of_worse
 from adapt.handover.export_kind import ExportedModel, HandedOver
-from adapt.handover.task_kinds import LabelledText, read_labelled
 from adapt.handover.table import check_kinds, chosen_kinds, handed_rows, kinds_what, need_vectors, write_kinds
+from adapt.handover.task_kinds import LabelledText, read_labelled
 from adapt.model.additions.table import stored_additions
 from adapt.model.sentence_vectors import SentenceVectors, vectors_what
 from adapt.model.start import MODEL_FOLDER

@@ -180,7 +180,9 @@ class Synthesize(Stage[GeneratedTexts]):
         screen = screen_of(corpus, folder, duplicates_of(self.dedup, self.place, done))
         maker = makers.rewriter_of(self.generator, section)
         read = ReadPool(corpus, screen)
-        figures = generate_blocks.rewrite_texts(maker, self.files.manifest, read, section.share, folder, self.config.resources)
+        figures = generate_blocks.rewrite_texts(
+            maker, self.files.manifest, read, section.share, folder, self.config.resources
+        )
         if not figures.texts:
             raise DataError(
                 f"synthesize.share {section.share:g} takes no document of {self.name}", "raise synthesize.share"

@@ -347,7 +347,7 @@ class Injected:
 
 
 def contrast_of(model: Any, config: DasOptions, importance: Values | None, first_general: int | None) -> Contrast:
-    """Prepares a model for the contrast: adds gates if the importance of its units is known, and dropout if it has none.
+    """Prepares a model for the contrast: gates if the importance of its units is known, and dropout if it has none.
 
     Args:
         model: a model with its head.

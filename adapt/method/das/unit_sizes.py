@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from adapt.config import Config
+from adapt.corpus.token_shards import text_of
 from adapt.method.das.contrast import Disagreement, injected
 from adapt.method.das.criteria import Judged, MeasureSettings, Sums, gate_sizes, magnitudes, weight_sizes
 from adapt.method.das.importance import (
@@ -28,7 +29,6 @@ from adapt.method.das.importance import (
     save_importance,
 )
 from adapt.method.das.stage import Measuring, measure_share
-from adapt.corpus.token_shards import text_of
 from adapt.method.row_sums import batches_at, model_on, sampled_rows
 from adapt.model.layers import Gates, Kind
 from adapt.model.load import load_model, model_class

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adapt.method.collectives import counted, summed
 from adapt.corpus.token_shards import text_of
+from adapt.method.collectives import counted, summed
 from adapt.model.additions.domain_modules import choose_set, sets_of
 from adapt.objective.objective import Batch, Corrupted, Objective
 
