@@ -58,7 +58,7 @@ def merged_domains(setup: Setup) -> Iterator[Step]:
         training = Train.of(
             domain,
             {"domain": setup.texts[name]},
-            replayed_text(domain, setup.general),
+            replayed_text(domain, setup.general, domain=[setup.texts[name]]),
             general=setup.general,
             measured=watched_texts(setup, name),
         )
@@ -166,7 +166,8 @@ def sequence_stages(context: Context) -> SequenceStage:
 def _one_after_another(setup: Setup) -> Iterator[Step]:
     """Builds trainings that each start from the model of the previous domain."""
     context = setup.context
-    past = before_training(context, [setup.texts[setup.order[0]]], replayed_text(context, setup.general))
+    first = [setup.texts[setup.order[0]]]
+    past = before_training(context, first, replayed_text(context, setup.general, domain=first))
     keys = tuple((name, text.key) for name, text in setup.texts.items())
     noted = DomainOrder.of(root_of(context.config), context.config.name, keys)
     noted.check()
@@ -175,7 +176,12 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
         training = Train.of(
             domain,
             {"domain": setup.texts[name]},
-            replayed_text(domain, setup.general, base=setup.context.start),
+            replayed_text(
+                domain,
+                setup.general,
+                base=setup.context.start,
+                domain=[setup.texts[each] for each in setup.order[:number]],
+            ),
             past,
             general=setup.general,
             noted=noted.first(number),
@@ -192,7 +198,7 @@ def _each_alone(setup: Setup) -> Iterator[Step]:
     """Builds trainings that each start from the first model of the sequence."""
     for number, name in enumerate(setup.order, start=1):
         domain = on_domain(setup, setup.context, name)
-        replay = replayed_text(domain, setup.general)
+        replay = replayed_text(domain, setup.general, domain=[setup.texts[name]])
         training = Train.of(
             domain,
             {"domain": setup.texts[name]},
@@ -214,7 +220,7 @@ def _all_at_once(setup: Setup) -> Iterator[Step]:
     joint = setup.context.configured(replace(config, corpus=corpus, training=replace(training, **limits)))
     texts = as_listed(config, setup.texts)
     watched = {"domain": Gather(config.name, texts), **setup.beside}
-    replay = replayed_text(joint, setup.general)
+    replay = replayed_text(joint, setup.general, domain=texts.values())
     stage = Train.of(joint, texts, replay, general=setup.general, measured=watched)
     yield sequence_step(setup, joint, len(setup.order), "", stage, {})
 

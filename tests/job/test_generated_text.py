@@ -17,6 +17,7 @@ from adapt.config import (
     SynthesizeConfig,
 )
 from adapt.generate.rewriting import OWN_TEMPLATES
+from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages
 from adapt.runner.stage import everything
 from adapt.stage.context import Context
@@ -25,7 +26,7 @@ from adapt.stage.prepare_text import PrepareTexts
 from adapt.stage.training_plan import REPHRASED, weights_with_rephrased
 from adapt.support.errors import AdaptError, ModelError
 from tests.generate.toys import tiny_decoder
-from tests.job.worlds import changed, dapt_world
+from tests.job.worlds import changed, dapt_world, sequence_world
 
 SELF = {"mixture.replay_kind": "self", "objective.kind": "causal"}
 SHORT = {"generate.max_length": 100}
@@ -65,6 +66,26 @@ def test_text_of_the_model_is_replayed_like_general_text(config: Config) -> None
     assert [files.source for files in replay.texts.before] == ["general", ""]
     assert replay.texts.generated.start.digest == Context.of(chosen).start.digest
     assert replay.heldout_fraction == chosen.corpus.heldout_fraction
+
+
+@pytest.mark.parametrize(
+    ("mode", "left_out"),
+    [
+        ("continual", [["cs"], ["cs", "bio"], ["cs", "bio", "reviews"]]),
+        ("separate", [["cs"], ["bio"], ["reviews"]]),
+        ("joint", [["cs", "bio", "reviews"]]),
+    ],
+)
+def test_generated_text_of_a_sequence_has_no_copies_of_the_domains_that_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, left_out: list[list[str]]
+) -> None:
+    world = sequence_world(tmp_path, monkeypatch)
+    changes = {"mixture.replay_kind": "gibbs", "method.kind": "plain", "generate.max_length": 20, "sequence.mode": mode}
+    for name, value in changes.items():
+        world = changed(world, name, value)
+    trainings = [step.training for step in sequence_stages(Context.of(world)).steps]
+    filters = [training.replay.texts for training in trainings if isinstance(training.replay, PrepareTexts)]
+    assert [[files.source for files in each.before if files.source != "general"] for each in filters] == left_out
 
 
 @pytest.mark.parametrize(
