@@ -3,7 +3,7 @@
 import gzip
 import io
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fpdf import FPDF
@@ -110,7 +110,7 @@ def epub(chapters: Sequence[str], encryption: str = "", headings: bool = True) -
     return zipped(files)
 
 
-def zipped(files: dict[str, str | bytes]) -> bytes:
+def zipped(files: Mapping[str, str | bytes]) -> bytes:
     """Returns a zip archive."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
