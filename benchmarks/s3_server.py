@@ -34,6 +34,7 @@ ERRORS = {
     "fail": ("500 Internal Server Error", "InternalError"),
     "denied": ("403 Forbidden", "AccessDenied"),
     "expired": ("400 Bad Request", "ExpiredToken"),
+    "lacks": ("501 Not Implemented", "NotImplemented"),
 }
 """Answers of the server in place of handling a request: status line and code."""
 

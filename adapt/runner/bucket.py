@@ -44,6 +44,9 @@ _SILENT_S = 2.0
 _PART = 32 * 2**20
 """Size of the parts in which larger files are uploaded [bytes]."""
 _MOST_PARTS = 10_000
+_DELETED_AT_ONCE = 1000
+_WITHOUT_DELETE = {"NotImplemented", "501", "MethodNotAllowed", "405", "MissingContentMD5"}
+"""Errors of stores that lack DeleteObjects, or need an MD5 digest for it, which boto3 no longer sends."""
 _THREADS = 8
 _DIGEST = "sha256"
 _UPLOAD = "upload"
@@ -81,7 +84,7 @@ class S3Bucket:
         self.address, self._patience_s = address, patience_s
         self._connection: tuple[int, Any] | None = None
         """Process id and client of boto3, because a forked process needs its own."""
-        self._has_worked = False
+        self._has_worked, self._deletes_many = False, True
 
     def hasty(self, patience_s: float) -> "S3Bucket":
         """Returns the same bucket with a shorter patience [s], for requests that something waits for."""
@@ -246,10 +249,22 @@ class S3Bucket:
         return self._call(f"list {self.address.url(prefix)}", ask)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Deletes objects. Missing objects are ignored."""
-        for name in names:
-            place = {"Bucket": self.address.bucket, "Key": self.address.key(name)}
-            self._call(f"delete {self.address.url(name)}", partial(_delete, place))
+        """Deletes objects, 1,000 per request. Missing objects are ignored.
+
+        Stores that lack the request DeleteObjects get a request per object.
+        """
+        names = list(names)
+        for begin in range(0, len(names), _DELETED_AT_ONCE):
+            some = names[begin : begin + _DELETED_AT_ONCE]
+            if len(some) > 1 and self._deletes_many:
+                keys = {self.address.key(name): name for name in some}
+                doing = f"delete {len(some)} objects of {self.address.url()}"
+                left = self._call(doing, partial(_delete_many, self.address.bucket, list(keys)))
+                self._deletes_many = left is not None
+                some = some if left is None else [keys[key] for key in left]
+            for name in some:  # one request each also says why an object cannot be deleted
+                place = {"Bucket": self.address.bucket, "Key": self.address.key(name)}
+                self._call(f"delete {self.address.url(name)}", partial(_delete, place))
 
     def check(self) -> None:
         """Checks that objects can be written, read and deleted, and that the store honours conditions of writes.
@@ -326,6 +341,17 @@ def _condition(replaces: str | None) -> dict[str, str]:
 
 def _delete(place: Mapping[str, str], client: Any) -> None:
     client.delete_object(**place)
+
+
+def _delete_many(bucket: str, keys: list[str], client: Any) -> list[str] | None:
+    """Deletes objects in one request. Returns those that remain, or None if the store lacks the request."""
+    try:
+        answer = client.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True})
+    except Exception as error:
+        if code_of(error) in _WITHOUT_DELETE:
+            return None
+        raise
+    return [str(each["Key"]) for each in answer.get("Errors", ()) if each.get("Code") not in MISSING]
 
 
 def _none_if_missing(request: Callable[[], T]) -> T | None:

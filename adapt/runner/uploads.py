@@ -197,8 +197,9 @@ class Uploads:
                 self._lease.note(CopyState(self._mirror.id, self.run, self.run))
                 self._awaited = None
             # a file that is renamed while the folder is listed may be missing in one list
-            for name in self._missing & before if is_growing else self._missing:
-                self._bucket.delete([self._object(name)])
+            gone = self._missing & before if is_growing else self._missing
+            self._bucket.delete(map(self._object, gone))
+            for name in gone:
                 del self._sent[name]
                 self._etags.pop(name, None)
         if ready:

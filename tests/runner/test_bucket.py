@@ -30,6 +30,20 @@ def test_objects_are_written_read_listed_and_deleted(bucket: S3Bucket, tmp_path:
     assert bucket.objects("") == {}
 
 
+@pytest.mark.parametrize(("lacks", "requests"), [(False, {"POST": 2, "DELETE": 1}), (True, {"POST": 1, "DELETE": 7})])
+def test_objects_are_deleted_in_batches_or_else_one_by_one(
+    bucket: S3Bucket, s3: Server, monkeypatch: pytest.MonkeyPatch, lacks: bool, requests: dict[str, int]
+) -> None:
+    monkeypatch.setattr(module, "_DELETED_AT_ONCE", 3)
+    names = [f"a/{number}" for number in range(6)]
+    for name in names:
+        bucket.put(name, b"content", None)
+    s3.faults(**({"kind": "lacks", "methods": ["POST"]} if lacks else {}))
+    bucket.delete([*names, "a/missing"])
+    assert {method: count for method, count in s3.requests().items() if method in requests} == requests
+    assert bucket.objects("") == {}
+
+
 def test_missing_credentials_are_named_as_such() -> None:
     said = awaited(Address("tests", ""), "write s3://tests", NoCredentialsError())
     assert "AWS_ACCESS_KEY_ID" in said
