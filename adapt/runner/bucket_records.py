@@ -4,24 +4,30 @@ The object `records/KIND/KEY.json` is the record of a finished stage, with the f
 once, by a conditional write, and never replaced. Each machine copies new records to the folders of their stages, and
 lists them in `.records.json` with the ETags of the objects. The object also has the name of the run that made the
 stage's files (`adapt.runner.uploads`), as `run`.
+
+The object `packs/records` has copies of many records with their ETags, so that a new machine reads them in one request.
+A machine that had to read many records one by one writes it. A copy counts only while the record has the same ETag.
 """
 
+import gzip
 import json
 import threading
 import time
+import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from adapt.runner.bucket import ABSENT, S3Bucket
+from adapt.runner.bucket import ABSENT, ReadObject, S3Bucket
 from adapt.runner.bucket_errors import ConflictError
 from adapt.runner.files import make_folder, storage_errors, write_atomically
 from adapt.runner.lease import Lease
 from adapt.runner.local_cache import clear
 from adapt.runner.record import RECORD_FILE, Record
-from adapt.support.errors import StageError
+from adapt.support.errors import StageError, StorageError
 from adapt.terminal.console import log
 
 DIGITS = 16
@@ -32,7 +38,11 @@ Among a million stages, the chance that two of them have the same digits is 1 in
 FRESH_S = 10.0
 """Age from which a list of objects is read again [s]."""
 _RECORDS = "records"
-_THREADS = 16
+_PACK = "packs/records"
+_MANY = 100
+"""Number of records from which the pack is read, and is written again if it lacks this many."""
+_PATIENCE_S = 10.0
+_THREADS = 32
 
 
 class BucketRecords:
@@ -104,12 +114,21 @@ class BucketRecords:
                 (self._root / index.pop(gone)[1] / RECORD_FILE).unlink(missing_ok=True)
             self._faults = {place: fault for place, fault in self._faults.items() if place in there}
             wanted = [place for place, etag in there.items() if not self._has(index.get(place), etag)]
+            packed = self._packed(there) if len(wanted) >= _MANY else {}
+
+            def copied(place: str) -> tuple[ReadObject | None, list[str] | None]:
+                read = packed.get(place) or self._bucket.get(_object(place))
+                return read, self._copy(place, read)
+
+            reads: dict[str, ReadObject] = {}
             with ThreadPoolExecutor(_THREADS) as threads:
-                for place, entry in zip(wanted, threads.map(self._copy, wanted), strict=True):
+                for place, (read, entry) in zip(wanted, threads.map(copied, wanted), strict=True):
                     index.pop(place, None)
-                    if entry:
-                        index[place] = entry
+                    if entry and read:
+                        index[place], reads[place] = entry, read
             self._write(index)
+            if len(reads.keys() - packed.keys()) >= _MANY:
+                self._pack(reads)
             self._looked = time.monotonic()
 
     def look(self, kind: str, key: str) -> None:
@@ -122,7 +141,7 @@ class BucketRecords:
         with self._lock:
             self.refresh()
             index = self._read()
-            if place not in index and (entry := self._copy(place)):
+            if place not in index and (entry := self._copy(place, self._bucket.get(_object(place)))):
                 self._write({**index, place: entry})
 
     def run(self, kind: str, digits: str) -> str | None:
@@ -162,9 +181,30 @@ class BucketRecords:
             record.save()
             self._write({**self._read(), place: [etag, f"{record.stage}/{record.path.name}", run]})
 
-    def _copy(self, place: str) -> list[str] | None:
+    def _packed(self, there: Mapping[str, str]) -> dict[str, ReadObject]:
+        """Reads the records in the pack that have not changed since, keyed by kind and digits of the key.
+
+        Args:
+            there: present ETag of each record.
+        """
+        read = self._bucket.get(_PACK)
+        if read is None or not read.is_intact:
+            return {}
+        try:
+            known = json.loads(gzip.decompress(read.body))
+            found = {place: ReadObject(str(body).encode(), str(etag), True) for place, (etag, body) in known.items()}
+        except (OSError, EOFError, ValueError, TypeError, AttributeError, zlib.error):
+            return {}
+        return {place: record for place, record in found.items() if there.get(place) == record.etag}
+
+    def _pack(self, records: Mapping[str, ReadObject]) -> None:
+        """Writes the pack. If that fails, for example without permission, other machines read record by record."""
+        text = json.dumps({place: [record.etag, record.body.decode()] for place, record in records.items()})
+        with suppress(StorageError):
+            self._bucket.hasty(_PATIENCE_S).put(_PACK, gzip.compress(text.encode(), 1), None)
+
+    def _copy(self, place: str, read: ReadObject | None) -> list[str] | None:
         """Copies a record. Returns its ETag, folder and run, or None if there is none or it cannot be used."""
-        read = self._bucket.get(_object(place))
         self._faults.pop(place, None)
         if read is None:
             return None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.runner import Done, Outcome, Store, ensure, lease, plan_stages, uploads
+from adapt.runner import Done, Outcome, Store, bucket_records, ensure, lease, plan_stages, uploads
 from adapt.runner.bucket import S3Bucket
 from adapt.runner.claim import is_claimed
 from adapt.runner.ensure import unfinished
@@ -168,6 +168,19 @@ def test_a_file_that_a_stranger_changed_is_named_when_it_is_read(machine: Machin
     bucket_of(one).put(name, was.body, None)
     ensure(top, two)
     assert ran(runs) == ["top"]
+
+
+def test_a_new_machine_reads_many_records_at_once(
+    s3: Server, machine: Machine, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_records, "_MANY", 2)
+    ensure(toys.diamond(runs), machine("one"))
+    second = {record.key for record in machine("two").records()}  # reads them one by one, and packs them
+    assert len(second) == 4
+    three = machine("three")
+    s3.faults()
+    assert {record.key for record in three.records()} == second
+    assert s3.requests()["GET"] == 2  # the list, and the pack
 
 
 def test_a_record_that_a_stranger_changed_is_named(
