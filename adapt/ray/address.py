@@ -117,6 +117,33 @@ def check_answers(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_
         )
 
 
+def refuse_open(host: str, port: int, field: str) -> None:
+    """Refuses a cluster whose control store answers without a token, unless RAY_AUTH_MODE is `disabled`.
+
+    Args:
+        host: host name or IP address of the control store, without brackets.
+        port: port of the control store.
+        field: name of the option or variable with the address, for messages.
+
+    Raises:
+        ClusterError: the cluster asks for no token.
+    """
+    if os.environ.get("RAY_AUTH_MODE") == "disabled" or os.environ.get("RAY_USE_TLS") == "1":
+        return
+    import grpc
+
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    with grpc.insecure_channel(place) as channel:
+        try:
+            channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetClusterId")(b"", timeout=_TIMEOUT_S)
+        except grpc.RpcError:
+            return
+    raise ClusterError(
+        f"the cluster at {place} ({field}) asks for no token, so everybody who reaches its ports can run code on it",
+        "start Ray with RAY_AUTH_MODE=token; or, if only trusted users reach it, export RAY_AUTH_MODE=disabled",
+    )
+
+
 def join(address: str, field: str, node: str | None) -> None:
     """Joins a cluster.
 
@@ -134,6 +161,8 @@ def join(address: str, field: str, node: str | None) -> None:
 
     host, port = endpoint(address, field)
     check_answers(host, port, field)
+    if "://" not in address:  # Ray Client's server is another one than the control store
+        refuse_open(host, port, field)
     log(f"joining the Ray cluster at {address}")
     scheme, separator, _ = address.rpartition("://")
     place = scheme + separator + (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")

@@ -3,13 +3,16 @@
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
+import grpc
 import pytest
 
 from adapt.config import ResourcesConfig
-from adapt.ray.address import check_answers, endpoint
+from adapt.ray.address import check_answers, endpoint, refuse_open
 from adapt.ray.runtime import address_of, check_address
 from adapt.support.errors import ClusterError
 
@@ -131,3 +134,35 @@ def test_a_real_control_store_answers() -> None:
 
     host, port = endpoint(ray.get_runtime_context().gcs_address, "RAY_ADDRESS")
     check_answers(host, port, "RAY_ADDRESS")
+
+
+@contextmanager
+def control_store(asks_for_a_token: bool) -> Iterator[int]:
+    """Yields the port of a server that answers as Ray's control store does."""
+
+    def answer(request: Any, context: grpc.ServicerContext) -> bytes:
+        if asks_for_a_token:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken")
+        return b""
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, details: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[Handler()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield port
+    server.stop(None)
+
+
+def test_a_cluster_without_a_token_is_not_joined_unless_the_user_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with control_store(asks_for_a_token=True) as port:
+        refuse_open("127.0.0.1", port, "resources.address")
+    with control_store(asks_for_a_token=False) as port:
+        with pytest.raises(ClusterError, match=r"\(resources\.address\) asks for no token") as caught:
+            refuse_open("127.0.0.1", port, "resources.address")
+        assert "RAY_AUTH_MODE=disabled" in caught.value.fix
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+        refuse_open("127.0.0.1", port, "resources.address")
