@@ -418,10 +418,10 @@ class StorageConfig:
 
     root: str = "runs"
     """Folder of all stages, their outputs and records, or a place in an S3 bucket: `s3://BUCKET/PREFIX`. On a cluster,
-    all nodes must see this folder."""
+    all nodes must mount the folder, or reach the bucket."""
     cache: str = "~/.cache"
-    """Folder for the local copy of a bucket, on a large and fast disk. On a cluster, all nodes must mount this folder,
-    so it must be set."""
+    """Folder for the local copy of a bucket, on a large and fast disk. On a cluster, each node has its own local copy
+    at this path."""
     cache_gb: PositiveFloat | None = None
     """Size of the local copy above which files of finished stages are removed from it, least recently used first [GB];
     null for 80% of the disk."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import ray
 
 from adapt.config import ResourcesConfig
+from adapt.ray.node_files import OnNode
 from adapt.ray.runtime import connect, gpus_per_worker, user_errors
 from adapt.support.heartbeat import Steady
 
@@ -53,7 +54,7 @@ class Cluster:
             AdaptError: the function raised it.
         """
         connect(self._resources)
-        shared = ray.put(Steady(function, "reading", self.folder, self._resources.stall_s))
+        shared = ray.put(OnNode(Steady(function, "reading", self.folder, self._resources.stall_s)))
         call, processes = self._on_devices(shared) if on_device else _on_cores(shared)
         waiting: deque[Any] = deque()
         try:

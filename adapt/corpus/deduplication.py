@@ -44,6 +44,7 @@ from adapt.corpus.prepare_corpus import CHUNK_CHARACTERS, WAITING_BYTES, Read, s
 from adapt.corpus.read_progress import Pace, Piece, text_bytes, watched
 from adapt.corpus.screening import DUPLICATE
 from adapt.corpus.shingles import normalised_texts
+from adapt.ray.node_files import OnNode
 from adapt.ray.runtime import data_settings, telling_stalls, user_errors
 from adapt.runner.files import write_atomically
 from adapt.support.heartbeat import Steady
@@ -165,14 +166,17 @@ def deduplicate(
                 signed = (
                     ray.data.from_items(items)
                     .map_batches(
-                        Steady(read, "reading", folder, stall_s),
+                        OnNode(Steady(read, "reading", folder, stall_s), fetches=False),
                         batch_size=1,
                         batch_format="numpy",
                         num_cpus=0.05,
                         compute=pool,
                     )
                     .map_batches(
-                        Steady(Sign(number, work, alike, corpus.heldout_fraction), "signing", folder, stall_s),
+                        OnNode(
+                            Steady(Sign(number, work, alike, corpus.heldout_fraction), "signing", folder, stall_s),
+                            fetches=False,
+                        ),
                         batch_size=1,
                         batch_format="pyarrow",
                         num_cpus=0.9,
@@ -184,7 +188,7 @@ def deduplicate(
         partitions = max(1, ceil(int(parts.starts[-1]) * (1 + alike.bands[0]) / ENTRIES_PER_PARTITION))
         match = Match(parts, partitions, alike.threshold if alike.near else None)
         matched = ray.data.range(partitions, override_num_blocks=partitions).map_batches(
-            Steady(match, "matching", folder, stall_s), batch_size=1, compute=pool, num_cpus=0.9
+            OnNode(Steady(match, "matching", folder, stall_s)), batch_size=1, compute=pool, num_cpus=0.9
         )
         with telling_stalls("dedup", folder):
             linked = merged(

@@ -31,6 +31,7 @@ from adapt.corpus.legibility import Legibility
 from adapt.corpus.read_progress import Pace, Piece, watched
 from adapt.corpus.screening import PASS, REJECTS, Screen, Tally, check_few_bad, item_texts
 from adapt.model.locate import Pretrained
+from adapt.ray.node_files import OnNode
 from adapt.ray.runtime import data_settings, user_errors
 from adapt.support.errors import DataError
 from adapt.support.heartbeat import Steady
@@ -125,14 +126,17 @@ def prepare(
         encoded = (
             ray.data.from_items(items)
             .map_batches(
-                Steady(Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen), "reading", folder, stall_s),
+                OnNode(
+                    Steady(Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen), "reading", folder, stall_s),
+                    fetches=False,
+                ),
                 batch_size=1,
                 batch_format="numpy",
                 num_cpus=0.05,
                 compute=TaskPoolStrategy(size=cpus),
             )
             .map_batches(
-                Steady(EncodeRow(encode), "tokenizing", folder, stall_s),
+                OnNode(Steady(EncodeRow(encode), "tokenizing", folder, stall_s), fetches=False),
                 batch_size=1,
                 batch_format="pyarrow",
                 num_cpus=0.9,

@@ -12,6 +12,7 @@ import ray.data
 
 from adapt.corpus.sample_order import Mixture, samples
 from adapt.corpus.token_shards import TokenStream
+from adapt.ray.node_files import pinned_here
 from adapt.ray.runtime import data_settings
 from adapt.support.schema import SHARD_GLOB
 
@@ -100,7 +101,12 @@ def streamed(feed: Feed) -> Iterator[Iterator[dict[str, np.ndarray]]]:
         # time without a CPU is fast enough. Without the limit of one task, Ray starts dozens of processes.
         segments = _segments(feed)
         dataset = ray.data.from_items(segments, override_num_blocks=len(segments)).map_batches(
-            Fetch(feed), batch_size=1, batch_format="numpy", num_cpus=0, compute=ray.data.TaskPoolStrategy(size=1)
+            Fetch(feed),
+            batch_size=1,
+            batch_format="numpy",
+            num_cpus=0,
+            compute=ray.data.TaskPoolStrategy(size=1),
+            **pinned_here(Path(feed.folders[0])),
         )
         share = feed.global_batch_size // feed.world
         batches = iter(dataset.iter_batches(batch_size=share, batch_format="numpy", prefetch_batches=PREFETCHED_STEPS))

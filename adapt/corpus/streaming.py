@@ -41,6 +41,7 @@ from adapt.corpus.sample_order import permute
 from adapt.corpus.screening import Tally, check_few_bad
 from adapt.corpus.token_shards import Columns, Cut, dropped, take_places
 from adapt.model.locate import Pretrained
+from adapt.ray.node_files import OnNode, pinned_home
 from adapt.ray.runtime import data_settings, user_errors
 from adapt.runner.files import write_atomically
 from adapt.support.errors import DataError
@@ -219,12 +220,13 @@ class Online:
         encode = replace(
             self.encode, shared=share_tokenizer(self.encode.pretrained, bool(self.encode.form.marks), False)
         )
+        folder = self.index.parent
         with user_errors(), data_settings(READ_AHEAD_BYTES, target_max_block_size=1):
             options: dict[str, Any] = {"num_cpus": 0, "compute": TaskPoolStrategy(size=tasks)}
             dataset = (
                 ray.data.from_items(items, override_num_blocks=len(items))
-                .map_batches(self.read, batch_size=1, batch_format="numpy", **options)
-                .map_batches(Tokenize(encode), batch_size=1, batch_format="pyarrow", **options)
+                .map_batches(OnNode(self.read, False, folder), batch_size=1, batch_format="numpy", **options)
+                .map_batches(OnNode(Tokenize(encode), False, folder), batch_size=1, batch_format="pyarrow", **options)
             )
             yield from dataset.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=2)
 
@@ -385,8 +387,8 @@ class Server:
 
 
 def serve(online: Online, first_step: int, world: int) -> Any:
-    """Starts the `Server` actor, which lives as long as the process that starts it."""
-    return ray.remote(num_cpus=0)(Server).remote(online, first_step, world)
+    """Starts the `Server` actor, which lives as long as the process that starts it, and writes the file `index`."""
+    return ray.remote(num_cpus=0, **pinned_home(online.index))(Server).remote(online, first_step, world)
 
 
 @contextmanager

@@ -14,9 +14,8 @@ import heapq
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import compress, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +33,7 @@ from adapt.embed.embedder import Embedder
 from adapt.embed.text_chunks import ReadChunks, TextSource, total_of
 from adapt.embed.vector_files import chunk_file, known_counts, vector_files, write_vectors
 from adapt.index.exact_search import scaled
+from adapt.ray.node_files import OnNode, call, on_node
 from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, telling_stalls, user_errors
 from adapt.runner.files import remove_asides
 from adapt.support.errors import DataError
@@ -77,7 +77,7 @@ class EmbedChunks:
         """Embeds a chunk, writes its vectors to a file, and returns its numbers of texts, tokens and unknown tokens."""
         (row,) = table.to_pylist()
         file = self._folder / chunk_file(row["item"], row["chunk"])
-        with at_work("embedding", self._folder, self._stall_s):
+        with on_node(self._folder, fetches=False), at_work("embedding", self._folder, self._stall_s):
             counts = known_counts(file) or self._embed(row, file)
         known = {"item": row["item"], "text_bytes": text_bytes(table), "tally": row["tally"]}
         return {name: [value] for name, value in {**known, **counts}.items()}
@@ -145,7 +145,7 @@ def embed_texts(
         embedded = (
             ray.data.from_items(source.items())
             .map_batches(
-                Steady(source.reader(folder), "reading", folder, resources.stall_s),
+                OnNode(Steady(source.reader(folder), "reading", folder, resources.stall_s), fetches=False),
                 batch_size=1,
                 batch_format="numpy",
                 num_cpus=0.05,
@@ -205,9 +205,11 @@ def look_first(
     """
     if sum(source.pace().sizes) < LARGE_BYTES:
         return
-    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(_unknown_share)
+    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(call)
     with user_errors():
-        share = ray.get(task.remote(source.reader(folder), some_of(source.items()), embedder, learnt))
+        share = ray.get(
+            task.remote(OnNode(_unknown_share), source.reader(folder), some_of(source.items()), embedder, learnt)
+        )
     check_known(share, CLEARLY * MAX_UNKNOWN_FRACTION)
 
 
@@ -287,7 +289,10 @@ def sampled_texts(source: TextSource, most: int, folder: Path, stall_s: float | 
     share = min(1.0, most * BYTES_A_TEXT / max(sum(source.pace().sizes), 1))
     kept: list[tuple[int, int, str]] = []
     tallies: list[tuple[int, str]] = []
-    steady = partial(Steady, folder=folder, stall_s=stall_s)
+
+    def steady(function: Callable[..., Any], phase: str) -> OnNode:
+        return OnNode(Steady(function, phase, folder, stall_s))
+
     data = data_settings(WAITING_BYTES, target_max_block_size=1)
     with user_errors(), data, telling_stalls("embed", folder):
         read = ray.data.from_items(source.items()).map_batches(
@@ -321,9 +326,9 @@ def learn_embedder(
     texts = [text for source in sources for text in sampled_texts(source, most, folder, stall_s)]
     if not texts:
         raise DataError("there is no text to learn from", "check the paths of the pool, its text_field and cleaning")
-    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(learn_in_task)
+    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(call)
     with user_errors(), following(folder / METRICS_FILE, folder / NOTICE_FILE, "learning from a sample"):
-        figures: dict[str, float] = ray.get(task.remote(embedder, texts, folder))
+        figures: dict[str, float] = ray.get(task.remote(OnNode(learn_in_task), embedder, texts, folder))
     return {"texts": len(texts), **figures}
 
 

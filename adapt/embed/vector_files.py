@@ -18,6 +18,7 @@ import ray
 
 from adapt.index.exact_search import PART_VECTORS, VectorBatch, centred, scaled, write_part
 from adapt.index.index_files import CENTRE_FILE, IndexFacts, index_parts
+from adapt.ray.node_files import OnNode, call
 from adapt.ray.runtime import user_errors
 from adapt.runner.files import file_aside
 from adapt.support.errors import StorageError
@@ -147,15 +148,11 @@ class SumUp:
 
 def over_tasks(function: Callable[[int], T], numbers: Sequence[int]) -> list[T]:
     """Calls a function with each number, in tasks of the cluster, and returns the results in order."""
-    task: Any = ray.remote(num_cpus=1)(_call)
+    task: Any = ray.remote(num_cpus=1)(call)
     with user_errors():
-        shared = ray.put(function)
+        shared = ray.put(OnNode(function))
         results: list[T] = ray.get([task.remote(shared, number) for number in numbers])
         return results
-
-
-def _call(function: Callable[[int], T], number: int) -> T:
-    return function(number)
 
 
 def build_on_cluster(
@@ -176,7 +173,7 @@ def build_on_cluster(
 
     Args:
         embedded: folder with the files that `write_vectors` wrote.
-        folder: folder for the index, in a file system that all nodes see.
+        folder: folder for the index, in the folder of the stage at work.
         embedder: identity of the embedder that computed the vectors.
         dimension: length of the vectors.
         memory_bytes: memory that a machine may use for the index.

@@ -20,6 +20,7 @@ from adapt.corpus.heldout import Measured
 from adapt.evaluate.intervals import TextLosses
 from adapt.evaluate.measurements import BITS_PER_NAT, TextLoss
 from adapt.model.locate import Pretrained
+from adapt.ray.node_files import OnNode, call
 from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, telling_stalls, user_errors
 from adapt.runner import Record
 from adapt.runner.files import write_atomically
@@ -42,15 +43,11 @@ def call_on_device(function: Callable[..., T], resources: ResourcesConfig, folde
             function again.
         arguments: arguments of the function.
     """
-    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(_call)
-    steady = Steady(function, "measuring", folder.absolute(), resources.stall_s, patient=True)
+    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(call)
+    steady = OnNode(Steady(function, "measuring", folder.absolute(), resources.stall_s, patient=True))
     with user_errors(), telling_stalls("evaluate", folder):
         result: T = ray.get(task.remote(steady, *arguments))
         return result
-
-
-def _call(function: Callable[..., T], *arguments: Any) -> T:
-    return function(*arguments)
 
 
 MADE_BY = {"export": "training", **dict.fromkeys(("train", "finetune", "merge", "top"), "start.training")}

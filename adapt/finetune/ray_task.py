@@ -15,6 +15,7 @@ import ray
 
 from adapt.config import Config, FinetuneConfig, ResourcesConfig
 from adapt.model.locate import Pretrained
+from adapt.ray.node_files import on_node
 from adapt.ray.runtime import await_resources, hide_unreserved_gpus, telling_stalls, user_errors
 from adapt.runner.files import write_atomically
 from adapt.support.errors import ClusterError
@@ -100,7 +101,7 @@ def _work(run: FinetuneRun, folder: Path) -> RunResult:
     hide_unreserved_gpus()
     from adapt.finetune.seed_run import seed_work
 
-    with at_work("fine-tuning", folder, run.config.resources.stall_s, patient=True):
+    with on_node(folder), at_work("fine-tuning", folder, run.config.resources.stall_s, patient=True):
         return seed_work(run, folder)
 
 

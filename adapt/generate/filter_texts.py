@@ -29,6 +29,7 @@ from adapt.corpus.minhash import DuplicateRule
 from adapt.corpus.prepare_corpus import WAITING_BYTES, screen_of
 from adapt.corpus.screening import Reject, Screen, Sieve, Tally, clean_numbered
 from adapt.generate.generate_blocks import part_files
+from adapt.ray.node_files import OnNode
 from adapt.ray.runtime import data_settings, telling_stalls, user_errors
 from adapt.runner.digest import Digests
 from adapt.runner.files import file_aside, storage_errors
@@ -106,7 +107,7 @@ def _filtered(
     settings = data_settings(WAITING_BYTES, target_max_block_size=1)
     with user_errors(), settings, telling_stalls("filter", folder), storage_errors(folder):
         rows = ray.data.from_items(numbered_items(manifest, corpus)).map_batches(
-            Steady(FilterPart(corpus, screen), "filtering", folder, stall_s),
+            OnNode(Steady(FilterPart(corpus, screen), "filtering", folder, stall_s)),
             batch_size=1,
             batch_format="numpy",
             num_cpus=0.9,

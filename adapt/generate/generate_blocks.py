@@ -38,6 +38,7 @@ from adapt.generate.block_files import (
     known_figures,
 )
 from adapt.generate.makers import Maker
+from adapt.ray.node_files import OnNode, on_node
 from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, telling_stalls, user_errors
 from adapt.runner.files import file_aside, write_atomically
 from adapt.support.errors import BudgetError
@@ -76,7 +77,7 @@ class MakeBlocks:
             BudgetError: the budget is spent.
         """
         (block,) = table.to_pylist()
-        with at_work("generating", self._folder, self._stall_s):
+        with on_node(self._folder, fetches=False), at_work("generating", self._folder, self._stall_s):
             figures = known_figures(self._folder, block["block"]) or self._make(block)
         return {name: [value] for name, value in {"block": block["block"], **asdict(figures)}.items()}
 
@@ -168,7 +169,7 @@ def rewrite_texts(
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     with data_settings(WAITING_BYTES, target_max_block_size=1):
         documents = ray.data.from_items(items).map_batches(
-            Steady(ReadDocuments(read, share), "reading", folder, resources.stall_s),
+            OnNode(Steady(ReadDocuments(read, share), "reading", folder, resources.stall_s), fetches=False),
             batch_size=1,
             batch_format="numpy",
             num_cpus=0.05,

@@ -11,18 +11,27 @@ import ray
 from adapt.index.exact_search import Nearest, faiss_library, merge_nearest
 from adapt.index.index_files import IndexFacts
 from adapt.index.vector_index import VectorIndex, check_neighbours, compares_all
+from adapt.ray.node_files import on_node
 from adapt.ray.runtime import hide_unreserved_gpus, user_errors
+from adapt.runner.claim import stage_at_work
 
 
 class Shard:
     """An actor that searches some parts of an index in its own process."""
 
     def __init__(
-        self, folder: Path, embedder: str | None, numbers: Sequence[int], only: np.ndarray | None, threads: int
+        self,
+        folder: Path,
+        embedder: str | None,
+        numbers: Sequence[int],
+        only: np.ndarray | None,
+        threads: int,
+        stage: Path | None,
     ) -> None:
         hide_unreserved_gpus()
         faiss_library().omp_set_num_threads(threads)
-        self._index = VectorIndex.open(folder, embedder, numbers, only)
+        with on_node(stage):
+            self._index = VectorIndex.open(folder, embedder, numbers, only)
 
     def search(self, queries: np.ndarray, k: int, width: int | None, exactly: bool) -> Nearest:
         """Finds the k nearest vectors of each query in the actor's parts, by comparing all vectors if `exactly`."""
@@ -53,7 +62,7 @@ class ShardedIndex:
         """Starts the actors on the cluster to which this process is connected.
 
         Args:
-          folder: folder of the index, in a file system that all nodes see.
+          folder: folder of the index, in the folder of the stage at work or of one of its inputs.
           shards: largest number of actors, among which the parts are divided.
           embedder: identity of the queries' embedder (`VectorIndex.open`).
           only: ids of the vectors to search (`VectorIndex.open`).
@@ -68,7 +77,7 @@ class ShardedIndex:
         actor: Any = ray.remote(num_cpus=cpus)(Shard)
         shares = [parts[number::shards] for number in range(min(shards, len(parts)))]
         known = ray.put(only)
-        actors = tuple(actor.remote(folder, embedder, list(each), known, threads) for each in shares)
+        actors = tuple(actor.remote(folder, embedder, list(each), known, threads, stage_at_work()) for each in shares)
         return cls(facts, facts.vectors if only is None else len(only), compares_all(facts, only), actors)
 
     def search(self, queries: np.ndarray, k: int, width: int | None = None) -> Nearest:

@@ -45,6 +45,10 @@ class Pretrained:
     """Folder of the generator of replaced-token detection. None for other objectives, and if the generator copies the
     first layers of `model`."""
 
+    def files_outside(self) -> list[Path]:
+        """Returns the folders that the nodes of a cluster need; see `adapt.runner.stage.paths_outside`."""
+        return [folder for folder in (self.model, self.tokenizer, self.generator) if folder is not None]
+
     def at(self, model: Path) -> Pretrained:
         """Returns this checkpoint with the model in another folder, and with that folder's generator if it has one."""
         own = model / GENERATOR

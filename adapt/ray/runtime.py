@@ -14,6 +14,7 @@ from typing import Any
 
 from adapt.config import ResourcesConfig, fewest_of, most_of
 from adapt.ray.address import endpoint, join
+from adapt.ray.node_files import serve_files
 from adapt.ray.own import OWN_RAY, start_ray
 from adapt.runner.notifications import announce
 from adapt.support.errors import AdaptError, ClusterError, DeviceMemoryError, StallError
@@ -92,6 +93,7 @@ def connect(resources: ResourcesConfig) -> None:
 
     if ray.is_initialized():
         _check_same(address)
+        serve_files()
         return
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     if address:
@@ -105,6 +107,7 @@ def connect(resources: ResourcesConfig) -> None:
     if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():
             signal.signal(number, handler)  # replaces the handlers that Ray installed
+    serve_files()
     hush()
 
 

@@ -14,6 +14,7 @@
 - `bucket`, `bucket_errors`: the client of a bucket, and what the errors of its store mean.
 - `lease`: the lock of a stage in a bucket.
 - `bucket_records`, `mirror`, `local_cache`: records in a bucket, the local copy of the bucket, and its size.
+- `folder_copy`: copies of a stage's folder on the other nodes of a cluster, if the storage root is a bucket.
 - `uploads`: uploads the files of a stage while it runs.
 - `files`: writes files completely or not at all, and explains failures of storage.
 - `secret`: the key that signs a user's checkpoints.

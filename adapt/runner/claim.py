@@ -6,10 +6,12 @@ uploaded before the record is created.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol
 
 from adapt.runner.bucket_errors import ConflictError
+from adapt.runner.folder_copy import announced
 from adapt.runner.lease import Lease, leased
 from adapt.runner.local_cache import clear, using
 from adapt.runner.lock import is_held, locked
@@ -19,6 +21,13 @@ from adapt.runner.uploads import Uploads
 from adapt.support.errors import StorageError
 from adapt.terminal.console import log
 
+_at_work: ContextVar[Path | None] = ContextVar("folder of the stage", default=None)
+
+
+def stage_at_work() -> Path | None:
+    """Returns the folder of the stage that this thread works on, if its storage root is a bucket. Otherwise None."""
+    return _at_work.get()
+
 
 class Claim(Protocol):
     """The right to work on a stage's folder."""
@@ -26,8 +35,12 @@ class Claim(Protocol):
     place: str
     """Path or URL of the folder, for messages."""
 
-    def begin(self, inputs: Iterable[Record]) -> AbstractContextManager[None]:
+    def begin(self, inputs: Iterable[Record], outside: Iterable[Path] = ()) -> AbstractContextManager[None]:
         """Brings the files of an interrupted run and of the inputs here. They stay here inside the block.
+
+        Args:
+            inputs: records of the inputs.
+            outside: files and folders outside of the storage root that the stage reads.
 
         Raises:
             StageError: a file of an input is missing or has changed.
@@ -54,7 +67,7 @@ class FolderClaim:
     def __init__(self, folder: Path) -> None:
         self.place = str(folder)
 
-    def begin(self, inputs: Iterable[Record]) -> AbstractContextManager[None]:
+    def begin(self, inputs: Iterable[Record], outside: Iterable[Path] = ()) -> AbstractContextManager[None]:
         """Does nothing."""
         return nullcontext()
 
@@ -85,14 +98,20 @@ class BucketClaim:
         self._uploads = Uploads(mirror, folder, lease)
 
     @contextmanager
-    def begin(self, inputs: Iterable[Record]) -> Iterator[None]:
+    def begin(self, inputs: Iterable[Record], outside: Iterable[Path] = ()) -> Iterator[None]:
         """Copies the files of an interrupted run and of the inputs from the bucket. See `Claim.begin`."""
         inputs = list(inputs)
-        with using([self._folder, *(record.path for record in inputs)]):
+        folders = [record.path for record in inputs]
+        with using([self._folder, *folders]):
             self._uploads.begin()
             for record in inputs:
                 self._mirror.bring_checked(record)
-            yield
+            with announced(self._folder, folders, outside, self._mirror.cache_gb):
+                before = _at_work.set(self._folder)
+                try:
+                    yield
+                finally:
+                    _at_work.reset(before)
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from adapt.runner.files import remove_asides, storage_errors
 from adapt.runner.key import ran_with, say_untried
 from adapt.runner.outputs import check_content, digest_outputs, settle, sync_folder
 from adapt.runner.record import Record, plain_values
-from adapt.runner.stage import Done, Finished, Stage, everything, inputs_first
+from adapt.runner.stage import Done, Finished, Stage, everything, inputs_first, paths_outside
 from adapt.runner.store import Store, logged
 from adapt.support.errors import StorageError
 from adapt.terminal.console import duration, log
@@ -109,7 +109,7 @@ def run(stage: Stage[Any], done: Done, store: Store) -> Record:
             if record := store.find_now(stage):
                 return record
             with logged(folder):
-                with claim.begin(done.records.values()):
+                with claim.begin(done.records.values(), paths_outside(stage, store.root)):
                     store.admit(stage)  # needs the files of an interrupted run, which say what it has spent
                     for made in done.records.values():
                         check_content(made)

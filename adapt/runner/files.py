@@ -27,6 +27,16 @@ def write_atomically(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
+def add_text(path: Path, text: str) -> None:
+    """Adds a text to the end of a file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
 @contextmanager
 def file_aside(path: Path) -> Iterator[Path]:
     """Yields an empty temporary file next to `path`, which replaces `path` if the block raises no error.

@@ -3,6 +3,7 @@
 The objects below `s3://BUCKET/PREFIX` are:
 
 - `records/KIND/KEY.json`: the record of a finished stage (`adapt.runner.bucket_records`).
+- `packs/records`: copies of many records, which a new machine reads at once.
 - `leases/KIND/KEY.json`: the lease of a stage (`adapt.runner.lease`).
 - `KIND/NAME-KEY/RUN/...`: the files of a stage. `adapt.runner.uploads` writes them while the stage runs. Each run of
   the stage has a folder of its own; the record, or else the lease, names the one that counts.
@@ -35,7 +36,7 @@ from adapt.runner.digest import named_faults, sha256_of
 from adapt.runner.files import file_aside, folder_aside, make_folder
 from adapt.runner.lease import is_held_by, progress_in
 from adapt.runner.local_cache import evict, hold, using
-from adapt.runner.lock import is_held
+from adapt.runner.lock import is_held, locked
 from adapt.runner.outputs import check_content
 from adapt.runner.record import Record, load_record
 from adapt.support.errors import ConfigError, StageError, StorageError
@@ -79,8 +80,19 @@ def mirror_folder(url: str, cache_folder: str, cache_gb: float | None = None) ->
     place = "+".join((address.bucket, *filter(None, address.prefix.split("/"))))
     host = endpoint.rpartition("@")[2].replace(":", "-") or "aws"
     folder = Path(cache_folder).expanduser().absolute() / FOLDER / host / place
-    _mirror(folder, os.getpid()).cache_gb = cache_gb
+    mirror = _mirror(folder, os.getpid())
+    mirror.cache_gb = cache_gb
+    _in_use[folder] = mirror
     return folder
+
+
+_in_use: dict[Path, "Mirror"] = {}
+"""The local copies that are storage roots of this process, by folder."""
+
+
+def mirrors_in_use() -> list["Mirror"]:
+    """Returns the local copies that are storage roots of this process."""
+    return list(_in_use.values())
 
 
 def mirror_at(path: Path) -> "Mirror | None":
@@ -164,6 +176,11 @@ class Mirror:
     @property
     def id(self) -> str:
         """Id of this local copy on this machine: a copy of its files on another machine has another one."""
+        return sha256(f"{self.mark} {socket.gethostname()}".encode()).hexdigest()[:32]
+
+    @property
+    def mark(self) -> str:
+        """Text that all machines see if they mount the same folder, and that differs between folders."""
         file = self.root / ".mirror"
         if not file.exists():
             make_folder(self.root)
@@ -176,7 +193,7 @@ class Mirror:
             except OSError:  # a file system without links
                 aside.replace(file)
             aside.unlink(missing_ok=True)
-        return sha256(f"{file.read_text()} {socket.gethostname()}".encode()).hexdigest()[:32]
+        return file.read_text()
 
     def check_store(self) -> None:
         """Checks once per process that the bucket can be written, and that its store honours conditions of writes.
@@ -223,6 +240,8 @@ class Mirror:
     def bring(self, record: Record, is_wanted: Callable[[str, int], bool] = lambda name, size: True) -> None:
         """Copies the files of a finished stage that are not here, and checks their digests.
 
+        If several processes of this machine need the same files, one of them copies them.
+
         Args:
             record: record of the stage.
             is_wanted: function of the name and size [bytes] of a file, which selects files.
@@ -231,9 +250,17 @@ class Mirror:
             StageError: files are missing in the bucket, or have other content than the stage wrote.
             StorageError: the bucket cannot be read, or the disk is full.
         """
-        needed = [
-            name for name, size in record.outputs.items() if is_wanted(name, size) and _size(record.path / name) != size
-        ]
+
+        def needed() -> list[str]:
+            wanted = ((name, size) for name, size in record.outputs.items() if is_wanted(name, size))
+            return [name for name, size in wanted if _size(record.path / name) != size]
+
+        if needed():
+            with locked(record.path.with_name(f"{record.path.name}.copy"), lambda holder: None):
+                self._bring(record, needed())
+
+    def _bring(self, record: Record, needed: list[str]) -> None:
+        """Copies files of a finished stage, and checks their digests."""
         if not needed:
             return
         size = sum(record.outputs[name] for name in needed)

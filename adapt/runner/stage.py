@@ -167,6 +167,35 @@ def _stages_in(value: Any, name: str) -> Iterator[tuple[str, Stage[Any]]]:
             yield from _stages_in(getattr(value, declared.name), f"{name}.{declared.name}")
 
 
+def paths_outside(value: Any, root: Path) -> list[Path]:
+    """Returns the existing files and folders outside of the storage root that a stage reads.
+
+    These are the results of the method `files_outside` of all values in the stage's fields that have such a method.
+
+    Args:
+        value: the stage.
+        root: the storage root.
+    """
+    found: dict[Path, None] = {}
+
+    def visit(each: Any) -> None:
+        if each is None or isinstance(each, (*_WITHOUT, Shown)) or (isinstance(each, Stage) and each is not value):
+            return
+        if isinstance(each, Mapping):
+            each = tuple(each.values())
+        if isinstance(each, tuple | list):
+            for inner in each:
+                visit(inner)
+        elif is_dataclass(each) and not isinstance(each, type):
+            if callable(paths := getattr(each, "files_outside", None)):
+                found.update({path.absolute(): None for path in paths()})
+            for declared in fields(each):
+                visit(getattr(each, declared.name))
+
+    visit(value)
+    return [path for path in found if path.exists() and not path.is_relative_to(root)]
+
+
 @dataclass(frozen=True)
 class Finished(Generic[R]):
     """A finished stage: its record and its result."""

@@ -31,7 +31,7 @@ from adapt.runner import Done, Stage, Store
 from adapt.runner.digest import Digests
 from adapt.runner.files import share_with_group, write_atomically
 from adapt.runner.key import deciding
-from adapt.runner.mirror import fetch_file, mirror_at, mirror_folder, upload_results
+from adapt.runner.mirror import fetch_file, mirror_folder, upload_results
 from adapt.runner.notifications import check_webhook
 from adapt.stage.add_head import AddHead, RedrawTop, TurnDecoder
 from adapt.stage.preflight import check_compile, check_priced, check_shared, check_training, check_writable
@@ -212,12 +212,6 @@ def root_of(config: Config) -> Path:
     if "://" not in storage.root:
         return Path(storage.root).expanduser().absolute()
     return mirror_folder(storage.root, storage.cache, storage.cache_gb)
-
-
-def shared_folder(config: Config) -> Path:
-    """Returns the folder that all nodes of a cluster must mount. If the root is a bucket, it holds the local copies."""
-    root = root_of(config)
-    return root.parents[1] if mirror_at(root) else root
 
 
 def first_start(config: Config, digests: Digests) -> Start:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, ResourcesConfig
-from adapt.config.job_sections import StorageConfig
 from adapt.merge.compatibility import vocabulary_of
 from adapt.model.architecture import HEADS, check_architecture, check_detector, try_unknown, unequal_tables
 from adapt.model.locate import CONFIG, Pretrained, has_tokenizer, no_head, read_json, weight_files
@@ -350,21 +349,18 @@ def _has_other_nodes() -> bool:
     return is_connected and sum(node["Alive"] for node in ray.nodes()) > 1
 
 
+_DISKS = {"storage.cache": "a disk of each node"}
+"""Fields with a folder that nodes do not share, and where it is."""
+
+
 def check_absolute(config: Config) -> None:
     """Checks that result folders have absolute paths, because a relative path differs on every node of a cluster.
-
-    If the storage root is a bucket, the folder of its local copy must be chosen, because all nodes must mount it.
 
     Raises:
         ConfigError: the setting cannot work; names the field.
     """
     storage = config.storage
     name = "cache" if "://" in storage.root else "root"
-    if name == "cache" and storage.cache == StorageConfig().cache:
-        raise ConfigError(
-            f"storage.root {storage.root} is a bucket, but the nodes of a cluster exchange files through a folder",
-            "set storage.cache to a folder that all nodes mount, or leave resources.address out to run on this machine",
-        )
     folders = {f"storage.{name}": Path(getattr(storage, name)).expanduser()}
     if folder := mlflow_folder(config.tracking):
         folders["tracking.mlflow_uri"] = folder
@@ -372,5 +368,6 @@ def check_absolute(config: Config) -> None:
         if not folder.is_absolute():
             raise ConfigError(
                 f"{field} is relative, but on a cluster a job runs in a throwaway copy of its working directory",
-                f"give it an absolute path on a file system that all nodes share: --{field} /shared/{folder.name}",
+                f"give it an absolute path on {_DISKS.get(field, 'a file system that all nodes share')}:"
+                f" --{field} /{'scratch' if field in _DISKS else 'shared'}/{folder.name}",
             )

@@ -17,6 +17,7 @@ import numpy as np
 from adapt.config import Config
 from adapt.corpus.token_shards import TokenStream
 from adapt.objective.word_weights import FEWEST, Counts, WordWeights, hash_words
+from adapt.ray.node_files import OnNode
 from adapt.ray.runtime import connect, telling_stalls, user_errors
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
@@ -162,7 +163,7 @@ def count_marked_words(
     total = Counts.empty()
     with user_errors(), telling_stalls("weigh_words", folder):
         counted = ray.data.from_items([{"shard": str(shard)} for shard in shards]).map_batches(
-            Steady(partial(_count_batch, reference=reference), "counting words", folder, stall_s),
+            OnNode(Steady(partial(_count_batch, reference=reference), "counting words", folder, stall_s)),
             batch_size=1,
             batch_format="numpy",
             num_cpus=0.9,

@@ -3,7 +3,8 @@
 import os
 import platform
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from adapt.config import Config, ResourcesConfig, fewest_of
 from adapt.ray.private import autoscaler_limits
+from adapt.runner.files import make_folder, storage_errors
 from adapt.runner.lock import locked
+from adapt.runner.mirror import mirror_at
 from adapt.support.errors import ClusterError, ConfigError, StorageError
 from adapt.terminal.console import log
 
@@ -157,28 +160,78 @@ def check_storage(root: Path) -> int:
     except OSError as error:
         raise _unusable(root, "the job's node", error.strerror or str(error)) from error
     try:
-        task = ray.remote(num_cpus=0, max_retries=0)(try_storage)
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        tries = {
-            task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-                str(sign), word
-            ): node["NodeManagerHostname"]
-            for node in nodes
-        }
-        for answer, host in tries.items():
-            try:
-                fault = ray.get(answer, timeout=_PATIENCE_S)
-            except ray.exceptions.RayError as error:
-                raise ClusterError(
-                    f"node {host} does not answer: {error}", "see `ray status`, then try again"
-                ) from error
-            if fault:
-                raise _unusable(root, f"node {host}", fault)
+        faults = _on_all_nodes(try_storage, str(sign), word)
     finally:
         for left in root.glob(f"{sign.name}*"):
             left.unlink(missing_ok=True)
         (root / f".{sign.name}.lock").unlink(missing_ok=True)
-    return len(nodes)
+    for host, fault in faults:
+        if fault:
+            raise _unusable(root, f"node {host}", fault)
+    return len(faults)
+
+
+def _on_all_nodes(function: Callable[..., str], *arguments: Any) -> list[tuple[str, str]]:
+    """Calls a function on each node, and returns the names of the nodes with its results.
+
+    Raises:
+        ClusterError: a node does not answer.
+    """
+    task = ray.remote(num_cpus=0, max_retries=0)(function)
+    results = []
+    tries = [
+        (
+            node["NodeManagerHostname"],
+            task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
+                *arguments
+            ),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+    for host, answer in tries:
+        try:
+            results.append((host, ray.get(answer, timeout=_PATIENCE_S)))
+        except ray.exceptions.RayError as error:
+            raise ClusterError(f"node {host} does not answer: {error}", "see `ray status`, then try again") from error
+    return results
+
+
+def check_bucket(root: Path) -> int:
+    """Checks that every node can use the bucket, and can write its own local copy. Needs a connection to Ray.
+
+    Args:
+        root: folder of the local copy.
+
+    Returns:
+        Number of nodes that were checked.
+
+    Raises:
+        StorageError: a node cannot. The message names the node and the failure.
+    """
+    faults = _on_all_nodes(try_bucket, str(root))
+    for host, fault in faults:
+        if fault:
+            raise StorageError(
+                f"node {host} cannot use the bucket or storage.cache: {fault}",
+                "give every node the credentials of the store (a role, or AWS's variables and files), and a disk that"
+                " this user may write to at storage.cache",
+            )
+    return len(faults)
+
+
+def try_bucket(root: str) -> str:
+    """Checks on a node whether it can use the bucket and write the local copy. Returns the reason if not, else ""."""
+    mirror = mirror_at(Path(root))
+    assert mirror
+    try:
+        with storage_errors(mirror.root):
+            make_folder(mirror.root)
+            tempfile.TemporaryFile(dir=mirror.root).close()
+        mirror.check_store()
+    except (OSError, StorageError, ConfigError) as error:
+        return getattr(error, "what", None) or str(error)
+    return ""
 
 
 def try_storage(sign: str, word: str) -> str:

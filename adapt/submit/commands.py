@@ -10,13 +10,21 @@ from ray.job_submission import JobSubmissionClient
 from adapt.chain.chain_stages import ahead
 from adapt.job.job_run import ON_A_CLUSTER
 from adapt.ray.runtime import connect
+from adapt.runner.mirror import mirror_at
 from adapt.runner.stage import everything
 from adapt.show.blocks import Table
 from adapt.show.terminal import show_blocks
-from adapt.stage.context import root_of, shared_folder
+from adapt.stage.context import root_of
 from adapt.stage.preflight import check_absolute, check_memory
 from adapt.stage.train import Train
-from adapt.submit.cluster_check import check_driver, check_environment, check_places, check_storage, cluster_findings
+from adapt.submit.cluster_check import (
+    check_bucket,
+    check_driver,
+    check_environment,
+    check_places,
+    check_storage,
+    cluster_findings,
+)
 from adapt.submit.cluster_jobs import Follower, JobCluster, Unread, address_from, connected, show_while_read, stop
 from adapt.submit.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
 from adapt.submit.submission import driver_options, run_as_jobs, run_small, submit
@@ -109,7 +117,8 @@ def _check(asked: ClusterCommand, order: Order) -> None:
     """Checks storage, nodes, credentials and memory. The command runs on the cluster."""
     first = order.configs[0]
     connect(first.resources)
-    nodes = check_storage(shared_folder(first))
+    root = root_of(first)
+    nodes = check_bucket(root) if mirror_at(root) else check_storage(root)
     check_places(order.configs)
     if asked.drive_on:
         check_driver(asked.drive_on)

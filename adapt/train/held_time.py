@@ -22,6 +22,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import psutil
 
+from adapt.ray.node_files import at_home
+from adapt.runner.files import add_text
+
 HELD_FILE = "held_time.jsonl"
 """Name of the file with the counts, in the stage's folder."""
 Loss: TypeAlias = Literal["start", "data wait", "checkpoint", "evaluation", "restart", "redone", "other"]
@@ -108,8 +111,8 @@ class HeldLog:
 
 def _add_line(folder: Path, kind: str, at: float | None = None, **values: Any) -> None:
     line = {"time": round(time.time() if at is None else at, 3), "kind": kind, **values}
-    with suppress(OSError), (folder / HELD_FILE).open("a") as file:  # the training is more important than the count
-        file.write(json.dumps(line) + "\n")
+    with suppress(OSError):  # the training is more important than the count
+        at_home(folder, add_text, folder / HELD_FILE, json.dumps(line) + "\n")
 
 
 @contextmanager

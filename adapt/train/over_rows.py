@@ -10,6 +10,7 @@ import numpy as np
 import ray
 
 from adapt.config import Config, most_of
+from adapt.ray.node_files import OnNode, call
 from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
 from adapt.train.capacity.out_of_memory import takes_less
 from adapt.train.worker_process import use_threads
@@ -50,13 +51,15 @@ def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: in
     """
     resources = config.resources
     workers = min(most_of(resources.workers), len(batches))
-    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(on_device)
+    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(call)
 
     def done(precision: str) -> Sequence[tuple[R, float, str]]:
         with user_errors(takes_less(config.training, resources.workers, sequences), sequences):
             shares = [batches[number::workers] for number in range(workers)]
             shared_by = workers * resources.trainings
-            return list(ray.get([task.remote(function, share, precision, shared_by) for share in shares]))
+            return list(
+                ray.get([task.remote(OnNode(on_device), function, share, precision, shared_by) for share in shares])
+            )
 
     parts = done(config.training.precision)
     seconds = sum(held for _, held, _ in parts)

@@ -75,7 +75,7 @@ class RankedRun:
     told: dict[str, Any]
     """Argument of the function."""
     folder: Path
-    """Folder of the stage, on storage that all nodes share. Ranks write metrics and messages to it."""
+    """Folder of the stage. Ranks write metrics and messages to it."""
     name: str
     """Name of the run and of its folder of checkpoints. A restarted run finds its checkpoints by this name."""
     resources: ResourcesConfig

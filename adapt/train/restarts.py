@@ -1,7 +1,7 @@
 """Records why a training started again and what this cost, and decides whether it starts again after a failure.
 
-The log is the file `restarts.jsonl` in the stage's folder. It is on the storage that all nodes share, and survives a
-killed job. Three processes write to it: the driver, Ray Train's controller and rank 0.
+The log is the file `restarts.jsonl` in the stage's folder. It is on the job's node and survives a killed job. Three
+processes write to it: the driver, Ray Train's controller and rank 0.
 """
 
 import json

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
 from adapt.model.locate import Pretrained
+from adapt.ray.node_files import at_home
+from adapt.runner.files import add_text
 
 if TYPE_CHECKING:
     from adapt.corpus.sample_order import Mixture
@@ -169,6 +171,5 @@ def tell(folder: Path, message: str) -> None:
         folder: folder of the stage.
         message: message that the driver prints.
     """
-    # ignores errors, because the training is more important than a message
-    with suppress(OSError), (folder / NOTICE_FILE).open("a") as file:
-        file.write(json.dumps({"said": message}) + "\n")
+    with suppress(OSError):  # the training is more important than a message
+        at_home(folder, add_text, folder / NOTICE_FILE, json.dumps({"said": message}) + "\n")

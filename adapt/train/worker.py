@@ -29,6 +29,7 @@ from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch, Objective
 from adapt.objective.table import OBJECTIVES, objective_options, sees_only_earlier, with_generator
+from adapt.ray.node_files import at_home, on_node
 from adapt.ray.runtime import is_own_ray
 from adapt.runner.files import folder_aside, share_with_group, write_atomically
 from adapt.runner.record import load_record
@@ -55,6 +56,9 @@ from adapt.train.spikes import SpikeText
 from adapt.train.training_run import CARRIED, CHECKPOINTS, PROGRESS_FILE, Progress, TrainingRun, tell
 from adapt.train.worker_process import StarvationNotice, die_with_parent, only_run, use_threads
 
+_LARGE = (f"{CHECKPOINTS}/", f"{BRANCHES}/", f"{MODEL_FOLDER}/", f"{CARRIED}/")
+"""Beginnings of the names of files of the stage that no rank reads, apart from the checkpoint that it loads."""
+
 
 def train_rank(job: TrainingRun, sealing: Sealing) -> None:
     """Runs one rank from start to end.
@@ -66,10 +70,11 @@ def train_rank(job: TrainingRun, sealing: Sealing) -> None:
     rank = ray.train.get_context().get_world_rank()
     die_with_parent()
     folder = Path(job.folder)
-    share_with_group(folder.parent.parent)
     stage = f"{folder.parent.name}/{folder.name}"
-    with log_values(stage=stage, rank=rank), portable_errors(), only_run(folder, rank), _watched(job, rank):
-        _train(job, rank, sealing)
+    with log_values(stage=stage, rank=rank), portable_errors(), on_node(folder, leaves=_LARGE):
+        share_with_group(folder.parent.parent)
+        with only_run(folder, rank), _watched(job, rank):
+            _train(job, rank, sealing)
 
 
 def _watched(job: TrainingRun, rank: int) -> AbstractContextManager[None]:
@@ -89,7 +94,7 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
     dist.broadcast_object_list(group)
     join_group(group[0])
     if rank == 0:
-        note_pass(folder, parts.resources["micro_batch"])
+        at_home(folder, note_pass, folder, parts.resources["micro_batch"])
     engine, method = parts.loop.engine, parts.loop.method
     method.begin(engine)
     run_folder, branch = folder / CHECKPOINTS / job.run_name, job.branch_step
@@ -98,7 +103,7 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
     progress, restarts = checkpoints.load(), RestartLog(folder)
     nodes = _nodes()
     if rank == 0:
-        restarts.group_began(progress.step, nodes)
+        at_home(folder, restarts.group_began, progress.step, nodes)
     loop = replace(parts.loop, spike_text=SpikeText(job))
     if rank == 0:
         loop = replace(loop, reached=restarts.reach)

@@ -1,6 +1,9 @@
 """Starts nodes of a cluster whose workers are forked, as described in `tests.forks.process`."""
 
+import ctypes
+import os
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +25,45 @@ COMMAND = 7
 
 These are the keeper's command with a number, and Python with -m and a module.
 """
+
+
+DISK = "FORKS_DISK"
+"""Environment variable with two folders, separated by a colon. The node that is started with it sees the first folder
+at the path of the second one, as a disk of its own."""
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000  # values from <linux/sched.h>
+_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000  # values from <linux/mount.h>
+
+
+def has_own_disks() -> bool:
+    """Returns whether this user may mount a folder in a process of its own."""
+    if not (child := os.fork()):
+        try:
+            _mount(tempfile.gettempdir(), tempfile.gettempdir())
+            os._exit(0)
+        except OSError:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _mount(source: str, target: str) -> None:
+    """Lets this process and its children see a folder at the path of another one.
+
+    Raises:
+        OSError: this user may not do so.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.getuid(), os.getgid()
+    _checked(libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if user else 0)))
+    if user:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+            Path("/proc/self", name).write_text(text)
+    _checked(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
+    _checked(libc.mount(source.encode(), target.encode(), None, _MS_BIND, None))
+
+
+def _checked(code: int) -> None:
+    if code:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 @contextmanager
@@ -53,5 +95,7 @@ def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
 
 def become_member(script: str, arguments: list[str], environment: dict[str, str], files: list[str]) -> None:
     """Turns this process into a member of a cluster: a node, or a job with the cluster's address."""
+    if disk := environment.get(DISK):
+        _mount(*disk.split(":"))
     ray_constants.ENABLE_RAY_CLUSTER = True  # false so far, because the fork server imported Ray without a cluster
     become_job(script, arguments, str(ROOT), environment, files)

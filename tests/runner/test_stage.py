@@ -9,7 +9,7 @@ import pytest
 
 from adapt.runner import Done, Outcome, Shown, Stage, Store, ensure
 from adapt.runner.key import stage_key
-from adapt.runner.stage import Finished, everything
+from adapt.runner.stage import Finished, everything, paths_outside
 from adapt.support.errors import StageError
 from tests.runner.test_parallel import Waiting
 
@@ -242,3 +242,35 @@ def test_everything_lists_stages_and_all_inputs_once_stages_first() -> None:
     assert [stage.name for stage in everything([last])] == ["last", "one", "two", "text"]
     assert [stage.name for stage in everything([two, one])] == ["two", "one", "text"]
     assert everything([]) == []
+
+
+@dataclass(frozen=True)
+class Model:
+    folder: Path
+
+    def files_outside(self) -> list[Path]:
+        return [self.folder]
+
+
+@dataclass(frozen=True, eq=False)
+class Reading(Stage[Number]):
+    """A stage that reads models, and other stages."""
+
+    kind = "reading"
+
+    models: Mapping[str, Model]
+    before: Stage[Any] | None = None
+
+    def what(self) -> Mapping[str, Any]:
+        return {}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Number]:
+        raise NotImplementedError
+
+
+def test_files_outside_of_the_storage_root_are_those_of_the_stage_itself(tmp_path: Path) -> None:
+    for name in ("mine", "theirs", "runs/made"):
+        (tmp_path / name).mkdir(parents=True)
+    before = Reading({"a": Model(tmp_path / "theirs")})
+    models = {name: Model(tmp_path / name) for name in ("mine", "missing", "runs/made")}
+    assert paths_outside(Reading(models, before), tmp_path / "runs") == [tmp_path / "mine"]

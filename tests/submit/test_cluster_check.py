@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from adapt.config import ResourcesConfig
+from adapt.runner.mirror import FOLDER
 from adapt.submit.cluster_check import (
     NodeKind,
     check_driver,
@@ -12,6 +13,7 @@ from adapt.submit.cluster_check import (
     check_storage,
     limits_from,
     limits_in,
+    try_bucket,
     try_storage,
     worker_room,
 )
@@ -34,6 +36,11 @@ def test_a_node_reports_why_it_cannot_use_the_root(tmp_path: Path) -> None:
     assert "other files" in try_storage(str(sign), "word")
     sign.write_text("word")
     assert try_storage(str(sign), "word") == ""
+
+
+def test_a_node_reports_why_it_cannot_keep_a_copy_of_a_bucket(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot write" in try_bucket(str(tmp_path / "file" / FOLDER / "aws" / "bucket"))
 
 
 @pytest.mark.slow

@@ -1,14 +1,17 @@
-"""Resumable checkpoints. Each rank writes its share to local disk, and Ray Train uploads it during the training."""
+"""Resumable checkpoints. Each rank writes its share to local disk, and Ray Train stores it during the training.
+
+They are stored in the folder of the stage. If the storage root is a bucket, this is the folder on the job's node.
+"""
 
 import hashlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray.train
 import torch
@@ -17,6 +20,7 @@ from ray.train import Checkpoint, CheckpointUploadMode
 
 from adapt.method.base import Method
 from adapt.method.collectives import among_hosts
+from adapt.ray.node_files import at_home, fetch_part, send_now, storing
 from adapt.support.errors import CheckpointError, StorageError
 from adapt.train.checkpoints.retain import bytes_in, folder_name, is_whole, newest_whole, remove_torn
 from adapt.train.checkpoints.seal import Sealing, content_fault, digests_of, forgery_in, write_seal
@@ -26,6 +30,7 @@ from adapt.train.training_run import Progress
 if TYPE_CHECKING:
     from adapt.train.engine import Engine  # needs DeepSpeed at import; any engine with the same methods works
 
+R = TypeVar("R")
 METHOD_FILE = "method.pt"
 """File in a checkpoint with the method's state."""
 _ARRIVAL_S, _QUIET_S = 300.0, 15.0
@@ -70,8 +75,8 @@ class Checkpoints:
             yield
         except Exception:
             end, size, quiet = time.monotonic() + _ARRIVAL_S, -1, 0.0
-            while self._sent and not is_whole(self._sent[-1]) and time.monotonic() < end:
-                if (arrived := bytes_in(self._sent[-1])) != size:
+            while self._sent and not self._at_home(is_whole, self._sent[-1]) and time.monotonic() < end:
+                if (arrived := self._at_home(bytes_in, self._sent[-1])) != size:
                     size, quiet = arrived, time.monotonic() + _QUIET_S
                 elif time.monotonic() >= quiet:
                     break
@@ -95,13 +100,14 @@ class Checkpoints:
         # If a rank has died, the others fail here. In Ray Train, they would wait for it until its node is due to leave.
         dist.barrier(group=among_hosts())
         if self.branches and progress.step == self.branch_step:
-            _keep(folder, self.branches / folder_name(progress.step))
+            self._keep(folder, self.branches / folder_name(progress.step))
         ray.train.report(
             {"step": progress.step},
             checkpoint=Checkpoint.from_directory(folder),
             checkpoint_dir_name=folder_name(progress.step),
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
             delete_local_checkpoint_after_upload=True,
+            checkpoint_upload_fn=storing(self.run_folder),
         )
         self._sent.append(self.run_folder / folder_name(progress.step))
 
@@ -116,13 +122,12 @@ class Checkpoints:
             shutil.rmtree(leftover, ignore_errors=True)
         choice: list[Any] = [None, None, {}]  # rank 0 chooses, because nodes may see different states of the storage
         if dist.get_rank() == 0:
-            remove_torn(self.run_folder)
-            if newest := newest_whole(self.run_folder):
-                choice = [newest, forgery_in(newest, self.sealing), digests_of(newest)]
+            choice = self._at_home(_newest, self.run_folder, self.sealing)
         dist.broadcast_object_list(choice)
         checkpoint, forgery, digests = choice
         if checkpoint is None:
             return Progress()
+        fetch_part(checkpoint)
         self._check(checkpoint, forgery, digests)
         progress = Progress(**self.engine.load(checkpoint))
         if (file := checkpoint / METHOD_FILE).exists():
@@ -143,11 +148,27 @@ class Checkpoints:
         dist.all_gather_object(faults, forgery or content_fault(checkpoint, own))
         if fault := next(filter(None, faults), None):
             if rank == 0:
-                shutil.rmtree(checkpoint)
+                self._at_home(shutil.rmtree, checkpoint)
             raise CheckpointError(
                 f"the checkpoint {checkpoint} is not as this job wrote it ({fault}); it was removed",
                 "run the same command again: it continues from the previous checkpoint",
             )
+
+    def _at_home(self, function: Callable[..., R], *arguments: Any) -> R:
+        return at_home(self.run_folder, function, *arguments)
+
+    def _keep(self, folder: Path, target: Path) -> None:
+        """Copies the shares of all ranks to `target`.
+
+        The copy is written before the checkpoint of the step is stored, because a run that resumes from that checkpoint
+        would never write the copy.
+        """
+        if dist.get_rank() == 0:
+            self._at_home(_emptied, target)  # an existing folder is incomplete or was left by crashed ranks
+        dist.barrier()
+        shutil.copytree(folder, target, dirs_exist_ok=True)
+        send_now(self.run_folder)
+        dist.barrier()
 
     @property
     def _prefix(self) -> str:
@@ -155,18 +176,16 @@ class Checkpoints:
         return f"checkpoint-{hashlib.sha256(str(self.run_folder).encode()).hexdigest()[:12]}-"
 
 
-def _keep(folder: Path, target: Path) -> None:
-    """Copies the shares of all ranks to `target`.
+def _newest(run_folder: Path, sealing: Sealing) -> list[Any]:
+    """Returns the newest whole checkpoint, why it is not the run's if so, and the digests of its files."""
+    remove_torn(run_folder)
+    newest = newest_whole(run_folder)
+    return [newest, forgery_in(newest, sealing), digests_of(newest)] if newest else [None, None, {}]
 
-    The copy is written before the checkpoint of the step is stored, because a run that resumes from that checkpoint
-    would never write the copy.
-    """
-    if dist.get_rank() == 0:
-        shutil.rmtree(target, ignore_errors=True)  # an existing folder is incomplete or was left by crashed ranks
-        target.mkdir(parents=True)
-    dist.barrier()
-    shutil.copytree(folder, target, dirs_exist_ok=True)
-    dist.barrier()
+
+def _emptied(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
 
 
 @contextmanager

@@ -1,0 +1,376 @@
+"""Lets functions on any node of a cluster read and write the files of a stage, if the storage root is a bucket.
+
+The driver's process starts an actor on its node, the home, which reads and writes files there. For each other node on
+which a function of the job runs, the home starts an actor there, which keeps the copies of stages' folders
+(`adapt.runner.folder_copy`). All functions that the job sends to other processes are wrapped in `OnNode`, or call
+`on_node`, which do nothing at home, on a node with the same folder as the home, and for other storage roots.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar
+
+from adapt.ray.own import OWN_RAY
+from adapt.runner.claim import stage_at_work
+from adapt.runner.folder_copy import FolderCopy, HomeFiles, Terms, give_folder
+from adapt.runner.mirror import mirror_at, mirrors_in_use
+from adapt.support.errors import StorageError
+
+R = TypeVar("R")
+_THREADS = 32
+"""Number of calls that an actor answers at the same time."""
+_PERIOD_S, _SHARE = 1.0, 0.1
+"""Time between two exchanges of messages between nodes: at least this long [s], and at most this share of the time."""
+
+
+class HomeActor(HomeFiles):
+    """The actor that reads and writes files on the driver's node.
+
+    Args:
+        root: folder of the local copy of the bucket.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._nodes: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def mark(self) -> str:
+        """Returns the mark of the folder; see `adapt.runner.mirror.Mirror.mark`."""
+        mirror = mirror_at(self._root)
+        assert mirror
+        return mirror.mark
+
+    def call(self, function: Callable[..., R], arguments: tuple[Any, ...]) -> R:
+        """Calls a function on this node."""
+        return function(*arguments)
+
+    def node(self, node: str, home: Any) -> Any:
+        """Returns the actor with the copies on a node. Starts it if needed.
+
+        Args:
+            node: id of the node.
+            home: this actor.
+        """
+        import ray
+
+        with self._lock:
+            if node not in self._nodes:
+                self._nodes[node] = ray.remote(**_on(node))(NodeCopies).remote(self._root, home)
+            return self._nodes[node]
+
+
+class _Distant:
+    """The files of the home, as another node sees them. See `adapt.runner.folder_copy.Home`."""
+
+    def __init__(self, home: Any) -> None:
+        self._home = home
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        import ray
+
+        return lambda *arguments: ray.get(getattr(self._home, name).remote(*arguments))
+
+
+class NodeCopies:
+    """The actor with the copies of stages' folders on a node.
+
+    Args:
+        root: folder of this node's local copy of the bucket.
+        home: the actor at home.
+    """
+
+    def __init__(self, root: Path, home: Any) -> None:
+        self._root = root
+        self._home: Any = _Distant(home)
+        self._copies: dict[str, FolderCopy] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._meet, daemon=True).start()
+
+    def arrive(self, folder: str, fetches: bool, leaves: Sequence[str]) -> None:
+        """Brings the inputs of a stage here, and its files; see `on_node`."""
+        copy = self._copy(folder)
+        copy.begin()
+        if fetches:
+            copy.fetch(leaves=leaves)
+
+    def fetch(self, folder: str, beginning: str) -> None:
+        """Copies those files of a stage whose names have a beginning."""
+        self._copy(folder).fetch((beginning,))
+
+    def send(self, folder: str) -> None:
+        """Sends the files of a stage that were written here to the home."""
+        self._copy(folder).send()
+
+    def _copy(self, folder: str) -> FolderCopy:
+        terms: Terms | None = self._home.terms(folder)
+        with self._lock:
+            known = self._copies.get(folder)
+            if terms is None:
+                raise StorageError(f"the stage {folder} has ended on the job's node", "run the same command again")
+            if known is None or known.terms.attempt != terms.attempt:
+                if known:
+                    known.end()
+                self._copies[folder] = FolderCopy(self._root, folder, self._home, terms)
+            return self._copies[folder]
+
+    def _meet(self) -> None:
+        """Exchanges small files with the home while stages run, and forgets stages that have ended."""
+        pause = _PERIOD_S
+        while True:
+            time.sleep(pause)
+            began = time.monotonic()
+            with self._lock:
+                copies = list(self._copies.items())
+            for folder, copy in copies:
+                with suppress(Exception):  # the next try may succeed, and `send` raises what remains
+                    terms = self._home.terms(folder)
+                    if terms and terms.attempt == copy.terms.attempt:
+                        if copy.is_ready:
+                            copy.meet()
+                    else:
+                        with self._lock:
+                            copy.end()
+                            if self._copies.get(folder) is copy:
+                                del self._copies[folder]
+            pause = max(_PERIOD_S, (time.monotonic() - began) * (1 / _SHARE - 1))
+
+
+@dataclass(frozen=True)
+class _Link:
+    """What a process on another node than the home needs."""
+
+    home: Any
+    copies: Any
+    """The actor with the copies on this node."""
+
+
+_links: dict[tuple[Path, str], _Link | None] = {}
+"""Links of this process by storage root and Ray job; None where this node is the home, or sees its folder."""
+_homes: dict[tuple[Path, str], Any] = {}
+"""Actors that this process has started, which end with it."""
+_serving = threading.Lock()
+
+
+def serve_files() -> None:
+    """Starts the actors of this process's node that serve its files to other nodes. The driver calls it.
+
+    Does nothing if this process uses no bucket, or has its own Ray on this machine only.
+    """
+    if OWN_RAY in os.environ or not mirrors_in_use():
+        return
+    import ray
+
+    context = ray.get_runtime_context()
+    for mirror in mirrors_in_use():
+        place = mirror.root, context.get_job_id()
+        with _serving:
+            if place not in _homes:
+                start: Any = ray.remote(**_on(context.get_node_id()))(HomeActor)
+                _homes[place] = start.options(name=_name(mirror.root)).remote(mirror.root)
+                _links[place] = None
+
+
+def _on(node: str) -> dict[str, Any]:
+    """Returns the options of an actor that takes no cores and answers many calls at the same time.
+
+    Args:
+        node: id of the actor's node.
+    """
+    return {"num_cpus": 0, "max_concurrency": _THREADS, **_pinned(node)}
+
+
+def _pinned(node: str) -> dict[str, Any]:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
+
+
+def _name(root: Path) -> str:
+    import ray
+
+    return f"dontstop-files-{ray.get_runtime_context().get_job_id()}-{sha256(str(root).encode()).hexdigest()[:12]}"
+
+
+def _link(folder: Path) -> _Link | None:
+    """Returns the link to the home of a stage's folder. None if files are in place on this node."""
+    ray: Any = sys.modules.get("ray")
+    mirror = mirror_at(folder)
+    if mirror is None or ray is None or OWN_RAY in os.environ or not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    place = mirror.root, context.get_job_id()
+    if place not in _links:
+        try:
+            home = ray.get_actor(_name(mirror.root))
+        except ValueError:  # the driver serves no files
+            return None
+        if ray.get(home.mark.remote()) == mirror.mark:
+            _links[place] = None
+        else:
+            _links[place] = _Link(home, ray.get(home.node.remote(context.get_node_id(), home)))
+    return _links[place]
+
+
+def _stage(folder: Path) -> Path:
+    """Returns the folder of the stage that a folder is, or is in."""
+    mirror = mirror_at(folder)
+    assert mirror
+    return mirror.root.joinpath(*folder.relative_to(mirror.root).parts[:2])
+
+
+def _inner(folder: Path) -> str:
+    """Returns the path of the folder of a stage in the storage root."""
+    stage = _stage(folder)
+    return f"{stage.parent.name}/{stage.name}"
+
+
+@contextmanager
+def on_node(folder: Path | None, fetches: bool = True, leaves: Sequence[str] = ()) -> Iterator[None]:
+    """Brings what a stage reads to this node before the block, and sends what the block wrote to the job's node.
+
+    Args:
+        folder: folder of the stage, or a folder in it; None for no stage.
+        fetches: whether the block reads files that the stage itself has written.
+        leaves: beginnings of the names of such files that the block does not read.
+
+    Raises:
+        StageError: a file of an input is missing or has changed.
+        StorageError: files cannot be copied.
+    """
+    link = _link(folder) if folder else None
+    if folder is None or link is None:
+        yield
+        return
+    import ray
+
+    ray.get(link.copies.arrive.remote(_inner(folder), fetches, tuple(leaves)))
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # the error of the block matters more
+            ray.get(link.copies.send.remote(_inner(folder)))
+        raise
+    ray.get(link.copies.send.remote(_inner(folder)))
+
+
+@dataclass(frozen=True)
+class OnNode:
+    """A function for other processes of the cluster, which finds its files there; see `on_node`.
+
+    Args:
+        function: function that returns a result, or an iterator of results.
+        fetches: as in `on_node`.
+        folder: folder of the stage. The stage that this thread works on, if it is left out.
+    """
+
+    function: Callable[..., Any]
+    fetches: bool = True
+    folder: Path | None = field(default_factory=stage_at_work)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Calls the function."""
+        with on_node(self.folder, self.fetches):
+            result = self.function(*arguments)
+        return self._each(result) if isinstance(result, Iterator) else result
+
+    def _each(self, results: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            with on_node(self.folder, fetches=False):
+                try:
+                    result = next(results)
+                except StopIteration:
+                    return
+            yield result
+
+
+def call(function: Callable[..., R], *arguments: Any) -> R:
+    """Calls a function. It is the function of Ray's tasks, because Ray refuses objects such as `OnNode`."""
+    return function(*arguments)
+
+
+def at_home(folder: Path, function: Callable[..., R], *arguments: Any) -> R:
+    """Calls a function of a module on the job's node, where the folder of the stage is complete.
+
+    Args:
+        folder: a folder in the storage root.
+        function: the function.
+        arguments: its arguments.
+    """
+    link = _link(folder)
+    if link is None:
+        return function(*arguments)
+    import ray
+
+    result: R = ray.get(link.home.call.remote(function, arguments))
+    return result
+
+
+def fetch_part(part: Path) -> None:
+    """Copies a folder in the folder of a stage from the job's node, without files that it no longer has there."""
+    if link := _link(part):
+        import ray
+
+        ray.get(link.copies.fetch.remote(_inner(part), f"{part.relative_to(_stage(part)).as_posix()}/"))
+
+
+def send_now(folder: Path) -> None:
+    """Sends the files of a stage that were written on this node to the job's node.
+
+    Args:
+        folder: a folder of the stage.
+    """
+    if link := _link(folder):
+        import ray
+
+        ray.get(link.copies.send.remote(_inner(folder)))
+
+
+def storing(target: Path) -> Callable[[Any, str], Any] | None:
+    """Returns Ray Train's `checkpoint_upload_fn` that stores checkpoints on the job's node.
+
+    Args:
+        target: folder for the checkpoints, in the folder of a stage.
+
+    Returns:
+        The function. None if Ray Train can copy the files itself.
+    """
+    link, mirror = _link(target), mirror_at(target)
+    if link is None or mirror is None:
+        return None
+
+    def store(checkpoint: Any, name: str) -> Any:
+        from ray.train import Checkpoint
+
+        distant: Any = _Distant(link.home)
+        give_folder(distant, Path(checkpoint.path), (target / name).relative_to(mirror.root).as_posix())
+        return Checkpoint.from_directory(target / name)
+
+    return store
+
+
+def pinned_home(folder: Path) -> dict[str, Any]:
+    """Returns the options of an actor that must run on the job's node, because it writes files of the stage."""
+    return _pinned(at_home(folder, _node_id)) if mirror_at(folder) else {}
+
+
+def pinned_here(folder: Path) -> dict[str, Any]:
+    """Returns the options of a task that must run on this node, because it reads files that were brought here.
+
+    Args:
+        folder: folder of the stage, or of one of its inputs.
+    """
+    return _pinned(_node_id()) if mirror_at(folder) else {}
+
+
+def _node_id() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())

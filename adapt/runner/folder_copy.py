@@ -1,0 +1,462 @@
+"""Copies of a stage's folder on other nodes than the driver's, if the storage root is a bucket.
+
+The driver of a job works in the local copy of the bucket on its node, the home of the job (`adapt.runner.mirror`). A
+node on which a rank or a task of the job runs has a local copy of its own, at the same path. Before a function runs
+there, `FolderCopy.arrive` brings the inputs of the stage from the bucket, and those files of the stage that the
+function may read from the home. `FolderCopy.send` sends new files to the home before the function returns, so that the
+driver finds them in place, uploads them while the stage runs, and commits them.
+
+`HomeFiles` is the home's side. `adapt.ray.node_files` connects both sides.
+"""
+
+import json
+import os
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, Protocol
+from uuid import uuid4
+
+from adapt.runner.files import ASIDE, file_aside, make_folder, storage_errors, write_atomically
+from adapt.runner.local_cache import using
+from adapt.runner.mirror import Mirror, mirror_at
+from adapt.runner.record import RECORD_FILE, load_record
+from adapt.support.errors import StageError, StorageError
+from adapt.support.schema import END_FILE
+from adapt.support.stall_watch import STALLS
+
+BLOCK = 8 * 2**20
+"""Size of the parts in which files are sent [bytes]."""
+_THREADS = 4
+_GROWING = (".jsonl", ".tfevents")
+"""Parts of the names of files to which lines or events are only added."""
+MET = (f"{STALLS}/", END_FILE, "checkpoint-now")
+"""Beginnings of the names of files through which processes on several nodes talk while they run."""
+
+
+class Stamp(NamedTuple):
+    """Size and time of a file, which a copy of the file has too."""
+
+    size: int
+    mtime_ns: int
+
+
+class Terms(NamedTuple):
+    """What a node needs to know of a running stage."""
+
+    attempt: str
+    """Name of this attempt to run the stage."""
+    inputs: list[str]
+    """Folders of the inputs, relative to the storage root."""
+    outside: list[str]
+    """Absolute paths of files and folders outside of the storage root that the stage reads, such as its model."""
+    cache_gb: float | None
+    """As `storage.cache_gb`."""
+
+
+class Home(Protocol):
+    """The files of the home. Paths are relative to the storage root, or absolute to read files outside of it."""
+
+    def terms(self, folder: str) -> Terms | None:
+        """Returns the terms of a stage that runs, or else None."""
+
+    def stamps(self, folder: str, beginnings: Sequence[str] = ("",)) -> dict[str, Stamp]:
+        """Returns the stamps of the files below a folder whose names in it have one of the beginnings."""
+
+    def read(self, file: str, offset: int, count: int) -> tuple[bytes, int]:
+        """Returns a part of a file, and its CRC-32. The part is shorter than `count` [bytes] at the file's end."""
+
+    def write(self, file: str, name: str, offset: int, part: bytes, crc: int) -> None:
+        """Writes a part of a new file next to the file. `name` is the name of this copy."""
+
+    def finish(self, file: str, name: str, stamp: Stamp) -> None:
+        """Replaces a file by the copy `name`."""
+
+    def extend(self, file: str, offset: int, part: bytes, crc: int, stamp: Stamp) -> None:
+        """Replaces the end of a file from `offset` on."""
+
+    def remove(self, file: str) -> None:
+        """Removes a file, if it is there."""
+
+
+def stamps_below(folder: Path, beginnings: Sequence[str] = ("",), with_hidden: bool = False) -> dict[str, Stamp]:
+    """Returns the stamps of the files below a folder, keyed by path in it.
+
+    Args:
+        folder: the folder. It may be missing.
+        beginnings: beginnings of the paths of the wanted files.
+        with_hidden: whether to include hidden files and records of stages.
+    """
+    found = {}
+    for place, folders, files in os.walk(folder, followlinks=with_hidden):
+        inner = Path(place).relative_to(folder)
+        if not with_hidden:
+            folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            path = (inner / name).as_posix()
+            if path.startswith(tuple(beginnings)) and (
+                with_hidden or not (name.startswith(".") or path == RECORD_FILE)
+            ):
+                with suppress(FileNotFoundError):
+                    found[path] = stamp_of(folder / path)
+    return found
+
+
+def stamp_of(file: Path) -> Stamp:
+    """Returns the stamp of a file."""
+    known = file.stat()
+    return Stamp(known.st_size, known.st_mtime_ns)
+
+
+def _terms_file(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.terms"
+
+
+@contextmanager
+def announced(folder: Path, inputs: Iterable[Path], outside: Iterable[Path], cache_gb: float | None) -> Iterator[None]:
+    """Tells other nodes the terms of a stage inside the block.
+
+    Args:
+        folder: folder of the stage.
+        inputs: folders of its inputs.
+        outside: files and folders outside of the storage root that it reads.
+        cache_gb: as `storage.cache_gb`.
+    """
+    root, file = folder.parent.parent, _terms_file(folder)
+    terms = Terms(
+        uuid4().hex, [each.relative_to(root).as_posix() for each in inputs], [str(each) for each in outside], cache_gb
+    )
+    write_atomically(file, json.dumps(terms._asdict()))
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+class HomeFiles:
+    """The files of the home, on the home itself. See `Home`.
+
+    Args:
+        root: folder of the local copy of the bucket.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def terms(self, folder: str) -> Terms | None:
+        """See `Home.terms`."""
+        try:
+            return Terms(**json.loads(_terms_file(self._root / folder).read_text()))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def stamps(self, folder: str, beginnings: Sequence[str] = ("",)) -> dict[str, Stamp]:
+        """See `Home.stamps`. A file outside of the storage root has an empty path."""
+        place = self._root / folder
+        if place.is_file():
+            return {"": stamp_of(place)}
+        return stamps_below(place, beginnings, with_hidden=Path(folder).is_absolute())
+
+    def read(self, file: str, offset: int, count: int) -> tuple[bytes, int]:
+        """See `Home.read`."""
+        with (self._root / file).open("rb") as opened:
+            opened.seek(offset)
+            part = opened.read(count)
+        return part, zlib.crc32(part)
+
+    def write(self, file: str, name: str, offset: int, part: bytes, crc: int) -> None:
+        """See `Home.write`."""
+        aside = self._aside(file, name)
+        make_folder(aside.parent)
+        self._put(aside, "r+b" if offset else "wb", offset, part, crc)
+
+    def finish(self, file: str, name: str, stamp: Stamp) -> None:
+        """See `Home.finish`."""
+        aside = self._aside(file, name)
+        if aside.stat().st_size != stamp.size:
+            raise OSError(f"{file} arrived incomplete")
+        os.utime(aside, ns=(stamp.mtime_ns, stamp.mtime_ns))
+        aside.replace(self._within(file))
+
+    def extend(self, file: str, offset: int, part: bytes, crc: int, stamp: Stamp) -> None:
+        """See `Home.extend`."""
+        target = self._within(file)
+        self._put(target, "r+b", offset, part, crc)
+        os.truncate(target, offset + len(part))
+        os.utime(target, ns=(stamp.mtime_ns, stamp.mtime_ns))
+
+    def remove(self, file: str) -> None:
+        """See `Home.remove`."""
+        self._within(file).unlink(missing_ok=True)
+
+    def _put(self, file: Path, mode: str, offset: int, part: bytes, crc: int) -> None:
+        if zlib.crc32(part) != crc:
+            raise OSError(f"a part of {file} was damaged on its way")
+        with storage_errors(file), file.open(mode) as opened:
+            opened.seek(offset)
+            opened.write(part)
+
+    def _aside(self, file: str, name: str) -> Path:
+        target = self._within(file)
+        return target.with_name(f".{target.name}.{name}{ASIDE}")
+
+    def _within(self, file: str) -> Path:
+        path = Path(os.path.normpath(self._root / file))
+        if not path.is_relative_to(self._root):
+            raise StorageError(f"{file} is not in the storage root", "report this as a bug of dontstop")
+        return path
+
+
+class FolderCopy:
+    """The copy of a stage's folder on a node that is not the home. Threads may share it.
+
+    Args:
+        root: folder of this node's local copy of the bucket.
+        folder: path of the stage's folder in the storage root.
+        home: the files of the home.
+        terms: terms of the stage.
+        mirror: this node's local copy of the bucket. None for the one at `root`.
+    """
+
+    def __init__(self, root: Path, folder: str, home: Home, terms: Terms, mirror: Mirror | None = None) -> None:
+        self._root, self._name, self._folder, self._home = root, folder, root / folder, home
+        self.terms, self._mirror = terms, mirror or mirror_at(root)
+        self._lock, self._using = threading.RLock(), ExitStack()
+        self._theirs: dict[str, Stamp] = {}
+        """Files that came from the home, which have not changed here since."""
+        self._mine: dict[str, Stamp] = {}
+        """Files that were written here, as they were sent to the home."""
+        self._numbers: dict[str, int] = {}
+        """Inodes of files that were sent, because a new file with an old name has other content."""
+        self._seen: dict[str, Stamp] = {}
+        """Files that were changed here, as the background pass before saw them."""
+        self._is_begun = False
+
+    def begin(self) -> None:
+        """Brings the inputs of the stage, and removes files of earlier attempts from its folder. Later calls wait.
+
+        Raises:
+            StageError: a file of an input is missing or has changed.
+            StorageError: files cannot be copied.
+        """
+        with self._lock:
+            if self._is_begun:
+                return
+            make_folder(self._folder)
+            inputs = [self._root / each for each in self.terms.inputs]
+            self._using.enter_context(using([self._folder, *inputs]))
+            self._bring(inputs)
+            for path in self.terms.outside:
+                self._bring_outside(Path(path))
+            here, there = stamps_below(self._folder), self._home.stamps(self._name)
+            for name, stamp in here.items():
+                if there.get(name) == stamp:
+                    self._theirs[name] = stamp
+                else:
+                    (self._folder / name).unlink(missing_ok=True)
+            self._is_begun = True
+
+    def _bring(self, inputs: Sequence[Path]) -> None:
+        mirror = self._mirror
+        if mirror is None or not inputs:
+            return
+        mirror.cache_gb = self.terms.cache_gb
+        mirror.records.refresh(0)
+        for folder in inputs:
+            record = load_record(folder)
+            if record is None:
+                raise StageError(
+                    f"{mirror.url(folder)} was an input of a stage, and its record is gone",
+                    "run the same command again",
+                )
+            mirror.bring_checked(record)
+
+    def _bring_outside(self, path: Path) -> None:
+        """Copies files that the user named, such as a model, to the same path. Existing files are left as they are."""
+        stamps = self._home.stamps(str(path))
+        missing = [name for name in stamps if not (path / name).exists()]
+        try:
+            self._all(lambda name: self._fetch(str(path / name), path / name, stamps[name]), missing)
+        except (OSError, StorageError) as error:
+            raise StorageError(
+                f"this node cannot copy {path} from the job's node: {error}",
+                "allow the user to write there on every node, put it on every node, or name a model of the Hub",
+            ) from error
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the inputs of the stage are here."""
+        return self._is_begun
+
+    def end(self) -> None:
+        """Lets the local cache remove files of the stage and its inputs."""
+        self._using.close()
+
+    def fetch(self, beginnings: Sequence[str] = ("",), leaves: Sequence[str] = ()) -> None:
+        """Copies the stage's files from the home that are new or have changed there, and not changed here.
+
+        Args:
+            beginnings: beginnings of the names of the files. Files here that the home does not have are removed.
+            leaves: beginnings of names that are left out.
+
+        Raises:
+            StorageError: files cannot be copied.
+        """
+        with self._lock:
+            there = self._home.stamps(self._name, beginnings)
+            there = {name: stamp for name, stamp in there.items() if not name.startswith(tuple(leaves))}
+            here = stamps_below(self._folder, beginnings)
+
+            def is_wanted(name: str) -> bool:
+                known = self._mine.get(name) or self._theirs.get(name)
+                if name not in here:  # a file that was removed here will be removed at home
+                    return name not in self._mine
+                return here[name] == known != there[name]
+
+            self._all(lambda name: self._take(name, there[name]), [name for name in there if is_wanted(name)])
+            for name in [name for name in self._theirs if name.startswith(tuple(beginnings)) and name not in there]:
+                if not name.startswith(tuple(leaves)):
+                    (self._folder / name).unlink(missing_ok=True)
+                    del self._theirs[name]
+
+    def _take(self, name: str, stamp: Stamp) -> None:
+        for is_last in (False, False, True):
+            try:
+                self._fetch(f"{self._name}/{name}", self._folder / name, stamp)
+                break
+            except FileNotFoundError:
+                return  # removed at home meanwhile
+            except OSError:
+                if is_last:
+                    raise
+            stamp = self._home.stamps(self._name, (name,)).get(name, stamp)  # it may have been replaced meanwhile
+        self._mine.pop(name, None)
+        self._theirs[name] = stamp
+
+    def _fetch(self, source: str, target: Path, stamp: Stamp) -> None:
+        with file_aside(target) as aside:
+            with aside.open("wb") as opened:
+                while opened.tell() < stamp.size:
+                    part, crc = self._home.read(source, opened.tell(), min(BLOCK, stamp.size - opened.tell()))
+                    if zlib.crc32(part) != crc or not part:
+                        raise OSError(f"a part of {source} was damaged or lost on its way")
+                    opened.write(part)
+            os.utime(aside, ns=(stamp.mtime_ns, stamp.mtime_ns))
+
+    def send(self) -> None:
+        """Sends all files that are new or have changed to the home, oldest first, and removes files there.
+
+        Raises:
+            StorageError: the home cannot be written.
+        """
+        with self._lock:
+            here = stamps_below(self._folder)
+            changed = self._changed(here)
+            self._all(lambda name: self._give(name, here[name]), sorted(changed, key=lambda name: here[name].mtime_ns))
+            self._remove_gone(here)
+
+    def meet(self) -> None:
+        """Exchanges the files of MET with the home, and sends files that have changed. Called about once per second.
+
+        A large file that is still being written waits until it has stayed the same between two calls.
+        """
+        with self._lock:
+            here, there = stamps_below(self._folder), self._home.stamps(self._name, MET)
+            for name in [name for name in (*self._theirs, *self._mine) if name.startswith(MET)]:
+                if name in here and name not in there:  # removed at the home
+                    (self._folder / name).unlink(missing_ok=True)
+                    del here[name]
+                    self._forget(name)
+            changed = self._changed(here)
+            for name, stamp in there.items():
+                known = self._mine.get(name) or self._theirs.get(name)
+                if known != stamp and name not in changed and (name in here or known is None):
+                    self._take(name, stamp)
+            seen, self._seen = self._seen, {name: here[name] for name in changed}
+            ready = [
+                name for name in changed if _grows(name) or here[name].size <= BLOCK or seen.get(name) == here[name]
+            ]
+            self._all(lambda name: self._give(name, here[name]), ready)
+            self._remove_gone(here, MET)
+
+    def _changed(self, here: dict[str, Stamp]) -> list[str]:
+        return [name for name, stamp in here.items() if stamp not in (self._theirs.get(name), self._mine.get(name))]
+
+    def _remove_gone(self, here: dict[str, Stamp], beginnings: Sequence[str] = ("",)) -> None:
+        for name in [name for name in (*self._mine, *self._theirs) if name.startswith(tuple(beginnings))]:
+            if name not in here and not (self._folder / name).exists():
+                if name in self._mine or name.startswith(MET):
+                    self._home.remove(f"{self._name}/{name}")
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._mine.pop(name, None)
+        self._theirs.pop(name, None)
+
+    def _give(self, name: str, stamp: Stamp) -> None:
+        try:
+            number = (self._folder / name).stat().st_ino
+            known = self._mine.get(name) if _grows(name) and self._numbers.get(name) == number else None
+            give(self._home, self._folder / name, f"{self._name}/{name}", stamp, known)
+        except FileNotFoundError:
+            return  # removed here meanwhile
+        self._theirs.pop(name, None)
+        self._mine[name], self._numbers[name] = stamp, number
+
+    @staticmethod
+    def _all(call: Callable[[str], None], names: Sequence[str]) -> None:
+        if len(names) < 2:
+            for name in names:
+                call(name)
+            return
+        with ThreadPoolExecutor(_THREADS) as threads:
+            for _ in threads.map(call, names):
+                pass
+
+
+def give(home: Home, file: Path, target: str, stamp: Stamp, known: Stamp | None = None) -> None:
+    """Sends a file to the home, where it appears when all of it is there.
+
+    Args:
+        home: the files of the home.
+        file: the file.
+        target: path in the storage root.
+        stamp: stamp of the file. What is added to the file meanwhile is left out.
+        known: stamp of the file at the home, if lines were only added since.
+
+    Raises:
+        FileNotFoundError: the file is gone.
+        StorageError: the home cannot be written.
+    """
+    name = uuid4().hex
+    with file.open("rb") as opened:
+        if known and known.size <= stamp.size < known.size + BLOCK:
+            opened.seek(known.size)
+            part = opened.read(stamp.size - known.size)
+            home.extend(target, known.size, part, zlib.crc32(part), stamp)
+            return
+        offset = 0
+        while offset < stamp.size or not offset:
+            part = opened.read(min(BLOCK, stamp.size - offset))
+            if not part and stamp.size:
+                raise FileNotFoundError(f"{file} became shorter while it was sent")
+            home.write(target, name, offset, part, zlib.crc32(part))
+            offset += len(part)
+            if not stamp.size:
+                break
+    home.finish(target, name, stamp)
+
+
+def give_folder(home: Home, folder: Path, target: str) -> None:
+    """Sends all files of a folder to a folder of the home."""
+    stamps = stamps_below(folder, with_hidden=True)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for _ in threads.map(lambda name: give(home, folder / name, f"{target}/{name}", stamps[name]), stamps):
+            pass
+
+
+def _grows(name: str) -> bool:
+    return any(part in name for part in _GROWING)
