@@ -101,6 +101,8 @@ def outlook_blocks(texts: Sequence[TextOutlook]) -> list[Block]:
     """Returns a line per corpus, and the warnings about each."""
     if not texts:
         return []
-    lines = TextBlock("\n".join(["Text to train on, measured on a sample:", *(f"  {each.sentence()}" for each in texts)]))
+    lines = TextBlock(
+        "\n".join(["Text to train on, measured on a sample:", *(f"  {each.sentence()}" for each in texts)])
+    )
     faults = [FindingBlock("warning", f"{each.name}: {fault}", "warning") for each in texts for fault in each.faults]
     return [lines, *([Findings(faults)] if faults else [])]
