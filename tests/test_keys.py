@@ -268,7 +268,7 @@ FOLLOWING = {
     *("pyarrow", "datasets", "fsspec", "safetensors", "pydantic"),  # read and write file formats
     *("jinja2", "markupsafe", "matplotlib", "tensorboardX"),  # render reports
     "fastwarc",  # reads a file format
-    *("aiohttp", "requests"),  # report errors of connections to a cluster
+    *("aiohttp", "grpc", "requests"),  # report errors of connections to a cluster
     *("gguf", "onnx_ir", "onnxruntime", "joblib", "sentence_transformers"),  # write and check exported files
     *("IPython", "boto3", "botocore", "packaging"),  # show notebooks, and check the machine
 }

@@ -43,6 +43,12 @@ class Stamp(NamedTuple):
     size: int
     mtime_ns: int
 
+    @classmethod
+    def of(cls, file: Path) -> "Stamp":
+        """Returns the stamp of a file."""
+        known = file.stat()
+        return cls(known.st_size, known.st_mtime_ns)
+
 
 class Terms(NamedTuple):
     """What a node needs to know of a running stage."""
@@ -101,14 +107,8 @@ def stamps_below(folder: Path, beginnings: Sequence[str] = ("",), with_hidden: b
                 with_hidden or not (name.startswith(".") or path == RECORD_FILE)
             ):
                 with suppress(FileNotFoundError):
-                    found[path] = stamp_of(folder / path)
+                    found[path] = Stamp.of(folder / path)
     return found
-
-
-def stamp_of(file: Path) -> Stamp:
-    """Returns the stamp of a file."""
-    known = file.stat()
-    return Stamp(known.st_size, known.st_mtime_ns)
 
 
 def _terms_file(folder: Path) -> Path:
@@ -157,7 +157,7 @@ class HomeFiles:
         """See `Home.stamps`. A file outside of the storage root has an empty path."""
         place = self._root / folder
         if place.is_file():
-            return {"": stamp_of(place)}
+            return {"": Stamp.of(place)}
         return stamps_below(place, beginnings, with_hidden=Path(folder).is_absolute())
 
     def read(self, file: str, offset: int, count: int) -> tuple[bytes, int]:
