@@ -78,15 +78,27 @@ class EvaluationIndex:
 
     def many(self, texts: Sequence[str]) -> list[Drop | None]:
         """Returns, for each document, what `__call__` returns. One call takes much less time than separate calls."""
+        reasons: list[Drop | None] = [None] * len(texts)
+        for document, numbers, shares in self._shared(texts):
+            best = int(shares.argmax())
+            if shares[best] >= self.overlap:
+                reasons[document] = Drop(f"in evaluation set {self.names[self.sets[numbers[best]]]}")
+        return reasons
+
+    def contained(self, texts: Sequence[str]) -> np.ndarray:
+        """Returns the indices of all evaluation texts for which a document would be dropped: int64, without order."""
+        found = [numbers[shares >= self.overlap] for _, numbers, shares in self._shared(texts)]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
+
+    def _shared(self, texts: Sequence[str]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Yields, for each document that shares runs with evaluation texts, its index and the result of `_shares`."""
         hashes, owners = word_hashes(texts)
         bounds = np.searchsorted(owners, np.arange(len(texts) + 1))
-        reasons: list[Drop | None] = [None] * len(texts)
         documents, places = self._known_runs(hashes, bounds)
         order = np.argsort(documents, kind="stable")
         numbers, begins = np.unique(documents[order], return_index=True)
         for number, known in zip(numbers.tolist(), np.split(places[order], begins[1:]), strict=False):
-            reasons[number] = self._reason(hashes[bounds[number] : bounds[number + 1]], np.unique(known))
-        return reasons
+            yield number, *self._shares(hashes[bounds[number] : bounds[number + 1]], np.unique(known))
 
     def _known_runs(self, hashes: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Finds the runs of words that documents have in common with evaluation texts.
@@ -114,21 +126,21 @@ class EvaluationIndex:
         documents, places = (np.concatenate(part) for part in zip(*matches, strict=True))
         return documents, places
 
-    def _reason(self, hashes: np.ndarray, places: np.ndarray) -> Drop | None:
-        """Returns the reason to drop a document that shares runs with evaluation texts; None if it may stay.
+    def _shares(self, hashes: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the evaluation texts that a document shares runs with, and the share of common runs with each.
 
         Args:
             hashes: hashes of the document's words: uint64 [words].
             places: indices in `runs` of the runs that the document shares, without repeats.
+
+        Returns:
+            Indices of the texts, int64 [texts]; and the larger one of two shares: of the text's runs and, unless the
+            document is short, of the document's runs: float64 [texts].
         """
         texts = np.concatenate([self.texts[self.starts[run] : self.starts[run + 1]] for run in places])
         numbers, held = np.unique(texts, return_counts=True)
         own = len(np.unique(ngrams(hashes, self.n))) if len(hashes) >= SHORTEST_RUN else 0
-        shares = held / (np.minimum(self.sizes[numbers], own) if own else self.sizes[numbers])
-        best = int(shares.argmax())
-        return (
-            Drop(f"in evaluation set {self.names[self.sets[numbers[best]]]}") if shares[best] >= self.overlap else None
-        )
+        return numbers, held / (np.minimum(self.sizes[numbers], own) if own else self.sizes[numbers])
 
 
 def build_index(sets: Sequence[tuple[str, Iterable[str]]], n: int, overlap: float) -> EvaluationIndex:
