@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from adapt.advise.advice import Advice
-    from adapt.evaluate.measurements import ModelsCompared, Similar
+    from adapt.evaluate.compared_models import ModelsCompared
+    from adapt.evaluate.measurements import Similar
     from adapt.stage.domain_sequence import SequenceResult
     from adapt.stage.export_model import Adapted
     from adapt.stage.finetuning import Scored

@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT)] if str(ROOT) not in sys.path else []
 
 import dontstop  # noqa: E402
 from adapt.cli import chain_command, doctor, init, main, tune_command  # noqa: E402
-from adapt.config import Config, EvaluationSet, NamedModel, PhaseConfig, SourceConfig  # noqa: E402
+from adapt.config import Config, EvaluationSet, NamedModel, OwnMtebTask, PhaseConfig, SourceConfig  # noqa: E402
 from adapt.config.kinds import Kinds  # noqa: E402
 from adapt.config.reading import hints_of, type_words  # noqa: E402
 from adapt.corpus.cleaning.cleaning_blocks import BLOCKS  # noqa: E402
@@ -52,6 +52,8 @@ USED_BY: Mapping[str, tuple[str, ...]] = {
     "sequence": ("sequence",),
     "evaluation": (*STREAMING, "select", "ensemble", "evaluate", "similarity", "vocabulary", "advise"),
     "retrieval": ("dapt", "tapt", "distil"),
+    "harness": (*STREAMING, "evaluate"),
+    "mteb": (*STREAMING, "evaluate"),
     "export": STREAMING,
     "task": ("tapt", "select", "sequence", "finetune", "evaluate", "advise"),
     "tasks": ("tapt", "select", "sequence", "evaluate", "advise"),
@@ -78,8 +80,8 @@ FIELD_PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "measuring": (
         "Measuring, merging, vocabulary, searching",
         (
-            *("evaluation", "retrieval", "export", "comparison", "similarity", "merge", "ensemble"),
-            *("vocabulary", "advice", "tune"),
+            *("evaluation", "retrieval", "harness", "mteb", "export", "comparison", "similarity", "merge"),
+            *("ensemble", "vocabulary", "advice", "tune"),
         ),
     ),
     "running": ("Resources, storage, tracking, messages", ("resources", "storage", "tracking", "notify")),
@@ -88,10 +90,11 @@ ENTRIES: Mapping[str, tuple[str, type[Any]]] = {
     "sources": ("entries of `corpus.sources`", SourceConfig),
     "decontaminate": ("entries of `corpus.decontaminate`", EvaluationSet),
     "models": ("entries of `comparison.models`", NamedModel),
+    "own": ("entries of `mteb.own`", OwnMtebTask),
     "phases": ("entries of `training.phases`", PhaseConfig),
 }
 """For each field that holds a list of entries: title of the text that explains an entry, and dataclass of an entry."""
-HAVE_ENTRIES = ("CorpusConfig", "ComparisonConfig", "TrainingConfig")
+HAVE_ENTRIES = ("CorpusConfig", "ComparisonConfig", "MtebConfig", "TrainingConfig")
 """Dataclasses of sections with lists of entries. The page explains these entries below the section's fields."""
 RESULTS = {
     "dapt": "Adapted",

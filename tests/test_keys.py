@@ -21,12 +21,15 @@ from adapt.config import (
     EnsembleConfig,
     EvaluationConfig,
     EvaluationSet,
+    ExportConfig,
     GenerateConfig,
     MergeConfig,
     MethodConfig,
     MixtureConfig,
     ModelConfig,
+    MtebConfig,
     ObjectiveConfig,
+    OwnMtebTask,
     RetrievalConfig,
     SelectConfig,
     SourceConfig,
@@ -38,6 +41,7 @@ from adapt.config import (
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.files.sources import items_of, read_slice, slices_of
+from adapt.evaluate.benchmark import mteb_tasks
 from adapt.job import JOBS
 from adapt.job.training_jobs import dapt_stages, tapt_stages
 from adapt.job.vocabulary_job import ACTIONS, change_vocabulary
@@ -63,6 +67,7 @@ NAMES = ("a", "b", "general", "replay", "pool", "questions", "train", "dev", "te
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     """Returns a configuration for all jobs: two sources, general and replayed text, pool, evaluation set and task."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(mteb_tasks, "missing_packages", lambda packages: "")
     for folder in ("data", "model", "decoder"):
         (tmp_path / folder).mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "bert", "max_position_embeddings": 128}))
@@ -125,6 +130,9 @@ def stages(config: Config) -> dict[str, Seen]:
     walk("dapt with a new head", JOBS["dapt"].final(Context.of(headed)))
     pairs = RetrievalConfig(pairs="data/a.jsonl", query_field="text", positive_field="label")
     walk("dapt with pairs", JOBS["dapt"].final(Context.of(replace(config, retrieval=pairs))))
+    own = MtebConfig(own=[OwnMtebTask("own", "classification", test="data/a.jsonl", train="data/b.jsonl")])
+    vectors = replace(config, mteb=own, export=ExportConfig(sentence_transformers="mean"))
+    walk("dapt with benchmarks", JOBS["dapt"].final(Context.of(vectors)))
     weighed = replace(config, objective=ObjectiveConfig("difference"), method=MethodConfig())
     walk("dapt with weighed words", JOBS["dapt"].final(Context.of(weighed)))
     redrawn = replace(config, model=replace(config.model, reinitialize_top=1))
@@ -189,7 +197,9 @@ USED: dict[str, set[str]] = {
     "py3langid": CLEANED,
     "rensa": {"dedup", "filter", "select"},
     "tokenizers": {"prepare", "task", "evidence", "select", "vocabulary", "extend", "trim", "scratch"},
-    "scikit-learn": {"neighbours", "similarity", "select", "selection", "embedder", "embed"},
+    "scikit-learn": {"neighbours", "similarity", "select", "selection", "embedder", "embed", "benchmark"},
+    "mteb": {"benchmark"},
+    "lm-eval": set(),  # no decoder
     "peft": set(),
     "faiss-cpu": {"index"},
     "optuna": set(),
@@ -275,7 +285,7 @@ FOLLOWING = {
 """Packages that do not affect results. A new package belongs into this set, or into DECIDING and its stages' keys."""
 
 
-IMPORTED = {"scikit-learn": "sklearn", "faiss-cpu": "faiss", "markdown-it-py": "markdown_it"}
+IMPORTED = {"lm-eval": "lm_eval", "scikit-learn": "sklearn", "faiss-cpu": "faiss", "markdown-it-py": "markdown_it"}
 """Module names of packages that are imported under another name than the package's."""
 
 

@@ -3,6 +3,7 @@
 Defaults are those of *Don't Stop Pretraining* (arXiv 2004.10964, appendix B and its code).
 """
 
+from adapt.config.benchmarks import HarnessConfig, MtebConfig, OwnMtebTask
 from adapt.config.corpus import CorpusConfig, EvaluationSet, MixtureConfig, SourceConfig
 from adapt.config.fields import (
     Fraction,
@@ -67,16 +68,19 @@ __all__ = [
     "FinetuneConfig",
     "Fraction",
     "GenerateConfig",
+    "HarnessConfig",
     "MergeConfig",
     "MethodConfig",
     "MixtureConfig",
     "ModelConfig",
+    "MtebConfig",
     "NamedModel",
     "NonNegativeFloat",
     "NonNegativeInt",
     "NotifyConfig",
     "ObjectiveConfig",
     "OpenFraction",
+    "OwnMtebTask",
     "PhaseConfig",
     "PositiveFloat",
     "PositiveFraction",

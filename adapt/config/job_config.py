@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
+from adapt.config.benchmarks import HarnessConfig, MtebConfig
 from adapt.config.corpus import CorpusConfig, MixtureConfig
 from adapt.config.fields import how_list
 from adapt.config.generation import GenerateConfig, SynthesizeConfig
@@ -73,6 +74,8 @@ class Config:
     sequence: SequenceConfig = field(default_factory=SequenceConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
+    harness: HarnessConfig = field(default_factory=HarnessConfig)
+    mteb: MtebConfig = field(default_factory=MtebConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     tasks: list[TaskConfig] = how_list()

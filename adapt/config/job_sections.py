@@ -146,6 +146,9 @@ class NamedModel:
     """Short name, shown in tables."""
     path: str
     """Hugging Face id or folder of the model."""
+    recipe: str | None = None
+    """Name that models have in common which differ only in their seed, such as `dapt`. Standard evaluations (`harness`,
+    `mteb`) then show their mean, with intervals over items and seeds. null stands for a single model."""
 
 
 @dataclass(frozen=True)

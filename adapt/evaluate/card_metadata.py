@@ -8,6 +8,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from adapt.config import ExportConfig
+from adapt.evaluate.benchmark.benchmark_results import BenchmarksCompared
 from adapt.evaluate.measurements import LossChange, RetrievalChange
 from adapt.model.model_card import is_hub_id
 from adapt.support.errors import ConfigError, nearest
@@ -68,6 +69,7 @@ def card_head(
     losses: Sequence[LossChange],
     retrieval: RetrievalChange | None,
     further: Mapping[str, Any],
+    benchmarks: BenchmarksCompared | None = None,
 ) -> str:
     """Returns the lines between the dashes of a card, in YAML.
 
@@ -79,9 +81,10 @@ def card_head(
         losses: held-out losses, which become the Hub's `model-index`.
         retrieval: retrieval with the model's vectors, which becomes a part of it.
         further: licence, language and datasets.
+        benchmarks: scores on standard tasks, which become a part of it.
     """
     datasets = [dataset for dataset in further.get("datasets", []) if is_hub_id(dataset)]
-    results = [*_losses(losses, task, datasets), *_retrieval(retrieval)]
+    results = [*_losses(losses, task, datasets), *_retrieval(retrieval), *_benchmarks(benchmarks, task)]
     return ModelCardData(
         base_model=base_model if is_hub_id(base_model) else None,
         license=further.get("license"),
@@ -135,4 +138,22 @@ def _retrieval(retrieval: RetrievalChange | None) -> list[EvalResult]:
         )
         for measure, change in (retrieval.measures.items() if retrieval else ())
         if math.isfinite(change.after.value)
+    ]
+
+
+def _benchmarks(benchmarks: BenchmarksCompared | None, task: str) -> list[EvalResult]:
+    """Returns the scores after training on standard tasks that are finite numbers."""
+    from huggingface_hub import EvalResult
+
+    return [
+        EvalResult(
+            task_type=task,
+            dataset_type="text",
+            dataset_name=row.task,
+            dataset_config=row.library,
+            metric_type=row.metric,
+            metric_value=round(row.scores[benchmarks.models[-1]].value, 4),
+        )
+        for row in (benchmarks.rows if benchmarks else ())
+        if benchmarks and math.isfinite(row.scores[benchmarks.models[-1]].value)
     ]

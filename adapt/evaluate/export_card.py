@@ -5,7 +5,6 @@ The card says what the model is, how to load it, how the adaptation changed its 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,15 +15,15 @@ from adapt.corpus.corpora import FEWEST_DOCUMENTS, dropped_documents
 from adapt.corpus.files.sources import sources_of
 from adapt.corpus.legibility import Legibility, read_legibility
 from adapt.corpus.text_profile import read_profile
+from adapt.evaluate.benchmark.benchmark_results import HEADER, BenchmarksCompared, card_rows
 from adapt.evaluate.card_metadata import card_head, languages
-from adapt.evaluate.intervals import change, mean_loss
+from adapt.evaluate.intervals import change, mean_loss, perplexity
 from adapt.evaluate.measure_model import read_losses, read_text_losses
 from adapt.evaluate.measurements import (
     BITS_PER_NAT,
     DETECTION_NOTE,
     FOUND,
     NOT_MEASURED,
-    Estimate,
     LossChange,
     RetrievalChange,
     Text,
@@ -75,6 +74,8 @@ class Handover:
     """The step whose model was chosen (`training.keep: best`). None if none was."""
     examples: Sequence[str] = ()
     """Markdown that shows how to use the model with the libraries in `export.kinds`."""
+    benchmarks: BenchmarksCompared | None = None
+    """Scores on standard tasks before and after the training. None if none is configured."""
 
 
 def write_model(model: Path, vectors: SentenceVectors | None, folder: Path) -> None:
@@ -214,6 +215,7 @@ def _facts(handover: Handover) -> CardFacts:
         retrieval=handover.retrieval,
         choice=handover.choice,
         examples=handover.examples,
+        benchmarks=handover.benchmarks,
         metadata={name: value for name, value in _metadata(config).items() if value},
     )
 
@@ -386,6 +388,8 @@ class CardFacts:
     """The step whose model was chosen (`training.keep: best`). None if none was."""
     examples: Sequence[str] = ()
     """Markdown that shows how to use the model with further libraries."""
+    benchmarks: BenchmarksCompared | None = None
+    """Scores on standard tasks before and after the training."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Licence, language and datasets, by their names in the head of the card."""
 
@@ -409,7 +413,10 @@ def model_card(facts: CardFacts) -> str:
     if detects or (is_turned and not (facts.additions or vectors)):
         loading = LOADING_DETECTOR if detects else LOADING_TURNED
     return CARD.format(
-        front=card_head(facts.name, facts.base_model, task, library, facts.results, facts.retrieval, facts.metadata),
+        front=card_head(
+            *(facts.name, facts.base_model, task, library, facts.results, facts.retrieval, facts.metadata),
+            facts.benchmarks,
+        ),
         loading="\n\n".join([loading, *facts.examples]),
         name=card_text(facts.name),
         base_model=card_code(facts.base_model),
@@ -422,7 +429,9 @@ def model_card(facts: CardFacts) -> str:
             ]
         ),
         corpus="\n\n".join([settings(facts.corpus), *(f"**Note:** {card_text(remark)}." for remark in facts.remarks)]),
-        results="\n\n".join([results_table(facts.results), *_retrieval(facts.retrieval)]),
+        results="\n\n".join(
+            [results_table(facts.results), *_retrieval(facts.retrieval), *_benchmarks(facts.benchmarks)]
+        ),
         training=settings(facts.training),
         lineage=table(("stage", "key", "path"), facts.lineage),
         packages=settings(facts.packages),
@@ -479,20 +488,11 @@ def _retrieval(of: RetrievalChange | None) -> list[str]:
     return ["### Retrieval", table(RetrievalChange.HEADER, of.rows()), of.note()]
 
 
+def _benchmarks(of: BenchmarksCompared | None) -> list[str]:
+    """Returns the card's lines on standard tasks: title, table and note. Empty if none was measured."""
+    return [] if of is None else ["### Standard evaluations", table(HEADER, card_rows(of)), of.note()]
+
+
 def _per_byte(row: LossChange) -> list[str]:
     """Formats the bits per byte before and after the training as two table cells."""
     return ["" if value is None else f"{value:.3f}" for value in (row.bits_per_byte_before, row.bits_per_byte_after)]
-
-
-def perplexity(loss: Estimate) -> str:
-    """Formats the perplexity and its interval: the exponentials of the loss and of the ends of the loss's interval."""
-    ends = [None if end is None else _exponential(end) for end in (loss.low, loss.high)]
-    return Estimate(_exponential(loss.value), *ends).text(".2f")
-
-
-def _exponential(loss: float) -> float:
-    """Returns exp(loss), which is infinite for the losses of a training that diverged."""
-    try:
-        return math.exp(loss)
-    except OverflowError:
-        return math.inf

@@ -5,6 +5,7 @@ single tokens are masked, a tokenizer that splits words into more pieces has an 
 masked word are visible. `whole_word` masks all pieces of a word, so it is the fairer objective for this comparison.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -112,3 +113,17 @@ def byte_change(before: TextLosses, after: TextLosses, samples: int) -> Estimate
         return difference
 
     return with_interval(statistic, (*before.columns, *after.columns), samples)
+
+
+def perplexity(loss: Estimate) -> str:
+    """Formats the perplexity and its interval: the exponentials of the loss and of the ends of the loss's interval."""
+    ends = [None if end is None else _exponential(end) for end in (loss.low, loss.high)]
+    return Estimate(_exponential(loss.value), *ends).text(".2f")
+
+
+def _exponential(loss: float) -> float:
+    """Returns exp(loss), which is infinite for the losses of a training that diverged."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf

@@ -6,18 +6,14 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, ClassVar, Literal
 
-from adapt.evaluate.verdict import LOWER_RATE, Verdict, effect
+from adapt.evaluate.verdict import LOWER_RATE
 from adapt.runner.record import Record
 from adapt.show.blocks import (
     Block,
     Cell,
-    Table,
     TextBlock,
-    darkness,
-    estimated,
     formatted,
     heatmap,
-    heldout_note,
     interval,
     summary,
 )
@@ -291,158 +287,6 @@ class TaskNeighbours:
     """Number of test texts that were classified."""
     left_out: int
     """Number of test texts that were left out because they are also in train."""
-
-
-@dataclass(frozen=True)
-class ModelsCompared:
-    """Held-out losses of several models on several texts.
-
-    Fields of type `Rows` have a row per model and a column per text. Ends of intervals are None for few documents.
-    """
-
-    models: list[str]
-    domains: list[str]
-    documents: dict[str, int]
-    """Number of measured documents, keyed by domain."""
-    loss: Rows
-    """Held-out loss of each model on each text, in `unit`."""
-    loss_low: Ends
-    loss_high: Ends
-    change: Rows
-    """Loss minus the loss of the first model, paired by document. On text that a model was not adapted to, a rise is
-    forgetting."""
-    change_low: Ends
-    change_high: Ends
-    overlap: dict[str, dict[str, int | None]] = field(default_factory=dict)
-    """Number of measured documents that a model was trained on, keyed by model and domain; None if it is not known."""
-    knn: dict[str, dict[str, float | None]] | None = None
-    """Accuracy of nearest-neighbour classification, keyed by task and model; None if there are no tasks."""
-    knn_left_out: dict[str, int] | None = None
-    """Number of test texts that were left out because they are also in train, keyed by task; None without tasks."""
-    knn_change: dict[str, dict[str, Estimate]] = field(default_factory=dict)
-    """Accuracy of nearest neighbours minus that of the first model, paired by text, keyed by task and model."""
-    pseudo_perplexity: dict[str, dict[str, float | None]] | None = None
-    """Pseudo-perplexity, keyed by domain and model; None if it was not measured."""
-    unit: LossUnit = "nats per token"
-    """Unit of losses and changes. The unit is bits per byte if the models have different tokenizers."""
-
-    @classmethod
-    def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts the losses per byte in the metrics of an earlier version from nats to bits."""
-        unit = metrics.get("unit")
-        if unit not in ("token", "byte"):
-            return dict(metrics)
-        factor = BITS_PER_NAT if unit == "byte" else 1.0
-        grids = {
-            name: [[None if value is None else factor * value for value in row] for row in rows]
-            for name, rows in metrics.items()
-            if name.startswith(("loss", "change"))
-        }
-        return {**metrics, **grids, "unit": "bits per byte" if unit == "byte" else "nats per token"}
-
-    def blocks(self, record: Record) -> list[Block]:
-        """Returns a sentence on the best model for each text, and tables of losses (DSP, table 12) and changes."""
-        said = [self._sentence(column) for column in range(len(self.domains))]
-        more = len(said) - MOST_SENTENCES
-        said = [*said[:MOST_SENTENCES], f"The tables show {more} more texts." if more > 0 else ""]
-        verdicts = [self._verdict(number).block() for number in range(1, min(len(self.models), 1 + MOST_SENTENCES))]
-        blocks: list[Block] = [*verdicts, *summary(*said), self._losses()]
-        if len(self.models) > 1:
-            blocks.append(self._changes())
-        if self.knn:
-            note = (
-                "Share of test texts whose nearest neighbours in the train split have the same label. Texts are"
-                " compared by the cosine of mean features of the frozen model. Higher is better."
-            )
-            blocks.append(self._by_model("task", "Accuracy of nearest neighbours", self.knn, "{:.1%}", note))
-            left = {task: count for task, count in (self.knn_left_out or {}).items() if count}
-            for task, count in left.items():
-                blocks.append(TextBlock(f"{task}: {count} test texts that are also in train are left out."))
-        if self.pseudo_perplexity:
-            note = (
-                "Masked models predict each token with only that token masked (Salazar et al. 2020); for causal models"
-                " it is the perplexity. Lower is better."
-            )
-            blocks.append(self._by_model("text", "Pseudo-perplexity", self.pseudo_perplexity, "{:,.2f}", note))
-        return [*blocks, TextBlock(f"Picture of the losses: {record.path / 'matrix.png'}")]
-
-    def _verdict(self, number: int) -> Verdict:
-        """Returns on which texts and tasks a model is better than the first one."""
-        ends = zip(self.domains, self.change_low[number], self.change_high[number], strict=True)
-        effects = {text: effect(low, high) for text, low, high in ends}
-        changes = {task: by_model.get(self.models[number]) for task, by_model in self.knn_change.items()}
-        of_tasks = {f"features for {task}": effect(of.low, of.high, True) for task, of in changes.items() if of}
-        return Verdict({**effects, **of_tasks}, self.models[0], self.models[number])
-
-    def _sentence(self, column: int) -> str:
-        """Returns a sentence that names the model with the lowest loss on a text."""
-        values, text, first = [row[column] for row in self.loss], self.domains[column], self.models[0]
-        best = min(range(len(values)), key=values.__getitem__)
-        if len(values) == 1:
-            return f"Held-out loss of {first} on {text} is {self._said(values[0])}."
-        if best == 0:
-            return f"On {text}, no model has a lower held-out loss than {first} ({self._said(values[0])})."
-        low, high = self.change_low[best][column], self.change_high[best][column]
-        lowest = f"On {text}, {self.models[best]} has the lowest held-out loss: {self._said(values[best])}"
-        of_first = f"{values[0]:.{self._digits - 1}f} for {first}"
-        if low is None or high is None:
-            return f"{lowest}, compared with {of_first}. Too few documents are held out for a 95% interval."
-        ends = f"95% interval of the difference: {interval(low, high, f'+.{self._digits - 1}f')}"
-        if low <= 0 <= high:
-            return f"{lowest}, which is not measurably different from {of_first} ({ends})."
-        return f"{lowest}, compared with {of_first} ({ends})."
-
-    def _said(self, loss: float) -> str:
-        return f"{loss:.{self._digits - 1}f} {self.unit}"
-
-    @property
-    def _digits(self) -> int:
-        return 4 if self.unit == "bits per byte" else 3
-
-    def _losses(self) -> Table:
-        columns = [darkness([row[column] for row in self.loss]) for column in range(len(self.domains))]
-        rows: list[list[Cell | str]] = [
-            [
-                model,
-                *(
-                    Cell(cell.text, cell.small, shade=columns[column][number])
-                    for column, cell in enumerate(self._cells(self.loss, self.loss_low, self.loss_high, number, ""))
-                ),
-            ]
-            for number, model in enumerate(self.models)
-        ]
-        note = f"With 95% intervals over documents. Lower is better.{heldout_note(self.documents)}"
-        shades = "The darkest cell of a column is the lowest loss."
-        return Table(["model", *self.domains], rows, f"Loss on held-out text [{self.unit}]", note, shades=shades)
-
-    def _changes(self) -> Table:
-        """Returns the table of each model's loss minus the first model's, paired by document."""
-        rows: list[list[Cell | str]] = [
-            [model, *self._cells(self.change, self.change_low, self.change_high, number, "+")]
-            for number, model in enumerate(self.models)
-            if number
-        ]
-        note = (
-            "Paired by document, with 95% intervals; negative is better. On text that a model was not adapted to, a"
-            " positive change is forgetting."
-        )
-        return Table(["model", *self.domains], rows, f"Loss minus that of {self.models[0]} [{self.unit}]", note)
-
-    def _cells(self, values: Rows, low: Ends, high: Ends, row: int, sign: str) -> list[Cell]:
-        columns = zip(values[row], low[row], high[row], strict=True)
-        return [estimated(*column, f"{sign}.{self._digits}f") for column in columns]
-
-    def _by_model(
-        self, of_rows: str, title: str, of: dict[str, dict[str, float | None]], form: str, note: str
-    ) -> Table:
-        rows = [
-            [name, *(formatted(by_model.get(model), form) for model in self.models)] for name, by_model in of.items()
-        ]
-        return Table([of_rows, *self.models], rows, title, note)
-
-
-MOST_SENTENCES = 5
-"""Largest number of texts, and of models, for which the summary of a comparison has a sentence."""
 
 
 @dataclass(frozen=True)

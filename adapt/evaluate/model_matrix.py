@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from adapt.evaluate.compared_models import ModelsCompared
 from adapt.evaluate.intervals import TextLosses, byte_change, byte_loss, change, mean_loss, with_interval
 from adapt.evaluate.measure_model import HITS_FILE, read_losses, read_text_losses
-from adapt.evaluate.measurements import FEW_DOCUMENTS, Ends, Estimate, ModelsCompared, Rows, Unit
+from adapt.evaluate.measurements import FEW_DOCUMENTS, Ends, Estimate, Rows, Unit
 from adapt.runner.files import write_atomically
 from adapt.statistics.comparison import compare
 from adapt.statistics.outcomes import Tested

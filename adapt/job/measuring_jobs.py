@@ -13,6 +13,7 @@ from adapt.config import Config, CorpusConfig
 from adapt.config.job_config import Kind
 from adapt.corpus.corpora import general_corpus, pooled_corpus, selection_pool
 from adapt.corpus.files.sources import sources_of
+from adapt.evaluate.measurements import Unit
 from adapt.job.job_run import Job
 from adapt.job.job_text import domain_text, general_text
 from adapt.model.architecture import check_sequence_length, is_instruct
@@ -20,6 +21,7 @@ from adapt.model.locate import CONFIG, read_json
 from adapt.model.size import model_size
 from adapt.runner import Finished, Stage
 from adapt.stage.advice_evidence import Look
+from adapt.stage.benchmarks import BenchmarkedModel, CompareBenchmarks
 from adapt.stage.context import Context, check_sides, located
 from adapt.stage.finetuning import PrepareTask, task_of
 from adapt.stage.model_evaluation import Compare, Evaluate, ModelMeasured, Neighbours, Perplexity, Similarity
@@ -64,7 +66,13 @@ def evaluate_stages(context: Context) -> Compare:
             f"comparison.pseudo_perplexity is measured per token, and {different[0]} has other tokens than {FIRST}",
             "set comparison.pseudo_perplexity to false; losses are compared by bytes of text",
         )
-    return Compare(config.name, measured, config.evaluation.bootstrap_samples, "byte" if different else "token")
+    recipes = {model.name: model.recipe for model in others if model.recipe}
+    if clash := next((recipe for recipe in recipes.values() if recipe in models), None):
+        raise ConfigError(f"comparison.models: the recipe {clash} is also the name of a model", "rename one of them")
+    scored = {name: BenchmarkedModel.of(model, name) for name, model in models.items()}
+    benchmarks = CompareBenchmarks.of(config, scored, recipes)
+    unit: Unit = "byte" if different else "token"
+    return Compare(config.name, measured, config.evaluation.bootstrap_samples, unit, benchmarks)
 
 
 def _texts(context: Context) -> tuple[dict[str, Stage[Prepared]], dict[str, PrepareTask]]:

@@ -30,6 +30,7 @@ from adapt.merge.merger import Merging
 from adapt.merge.table import MERGERS, merging_of
 from adapt.method.table import method_of
 from adapt.model.start import Start
+from adapt.stage.benchmarks import BenchmarkedModel, CompareBenchmarks
 from adapt.stage.context import Context, DomainOrder, root_of
 from adapt.stage.domain_sequence import Sequence as SequenceStage
 from adapt.stage.finetuning import task_of
@@ -160,6 +161,19 @@ def sequence_stages(context: Context) -> SequenceStage:
         untaught=finetuning_after(setup, context, setup.tasks) if config.sequence.forward_transfer else {},
         steps=steps,
         past=measurements_after(setup, steps[-1]) if config.sequence.mode == "continual" else {},
+        benchmarks=_benchmarks(context, steps),
+    )
+
+
+def _benchmarks(context: Context, steps: Sequence[Step]) -> CompareBenchmarks | None:
+    """Builds the comparison of the base model and the model after each domain on standard tasks, if configured."""
+    models = {"base": context}
+    for step in steps:
+        models[f"after {step.domain}" if step.domain else "after all"] = context.starting_from(
+            step.merged or step.training
+        )
+    return CompareBenchmarks.of(
+        context.config, {name: BenchmarkedModel.of(of, name.replace(" ", "-")) for name, of in models.items()}
     )
 
 

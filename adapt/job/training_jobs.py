@@ -18,6 +18,7 @@ from adapt.job.selection_job import (
     unseen_texts,
 )
 from adapt.runner import Stage
+from adapt.stage.benchmarks import CompareBenchmarks
 from adapt.stage.context import Context
 from adapt.stage.export_model import Export, between_phases, labelled_text
 from adapt.stage.finetuning import Finetune, Scores, task_of
@@ -63,6 +64,7 @@ def dapt_stages(context: Context) -> Export:
         vectors=context.vectors,
         labelled=labelled_text(context),
         retrieved=MeasureRetrieval.around(context, training),
+        benchmarks=CompareBenchmarks.around(context, training),
         phases=training.phases[:-1],
         between=between_phases(context, training, measured),
     )
@@ -133,6 +135,7 @@ def tapt_stages(context: Context) -> Export:
         vectors=context.vectors,
         labelled=labelled_text(context),
         retrieved=MeasureRetrieval.around(context, training),
+        benchmarks=CompareBenchmarks.around(context, training),
         phases=training.phases[:-1],
         between=between_phases(context, training, measured),
     )

@@ -8,7 +8,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from adapt.config import Config, EvaluationSet, NamedModel, PhaseConfig, SourceConfig, TaskConfig, flat, section_of
+from adapt.config import (
+    Config,
+    EvaluationSet,
+    NamedModel,
+    OwnMtebTask,
+    PhaseConfig,
+    SourceConfig,
+    TaskConfig,
+    flat,
+    section_of,
+)
 from adapt.config.kinds import Kinds
 from adapt.embed.embedder import EMBEDDERS
 from adapt.handover.table import EXPORT_KINDS
@@ -36,6 +46,7 @@ _ENTRIES = {
     "corpus.sources": SourceConfig,
     "corpus.decontaminate": EvaluationSet,
     "comparison.models": NamedModel,
+    "mteb.own": OwnMtebTask,
     "tasks": TaskConfig,
     "training.phases": PhaseConfig,
 }

@@ -119,6 +119,8 @@ DECIDING = {
     "pylatexenc": 2,  # tables of what macros become
     "docutils": 2,  # rules of reStructuredText
     "markdown-it-py": 2,  # rules of Markdown
+    "lm-eval": 3,  # prompts, metrics and filters of its tasks
+    "mteb": 3,  # tasks, and how their scores are computed
     "peft": 2,  # chooses positions and initial values of low-rank adapters
 }
 """Packages of which some releases computed other results, with the number of leading parts of the version that enter

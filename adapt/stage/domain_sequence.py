@@ -7,12 +7,14 @@ from statistics import fmean
 from typing import Any
 
 from adapt.config import Config
+from adapt.evaluate.benchmark.benchmark_results import BenchmarksCompared
 from adapt.evaluate.measurements import FEW_DOCUMENTS, NOT_MEASURED, Estimate
 from adapt.evaluate.verdict import Verdict, effect
 from adapt.method.table import method_of
 from adapt.runner import NOTHING, Done, Finished, Outcome, Stage
 from adapt.runner.record import RECORD_FILE, Record
 from adapt.show.blocks import Block, Cell, FindingBlock, Findings, Table, TextBlock, summary
+from adapt.stage.benchmarks import CompareBenchmarks
 from adapt.stage.finetuning import PrepareTask
 from adapt.stage.model_evaluation import Evaluate
 from adapt.stage.prepare_text import Prepared
@@ -58,6 +60,8 @@ class SequenceResult(SequenceFigures):
     score_changes: dict[str, More[Estimate]] = field(default_factory=dict)
     """Change of the test score from the base model to the last model, keyed by task. Empty unless the base model was
     fine-tuned (`sequence.forward_transfer`)."""
+    benchmarks: BenchmarksCompared | None = None
+    """Scores of the base model and of each model of the sequence on standard tasks. None if none is configured."""
 
     def verdict(self) -> Verdict:
         """Returns on which domains, tasks and general text the last model is better than the base model."""
@@ -67,7 +71,8 @@ class SequenceResult(SequenceFigures):
             f"{task} after fine-tuning": effect(of.low, of.high, higher_is_better=True)
             for task, of in self.score_changes.items()
         }
-        return Verdict({**texts, **general, **tasks}, lack=NOT_MEASURED)
+        benchmarks = self.benchmarks.effects(self.benchmarks.models[-1]) if self.benchmarks else {}
+        return Verdict({**texts, **general, **tasks, **benchmarks}, lack=NOT_MEASURED)
 
     def models_made(self, record: Record) -> dict[str, Path]:
         """Returns the folder of the last model, keyed by an empty name."""
@@ -85,6 +90,7 @@ class SequenceResult(SequenceFigures):
             *([self.verdict().block()] if self.changes or not self.losses.columns else []),  # not of earlier versions
             *summary(*self._sentences()),
             *(table for table in tables if table),
+            *(self.benchmarks.blocks(record.name) if self.benchmarks else []),
             Table(["figure", "value", "meaning"], rows, title, words=True),
             *(_of_method(table) for table in self.tables),
             *([Findings(warnings)] if warnings else []),
@@ -178,6 +184,8 @@ class Sequence(Stage[SequenceResult]):
     past: Mapping[str, Stage[Any]]
     """Stages that the method needs after the last domain was learned, such as measurements of parameter importance, by
     name. Empty unless the mode is continual."""
+    benchmarks: CompareBenchmarks | None = None
+    """Scores of the base model and of the model after each domain on standard tasks. None if none is configured."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns order, mode, method, seeds and tasks."""
@@ -237,6 +245,7 @@ class Sequence(Stage[SequenceResult]):
             overlap=self._overlap(done),
             changes=changes,
             score_changes=score_changes,
+            benchmarks=done[self.benchmarks].result if self.benchmarks else None,
             **sequence_figures(vars(scores), vars(losses), mode),
         )
         return Outcome(result, self._cost(done))
@@ -277,6 +286,8 @@ class Sequence(Stage[SequenceResult]):
             yield from (run for runs in step.runs.values() for run in runs)
         yield from (run for runs in self.untaught.values() for run in runs)
         yield from self.past.values()
+        if self.benchmarks:
+            yield self.benchmarks
 
     def _cost(self, done: Done) -> dict[str, Any]:
         """Returns the cost of all stages of the sequence, each counted once."""

@@ -1,6 +1,5 @@
 """Stage `export` writes the adapted model, and compares its losses on held-out text before and after training."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from adapt.config import Config, what
 from adapt.corpus.corpora import dropped_documents
 from adapt.corpus.files.manifest import check_listed
+from adapt.evaluate.benchmark.benchmark_results import BenchmarksCompared
 from adapt.evaluate.measurements import (
     DETECTION_NOTE,
     FOUND,
@@ -43,12 +43,21 @@ from adapt.show.blocks import (
     summary,
 )
 from adapt.show.drawing import METRICS_LINES, json_lines, loss_curve
+from adapt.stage.benchmarks import CompareBenchmarks
 from adapt.stage.context import Context
 from adapt.stage.model_evaluation import Evaluate, MeasureRetrieval
 from adapt.stage.prepare_text import Prepare, Prepared
 from adapt.stage.text_sources import TaskSplit
 from adapt.stage.train import Train
-from adapt.stage.training_result import Trained, chosen_by, held_time_of, measured_blocks, skipped_steps, whole_run
+from adapt.stage.training_result import (
+    Trained,
+    chosen_by,
+    guesses_table,
+    held_time_of,
+    measured_blocks,
+    skipped_steps,
+    whole_run,
+)
 from adapt.terminal.console import duration, log
 from adapt.train.capacity.forecast import in_bytes
 from adapt.train.phases import PHASE_COLUMNS, PhaseFigures
@@ -86,6 +95,8 @@ class Adapted(Trained, OneModel):
     """Parts of the model that began with random weights, such as `a random head`. Empty if there are none."""
     handed: list[HandedOver] = field(default_factory=list)
     """What was written for each library and format in `export.kinds`."""
+    benchmarks: BenchmarksCompared | None = None
+    """Scores on standard tasks before and after training. None without `harness.tasks`, `mteb.tasks` and `mteb.own`."""
 
     def verdict(self, name: str = "your domain") -> Verdict:
         """Returns on which measured texts the model is better than the model that it started from.
@@ -100,6 +111,7 @@ class Adapted(Trained, OneModel):
         if self.losses and not self.trains_vectors:
             effects[name] = "unknown"
             effects |= {_named(of.text, name): effect(of.change.low, of.change.high) for of in self.losses.values()}
+        effects |= self.benchmarks.effects(self.benchmarks.models[-1]) if self.benchmarks else {}
         lack = "the objective trains sentence vectors and retrieval.pairs is not set" if self.trains_vectors else ""
         start = f"the start model with {self.random_parts}" if self.random_parts else Verdict.reference
         is_worse = effects.get(name) == "worse"
@@ -127,10 +139,11 @@ class Adapted(Trained, OneModel):
                 self.choice.sentence() if self.choice else "",
             ),
             *(Table(of.HEADER, of.rows(), f"{record.name}: retrieval", of.note()) for of in retrieval),
+            *(self.benchmarks.blocks(record.name) if self.benchmarks else []),
             *self._losses(record.name, name),
             *([phases_table(self.phases, name)] if self.phases else []),
             *([Findings(faults)] if faults else []),
-            *_guesses(record),
+            *guesses_table(record),
             *_curve(record),
             *measured_blocks(self, record.key[:12]),
             *([TextBlock(f"Training text: {dropped}.")] if dropped else []),
@@ -262,35 +275,8 @@ def phase_inputs(record: Record) -> list[dict[str, str]]:
     return [record.inputs[name] for name in [*names, "training"] if name in record.inputs]
 
 
-def _guesses(record: Record) -> list[Block]:
-    """Makes the table of held-out sentences with one hidden word and the model's guesses before and after."""
-    before, after = (_examples(record, name) for name in ("before", "after"))
-    if not before:
-        return []
-    rows: list[list[Cell | str]] = [
-        [old["text"], old["answer"], _guess(old), _guess(new)] for old, new in zip(before, after, strict=True)
-    ]
-    title = "Held-out sentences with one hidden word, and the model's best guesses for it"
-    header = ["sentence", "hidden word", "guesses before", "guesses after"]
-    note = f"{HIT} marks guesses that contain the hidden word."
-    return [Table(header, rows, title, note, words=True)]
-
-
 HANDED = ["kind", "files", "largest difference", "note"]
 """Columns of the table of `export.kinds`."""
-HIT = "\N{CHECK MARK}"
-"""Mark of guesses that contain the hidden word."""
-
-
-def _examples(record: Record, evaluation: str) -> list[dict[str, Any]]:
-    file = Path(record.inputs[evaluation]["path"]) / "examples.json"
-    return list(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else []
-
-
-def _guess(example: Mapping[str, Any]) -> Cell:
-    words = [word for word, _ in example["guesses"]]
-    is_hit = example["answer"] in words
-    return Cell(", ".join(words), mark=f" {HIT}" if is_hit else "", strong=is_hit)
 
 
 def labelled_text(context: Context) -> TaskSplit | None:
@@ -353,6 +339,8 @@ class Export(Stage[Adapted]):
     """Evaluations of the model after each training in `phases`."""
     labelled: TaskSplit | None = None
     """Train split of the user's task, for kinds in `export.kinds` that learn it. None if there are none."""
+    benchmarks: CompareBenchmarks | None = None
+    """Scores on standard tasks before and after the training. None if no task is configured."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the settings of intervals, vectors, card and kinds, and whether the model is transductive."""
@@ -402,7 +390,9 @@ class Export(Stage[Adapted]):
             *self.between,
             self.after,
             *self.retrieved.values(),
+            self.benchmarks,
         ]
+        benchmarks = done[self.benchmarks].result if self.benchmarks else None
         handover = Handover(
             config=self.config,
             training=training.record,
@@ -416,6 +406,7 @@ class Export(Stage[Adapted]):
             phases=figures,
             choice=choice,
             examples=examples,
+            benchmarks=benchmarks,
         )
         write_card(handover, folder)
         text = done[self.text or self.domain].result
@@ -432,6 +423,7 @@ class Export(Stage[Adapted]):
             random_parts=self._random_parts(),
             choice=choice,
             handed=handed,
+            benchmarks=benchmarks,
         )
         costs = [*(done[phase].record.cost for phase in self.phases), training.record.cost]
         return Outcome(result, summed_costs(costs), training.record.resources)

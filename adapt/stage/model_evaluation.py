@@ -13,8 +13,8 @@ from typing import Any
 
 from adapt.config import Config, CorpusConfig, what
 from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed
+from adapt.evaluate.compared_models import ModelsCompared
 from adapt.evaluate.measurements import (
-    ModelsCompared,
     Retrieved,
     Similar,
     TaskNeighbours,
@@ -29,6 +29,7 @@ from adapt.ray.runtime import connect
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.key import deciding
 from adapt.runner.record import load_record
+from adapt.stage.benchmarks import CompareBenchmarks
 from adapt.stage.context import Context, Tokens
 from adapt.stage.finetuning import PrepareTask
 from adapt.stage.preflight import check_start
@@ -329,6 +330,8 @@ class Compare(Stage[ModelsCompared]):
     bootstrap_samples: int
     unit: Unit = "token"
     """Unit of the losses: per token, or per byte for models with different tokenizers."""
+    benchmarks: CompareBenchmarks | None = None
+    """Comparison on standard tasks. None if none is configured."""
 
     @property
     def domains(self) -> list[str]:
@@ -362,7 +365,8 @@ class Compare(Stage[ModelsCompared]):
         voted = {name: done[of.neighbours].path for name, of in self.models.items() if of.neighbours}
         knn_change = accuracy_changes(voted, self.bootstrap_samples)
         of_tasks = {**self._neighbours(done), "knn_change": knn_change, **self._perplexity(done)}
-        return Outcome(replace(compared, overlap=overlap, **of_tasks))
+        benchmarks = done[self.benchmarks].result if self.benchmarks else None
+        return Outcome(replace(compared, overlap=overlap, benchmarks=benchmarks, **of_tasks))
 
     def _neighbours(self, done: Done) -> dict[str, Any]:
         votes = {name: done[model.neighbours].result for name, model in self.models.items() if model.neighbours}

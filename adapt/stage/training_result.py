@@ -1,13 +1,15 @@
-"""The result of a training: its figures, which its record keeps."""
+"""The result of a training: its figures, which its record keeps, and the words that its model guesses."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from adapt.evaluate.while_training import BEFORE, TASK, Sampling
 from adapt.runner import Outcome
-from adapt.runner.record import cost_of
-from adapt.show.blocks import Block, Figures, TextBlock
+from adapt.runner.record import Record, cost_of
+from adapt.show.blocks import Block, Cell, Figures, Table, TextBlock
 from adapt.show.drawing import heldout_curves
 from adapt.stage.training_plan import SourceShare
 from adapt.support.better import Less, More
@@ -228,3 +230,32 @@ def skipped_steps(result: Mapping[str, Any]) -> str:
     spikes = result.get("spikes") or []
     listed = ", ".join(f"{step:,}" for step in spikes[:10]) + (" and others" if len(spikes) > 10 else "")
     return f"{len(spikes)} of {result['steps']:,} steps were skipped as spikes: {listed}" if spikes else ""
+
+
+HIT = "\N{CHECK MARK}"
+"""Mark of guesses that contain the hidden word."""
+
+
+def guesses_table(record: Record) -> list[Block]:
+    """Makes the table of held-out sentences with one hidden word and the model's guesses before and after."""
+    before, after = (_examples(record, name) for name in ("before", "after"))
+    if not before:
+        return []
+    rows: list[list[Cell | str]] = [
+        [old["text"], old["answer"], _guess(old), _guess(new)] for old, new in zip(before, after, strict=True)
+    ]
+    title = "Held-out sentences with one hidden word, and the model's best guesses for it"
+    header = ["sentence", "hidden word", "guesses before", "guesses after"]
+    note = f"{HIT} marks guesses that contain the hidden word."
+    return [Table(header, rows, title, note, words=True)]
+
+
+def _examples(record: Record, evaluation: str) -> list[dict[str, Any]]:
+    file = Path(record.inputs[evaluation]["path"]) / "examples.json"
+    return list(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else []
+
+
+def _guess(example: Mapping[str, Any]) -> Cell:
+    words = [word for word, _ in example["guesses"]]
+    is_hit = example["answer"] in words
+    return Cell(", ".join(words), mark=f" {HIT}" if is_hit else "", strong=is_hit)

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapt.evaluate.measurements import Estimate, ModelsCompared, Similar, TextLoss
+from adapt.evaluate.compared_models import ModelsCompared
+from adapt.evaluate.measurements import Estimate, Similar, TextLoss
 from adapt.runner.record import read_result
 from adapt.show.blocks import NONE, Cell, Table, TextBlock
 from adapt.stage.export_model import Adapted

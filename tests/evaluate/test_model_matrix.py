@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adapt.evaluate.compared_models import ModelsCompared
 from adapt.evaluate.measure_model import HITS_FILE, LOSSES_FILE
-from adapt.evaluate.measurements import ModelsCompared
 from adapt.evaluate.model_matrix import FILE, PICTURE, accuracy_changes, compare_models
 from adapt.support.errors import DataError
 

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from adapt.config import BudgetConfig, Config, EvaluationSet, PhaseConfig, StopConfig, flat
+from adapt.config import (
+    BudgetConfig,
+    Config,
+    EvaluationSet,
+    HarnessConfig,
+    MtebConfig,
+    PhaseConfig,
+    StopConfig,
+    flat,
+)
 from adapt.config.job_config import DAPT
 from adapt.job.training_jobs import dapt_stages
 from adapt.method.das.method import DasOptions
@@ -202,6 +211,8 @@ PUSHED = ("export.push",)
 """The field that adds a stage after the export, which `tests/stage/test_push_model.py` checks."""
 GENERATED = ("mixture.replay_kind", "mixture.rephrased_fraction")
 """Fields of generated text, which `tests/job/test_generated_text.py` checks, as well as the sections below."""
+BENCHMARKS = (*(f"harness.{name}" for name in vars(HarnessConfig())), *(f"mteb.{name}" for name in vars(MtebConfig())))
+"""Fields of standard evaluations, which `tests/stage/test_benchmarks.py` checks."""
 OTHER_JOBS = {
     *("generate", "synthesize"),
     "sequence",
@@ -247,7 +258,7 @@ def given(config: Config, name: str, value: Any) -> Config:
 def test_every_field_is_classified() -> None:
     fields = [name for name in flat(Config(method_options=None)) if name.split(".")[0] not in OTHER_JOBS]
     options = [f"das.{name}" for name in vars(DasOptions())]
-    assert sorted([*WHAT, *HOW, *WITH, *CONTENT, *OF_DECODERS, *BY_POINTS, *PUSHED, *GENERATED]) == sorted(
+    assert sorted([*WHAT, *HOW, *WITH, *CONTENT, *OF_DECODERS, *BY_POINTS, *PUSHED, *GENERATED, *BENCHMARKS]) == sorted(
         [*fields, *options]
     )
 

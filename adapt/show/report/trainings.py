@@ -144,6 +144,26 @@ def dropped_texts(study: Study) -> list[Block]:
     return [Table(["text", "dropped", "by reason"], list(rows.values()), "Dropped documents", note)] if rows else []
 
 
+def standard_evaluations(study: Study) -> list[Block]:
+    """Makes a table of the scores of each trained model on standard tasks, before and after training."""
+    rows: list[list[Cell | str]] = []
+    for entry in exports_of(study):
+        of = entry.result.benchmarks
+        for row in of.rows if of else ():
+            change, leaked = row.judged(of.models[-1]), "" if row.leaked is None else f"{row.leaked:,} leaked"
+            before, after = (f"{row.scores[model].value:.3f}" for model in (of.models[0], of.models[-1]))
+            cell = change.cell("+.3f") if change else Cell(NONE)
+            rows.append(
+                [entry.label, row.task, row.metric, Cell(f"{row.items:,}", leaked), f"{before} → {after}", cell]
+            )
+    header = ["model", "task", "metric", "items", "score", "change"]
+    note = (
+        "Before → after the training. The change has a 95% interval over items, without items that are in the training"
+        " text, and does not contain the chance of training again."
+    )
+    return [Table(header, rows, "Standard evaluations", note)] if rows else []
+
+
 def _loss(of: LossChange | None) -> Cell:
     if of is None:
         return Cell(NONE)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from sklearn import metrics
 
-from adapt.evaluate.measurements import Estimate, LossChange, ModelsCompared, Similar
+from adapt.evaluate.compared_models import ModelsCompared
+from adapt.evaluate.measurements import Estimate, LossChange, Similar
 from adapt.runner import Finished
 from adapt.runner.record import Record, load_record, plain_values
 from adapt.show.report.study import Entry, Study

@@ -1,0 +1,165 @@
+"""Compares models on the items of standard tasks: paired by item, over seeds, and without leaked items.
+
+With one model per side, the interval of a change is a bootstrap over items. With several seeds, items and seeds are
+both chance (`adapt.statistics.comparison`). A rank correlation is no sum over items, so for it the variance over items
+(bootstrap of the mean over seeds) and the variance of the mean over seeds are added, and the quantile is Student's t
+with the seeds' degrees of freedom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.stats import bootstrap, t
+
+from adapt.evaluate.benchmark.benchmark_results import TaskChange
+from adapt.evaluate.benchmark.item_scores import STATISTICS, Measure, TaskItems, results_of_seeds
+from adapt.evaluate.intervals import with_interval
+from adapt.evaluate.measurements import FEWEST, Estimate
+from adapt.statistics.comparison import compare
+from adapt.statistics.seeds import CONFIDENCE, ROUNDING, spread
+from adapt.support.errors import DataError
+
+Seeds = Sequence[Mapping[str, TaskItems]]
+"""The scores of models that differ in their seed, each keyed by task."""
+
+
+def compare_tasks(
+    models: Mapping[str, Seeds], leaked: Mapping[str, np.ndarray | None], samples: int
+) -> list[TaskChange]:
+    """Compares models on each metric of each task with the first model.
+
+    Args:
+        models: scores of each model, or of each group of models that differ in their seed, keyed by name.
+        leaked: which items of each task are in training text, bool [items]; None if this is not known.
+        samples: number of bootstrap resamples.
+
+    Raises:
+        DataError: two models answered different items.
+    """
+    first = next(iter(models))
+    changes = []
+    for task, plain in models[first][0].items():
+        _check_same(task, models)
+        for metric, measure in plain.measures.items():
+            of = {name: [seed[task].measures[metric] for seed in seeds] for name, seeds in models.items()}
+            everything, mask = np.ones(plain.items, bool), leaked.get(task)
+            has_leaks = mask is not None and mask.any() and not mask.all()
+            kept = ~mask if has_leaks and mask is not None else everything
+            scores, differences = _compared(of, everything, samples)
+            clean = _compared(of, kept, samples) if has_leaks and measure.statistic else ({}, {})
+            changes.append(
+                TaskChange(
+                    task=task,
+                    library=plain.library,
+                    metric=metric,
+                    items=plain.items,
+                    is_main=metric == plain.main,
+                    higher_is_better=measure.higher_is_better,
+                    scores=scores,
+                    changes=differences,
+                    leaked=None if mask is None else int(mask.sum()),
+                    clean_scores=clean[0],
+                    clean_changes=clean[1],
+                )
+            )
+    return changes
+
+
+def _check_same(task: str, models: Mapping[str, Seeds]) -> None:
+    (first, seeds), *_ = models.items()
+    for name, others in models.items():
+        for other in others:
+            if other[task].digests != seeds[0][task].digests:
+                raise DataError(
+                    f"the items of {task} have changed between the evaluations of {first} and {name}",
+                    "delete the older one of their folders (runs/benchmark), and run the job again",
+                )
+
+
+def _compared(
+    of: Mapping[str, Sequence[Measure]], kept: np.ndarray, samples: int
+) -> tuple[dict[str, Estimate], dict[str, Estimate]]:
+    """Returns the score of each model, and the change of each model but the first one."""
+    (_, baseline), *others = of.items()
+    scores = {name: _score(measures, kept, samples) for name, measures in of.items()}
+    changes = {name: _change(baseline, measures, kept, samples) for name, measures in others}
+    return scores, changes
+
+
+def _values(measure: Measure, kept: np.ndarray) -> list[np.ndarray]:
+    return [np.array(column)[kept] for column in measure.columns]
+
+
+def _score(measures: Sequence[Measure], kept: np.ndarray, samples: int) -> Estimate:
+    if len(measures) == 1 and measures[0].statistic:
+        return with_interval(STATISTICS[measures[0].statistic], _values(measures[0], kept), samples)
+    if not measures[0].statistic:
+        return Estimate(float(np.mean([measure.score for measure in measures])))
+    over = spread([float(STATISTICS[of.statistic](*_values(of, kept))) for of in measures])
+    return Estimate(over.mean, over.low, over.high)
+
+
+def _change(baseline: Sequence[Measure], measures: Sequence[Measure], kept: np.ndarray, samples: int) -> Estimate:
+    """Estimates the mean score of some models minus that of the baseline, on the items that are kept."""
+    statistic = measures[0].statistic
+    if not statistic or baseline[0].statistic != statistic:
+        means = [float(np.mean([measure.score for measure in side])) for side in (baseline, measures)]
+        return Estimate(means[1] - means[0])
+    if statistic != "spearman" and max(len(baseline), len(measures)) > 1:
+        found = compare(results_of_seeds(measures, kept), results_of_seeds(baseline, kept), samples)
+        return Estimate(found.difference, found.low, found.high)
+    columns = [column for measure in (*baseline, *measures) for column in _values(measure, kept)]
+    width = len(measures[0].columns)
+    difference = partial(_difference, STATISTICS[statistic], len(baseline), width)
+    if len(baseline) == len(measures) == 1:
+        return with_interval(difference, columns, samples)
+    return _over_items_and_seeds(difference, columns, (baseline, measures), kept, samples)
+
+
+def _difference(statistic: Any, before: int, width: int, *columns: Any, axis: int = -1) -> np.ndarray:
+    """Computes the mean statistic of the models after the first `before` models, minus the mean of these.
+
+    Args:
+        statistic: function in STATISTICS.
+        before: number of models of the baseline.
+        width: number of columns per model.
+        columns: columns of all models, one after another.
+        axis: axis of the items.
+    """
+    of = [statistic(*columns[place : place + width], axis=axis) for place in range(0, len(columns), width)]
+    return np.asarray(np.mean(of[before:], axis=0) - np.mean(of[:before], axis=0))
+
+
+def _over_items_and_seeds(
+    difference: Any,
+    columns: Sequence[np.ndarray],
+    sides: tuple[Sequence[Measure], Sequence[Measure]],
+    kept: np.ndarray,
+    samples: int,
+) -> Estimate:
+    """Adds the variances over items and over seeds; see the module."""
+    value = float(difference(*columns))
+    seeds = [
+        np.array([float(STATISTICS[of.statistic](*_values(of, kept))) for of in side])
+        for side in sides
+        if len(side) > 1
+    ]
+    over_seeds = sum(float(scores.var(ddof=1)) / len(scores) for scores in seeds)
+    if len(columns[0]) < FEWEST or over_seeds <= ROUNDING**2:
+        return Estimate(value)
+    drawn = bootstrap(
+        columns,
+        difference,
+        paired=True,
+        n_resamples=samples,
+        batch=max(1, 1_000_000 // len(columns[0])),
+        method="percentile",
+        rng=np.random.default_rng(0),
+    )
+    error = float(np.sqrt(drawn.standard_error**2 + over_seeds))
+    half = float(t.ppf((1 + CONFIDENCE) / 2, min(len(scores) for scores in seeds) - 1)) * error
+    return Estimate(value, value - half, value + half)

@@ -1,0 +1,389 @@
+"""Finds the configured tasks of lm-evaluation-harness, and checks them before anything runs.
+
+Task files of the user are read as data, by a loader that runs no code: an entry `!function FILE.NAME` becomes a
+`NamedFunction`, and the task is refused unless `harness.functions` names it. The harness gets the content of the file,
+never the file. Tasks of the harness itself are code of an installed package, and are only looked up here.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from adapt.config import HarnessConfig
+from adapt.model.locate import OFFLINE
+from adapt.runner.digest import Digests
+from adapt.runner.key import deciding
+from adapt.support.errors import ConfigError, DataError, nearest
+
+PACKAGES = ("lm_eval", "accelerate")
+BUILDERS = ("json", "csv", "parquet", "arrow", "text")
+"""Formats of local data in a task file. Others, such as `pandas`, could run code (pickles)."""
+REFUSED = {
+    "class": "it names a Python class",
+    "unsafe_code": "it runs the code that a model writes",
+    "custom_dataset": "its data come from a Python function",
+    "use_prompt": "its prompt comes from another package or file",
+}
+"""Entries of a task file that are refused, with the reason. `custom_dataset` may be a function of harness.functions."""
+OFFLINE_DATASETS = (*OFFLINE, "HF_DATASETS_OFFLINE")
+
+
+@dataclass(frozen=True)
+class NamedFunction:
+    """A function that a task file names: a Python file next to the task file, and a name in it."""
+
+    file: Path
+    name: str
+
+
+@dataclass(frozen=True)
+class OwnTask:
+    """A task file of the user, with the content of the files that it includes."""
+
+    file: Path
+    content: Mapping[str, Any]
+    """Content for lm-evaluation-harness, with absolute paths of data and a `NamedFunction` for each function."""
+    data: tuple[Path, ...]
+    """The local data files, and the Python files of functions."""
+
+
+@dataclass(frozen=True)
+class HarnessTasks:
+    """The configured tasks. Names of the harness are resolved when the tasks run."""
+
+    config: HarnessConfig
+    own: Mapping[str, OwnTask]
+    """The user's tasks that are measured, keyed by name."""
+    parts: Mapping[str, tuple[str, ...]]
+    """For each configured name that stands for tasks of the user: their names. Other names are those of the harness."""
+    digests: Mapping[str, str]
+    """Digest of the content and data of each of the user's tasks."""
+
+    def what(self) -> dict[str, Any]:
+        """Returns what determines the scores, for a stage's key."""
+        config = self.config
+        return {
+            "tasks": list(config.tasks),
+            "own": dict(self.digests),
+            "num_fewshot": config.num_fewshot,
+            "fewshot_seed": config.fewshot_seed,
+            "limit": config.limit,
+            **deciding("lm-eval"),
+        }
+
+    def check_unchanged(self) -> None:
+        """Raises DataError if a file of the user's tasks has changed since it was listed."""
+        for name, task in self.own.items():
+            if _digest(task, Digests()) != self.digests[name]:
+                raise DataError(f"files of the task {name} have changed while it was measured", "run the job again")
+
+
+def harness_tasks(config: HarnessConfig, digests: Digests) -> HarnessTasks:
+    """Finds and checks the configured tasks.
+
+    Raises:
+        ConfigError: the package is missing, a name is unknown or comes twice, or a task may not or cannot run.
+        DataError: a task file or its data cannot be read.
+    """
+    if missing := missing_packages(PACKAGES):
+        raise ConfigError(f"harness.tasks is set, but {missing} is not installed", "pip install 'dontstop[harness]'")
+    if twice := next((name for name in config.tasks if config.tasks.count(name) > 1), None):
+        raise ConfigError(f"harness.tasks names {twice} twice", "name it once")
+    files = _own_files(config.include_path)
+    for name in config.functions:
+        if name not in files:
+            raise ConfigError(
+                f"harness.functions: {name} is no task file of yours in harness.include_path",
+                nearest(name, files, "set harness.include_path to the folder of its file"),
+            )
+    parts = {name: tuple(_leaves(name, files)) for name in config.tasks if name in files or name in _tags(files)}
+    wanted = [leaf for leaves in parts.values() for leaf in leaves]
+    if twice := next((name for name in wanted if wanted.count(name) > 1), None):
+        raise ConfigError(f"harness.tasks measures {twice} twice, as itself or in groups", "name it once")
+    own = {name: _own_task(name, *files[name], name in config.functions) for name in wanted}
+    for name in config.tasks:
+        if name not in parts:
+            _check_built_in(name, {*files, *_tags(files)})
+    return HarnessTasks(config, own, parts, {name: _digest(task, digests) for name, task in own.items()})
+
+
+def missing_packages(packages: Sequence[str]) -> str:
+    """Returns the names of the packages that are not installed, as a text. Empty if all are installed."""
+    return " and ".join(package for package in packages if importlib.util.find_spec(package) is None)
+
+
+def _digest(task: OwnTask, digests: Digests) -> str:
+    """Returns a digest of a task's content and data, without the paths of files."""
+    paths = {str(path): path.name for path in task.data}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, NamedFunction):
+            return f"!function {value.name}"
+        return paths.get(value, value) if isinstance(value, str) else str(value)
+
+    def named(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(key): named(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [named(inner) for inner in value]
+        return plain(value)
+
+    content = json.dumps(named(task.content), sort_keys=True)
+    return hashlib.sha256(f"{content}\n{digests.of_all(task.data)}".encode()).hexdigest()
+
+
+# --- task files of the user
+
+
+class TaskLoader(yaml.SafeLoader):
+    """Reads task files without running code."""
+
+    folder: Path
+
+
+def _named_function(loader: TaskLoader, node: yaml.Node) -> NamedFunction:
+    module, _, name = str(node.value).rpartition(".")
+    return NamedFunction(loader.folder / f"{module.replace('.', '/')}.py", name)
+
+
+TaskLoader.add_constructor("!function", _named_function)
+
+
+def read_task_file(file: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Reads a task file and the files that it includes. Entries of the file itself count.
+
+    Raises:
+        DataError: a file is missing, is no YAML with fields, or includes itself.
+    """
+    if file in seen:
+        raise DataError(f"{file} includes itself", "remove one of the `include` entries")
+    try:
+        with file.open("rb") as opened:
+            loader = TaskLoader(opened)
+            loader.folder = file.parent
+            content = loader.get_single_data()
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DataError(f"the task file {file} cannot be read: {error}", "correct the file or its path") from error
+    if not isinstance(content, dict):
+        raise DataError(f"the task file {file} holds no fields", "write `task: NAME` and the other fields of a task")
+    included = content.pop("include", None) or []
+    merged: dict[str, Any] = {}
+    for name in included if isinstance(included, list) else [included]:
+        merged |= read_task_file((file.parent / str(name)).resolve(), (*seen, file))
+    return {**merged, **content}
+
+
+def _own_files(include_path: str | None) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Returns the file and content of each task and group in harness.include_path, keyed by name."""
+    if include_path is None:
+        return {}
+    folder = Path(include_path).expanduser().absolute()
+    if not folder.is_dir():
+        raise ConfigError(f"harness.include_path: there is no folder {folder}", "correct the path")
+    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for file in sorted(folder.rglob("*.yaml")):
+        content = read_task_file(file.resolve())
+        name = content.get("group") or content.get("task")
+        if isinstance(name, str):
+            if name in found:
+                raise ConfigError(f"{found[name][0]} and {file} both define the task {name}", "rename one of them")
+            found[name] = file.resolve(), content
+    return found
+
+
+def _tags(files: Mapping[str, tuple[Path, dict[str, Any]]]) -> dict[str, list[str]]:
+    """Returns the names of the tasks with each tag."""
+    tags: dict[str, list[str]] = {}
+    for name, (_, content) in files.items():
+        tag = content.get("tag") or []
+        for each in tag if isinstance(tag, list) else [tag]:
+            tags.setdefault(str(each), []).append(name)
+    return tags
+
+
+def _leaves(name: str, files: Mapping[str, tuple[Path, dict[str, Any]]], seen: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yields the tasks that a name stands for: itself, or the members of a group or tag."""
+    if name not in files or "group" in files[name][1]:
+        members = _tags(files)[name] if name not in files else files[name][1].get("task")
+        for member in members if isinstance(members, list) else []:
+            if not isinstance(member, str) or (member not in files and member not in _tags(files)) or member in seen:
+                raise ConfigError(
+                    f"the group {name} in harness.include_path contains {member!r}, which is no task file of yours",
+                    "name task files of yours; put tasks of lm-evaluation-harness into harness.tasks",
+                )
+            yield from _leaves(member, files, (*seen, name))
+        return
+    yield name
+
+
+def _own_task(name: str, file: Path, content: Mapping[str, Any], may_run: bool) -> OwnTask:
+    """Checks a task of the user, and makes the paths of its data absolute."""
+    functions = [value for value in _values(content) if isinstance(value, NamedFunction)]
+    if functions and not may_run:
+        raise ConfigError(
+            f"the task {name} ({file}) runs Python code: !function {functions[0].file.stem}.{functions[0].name}",
+            f"read {functions[0].file}, and allow it by its name with harness.functions: [{name}]",
+        )
+    for entry, reason in REFUSED.items():
+        if content.get(entry) and not (entry == "custom_dataset" and functions):
+            raise ConfigError(f"the task {name} ({file}) has `{entry}`, which is refused: {reason}", "remove it")
+    metrics = content.get("metric_list") or []
+    if any(isinstance(metric, Mapping) and metric.get("hf_evaluate") for metric in metrics):
+        raise ConfigError(
+            f"the task {name} ({file}) has `hf_evaluate`, which runs code of the Hub", "name a metric of the harness"
+        )
+    data, kwargs = [], dict(content.get("dataset_kwargs") or {})
+    path = str(content.get("dataset_path", ""))
+    if path in BUILDERS:
+        kwargs["data_files"], data = _data_files(name, file, kwargs.get("data_files"))
+    elif not content.get("custom_dataset"):
+        _check_hub_name(name, file, path)
+        check_cached(name, path)
+    kwargs.pop("trust_remote_code", None)
+    for function in functions:
+        if not function.file.is_file():
+            raise DataError(f"the task {name} ({file}) names {function.file}, which does not exist", "correct the path")
+    given = {"dataset_kwargs": kwargs} if kwargs else {}
+    files = dict.fromkeys([*data, *(function.file for function in functions)])
+    return OwnTask(file, {**content, **given, "task": name}, tuple(files))
+
+
+def _values(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _values(inner)
+    else:
+        yield value
+
+
+def _data_files(name: str, file: Path, given: Any) -> tuple[Any, list[Path]]:
+    """Returns `data_files` with absolute paths, and the list of files. Relative paths start at the task file."""
+    if not given:
+        raise DataError(
+            f"the task {name} ({file}) names no data", "add `dataset_kwargs: {data_files: {test: FILE}}` to the file"
+        )
+    if isinstance(given, Mapping):
+        splits = {split: _data_files(name, file, paths) for split, paths in given.items()}
+        return {split: paths for split, (paths, _) in splits.items()}, [
+            f for _, files in splits.values() for f in files
+        ]
+    found: list[Path] = []
+    for pattern in given if isinstance(given, list) else [given]:
+        if "://" in str(pattern) or "::" in str(pattern):
+            raise DataError(f"the task {name} ({file}): {pattern} is no local file", "download it, and name the copy")
+        matches = sorted(glob.glob(str(file.parent / Path(str(pattern)).expanduser()), recursive=True))
+        if not matches:
+            raise DataError(
+                f"the task {name} ({file}): there is no file {pattern}", "correct dataset_kwargs.data_files"
+            )
+        found += [Path(match) for match in matches]
+    return [str(path) for path in found], found
+
+
+def _check_hub_name(name: str, file: Path, path: str) -> None:
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", path) or path.startswith(".") or Path(path).exists() or path == "pandas":
+        raise ConfigError(
+            f"the task {name} ({file}): dataset_path {path!r} is neither a format nor a dataset of the Hub",
+            f"set it to one of {', '.join(BUILDERS)}, with dataset_kwargs.data_files; or to OWNER/NAME",
+        )
+
+
+# --- tasks of the harness
+
+
+def _check_built_in(name: str, own: set[str]) -> None:
+    """Refuses a name that the harness does not know, code that a model writes, and data that cannot be had offline."""
+    known = built_in_tasks()
+    if name not in known:
+        raise ConfigError(
+            f"harness.tasks: lm-evaluation-harness has no task {name}, and neither does harness.include_path",
+            nearest(name, {*known, *own}, "see `lm_eval ls tasks` for all names"),
+        )
+    file = known[name]
+    if file is None:
+        return
+    content = read_task_file(file)
+    if content.get("unsafe_code"):
+        raise ConfigError(f"harness.tasks: {name} runs the code that a model writes, which is refused", "leave it out")
+    if isinstance(path := content.get("dataset_path"), str) and "group" not in content:
+        check_cached(name, path)
+
+
+@cache
+def built_in_tasks() -> dict[str, Path | None]:
+    """Returns the file of each task and group of the installed harness, keyed by name. None for tags.
+
+    The files are searched for these names only, because reading 14,000 files as YAML takes a minute.
+    """
+    spec = importlib.util.find_spec("lm_eval")
+    assert spec
+    assert spec.submodule_search_locations
+    found: dict[str, Path | None] = {}
+    for folder, _, names in os.walk(Path(next(iter(spec.submodule_search_locations))) / "tasks"):
+        for file in names:
+            if file.endswith(".yaml"):
+                text = Path(folder, file).read_text(encoding="utf-8")
+                for match in _NAME.finditer(text):
+                    found[match[2]] = Path(folder, file)
+                for match in _TAGS.finditer(text):
+                    found |= {tag: None for tag in re.findall(r"[\w.+-]+", match[1]) if tag not in found}
+    return found
+
+
+_NAME = re.compile(r"^(task|group):[ \t]*['\"]?([\w.+/-]+)['\"]?[ \t]*$", re.MULTILINE)
+_TAGS = re.compile(r"^tag:((?:[ \t]*\n[ \t]*-[^\n]*(?:\n[ \t]*-[^\n]*)*)|[^\n]*)", re.MULTILINE)
+
+
+def check_cached(name: str, path: str) -> None:
+    """Refuses a dataset of the Hub that is not in the cache, if the environment forbids the network."""
+    variable = next((name for name in OFFLINE_DATASETS if os.environ.get(name, "0") not in ("", "0")), None)
+    if variable and not is_cached(path):
+        raise ConfigError(
+            f"the task {name} needs the dataset {path} of the Hugging Face Hub, but {variable} is set and the cache"
+            " does not have the dataset",
+            f"unset {variable}, run once with network, or write a task file with local data (harness.include_path)",
+        )
+
+
+def is_cached(path: str) -> bool:
+    """Returns whether the cache of datasets or that of the Hub has a dataset."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    datasets = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
+    hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
+    return (datasets / path.replace("/", "___")).is_dir() or (hub / f"datasets--{path.replace('/', '--')}").is_dir()
+
+
+def without_functions(task: OwnTask, called: Mapping[NamedFunction, Any]) -> dict[str, Any]:
+    """Returns a task's content with functions in place of their names."""
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, NamedFunction):
+            return called[value]
+        if isinstance(value, Mapping):
+            return {key: replaced(inner) for key, inner in value.items()}
+        return [replaced(inner) for inner in value] if isinstance(value, list) else value
+
+    return {str(key): replaced(value) for key, value in task.content.items()}
+
+
+def functions_in(task: OwnTask) -> set[NamedFunction]:
+    """Returns the functions that a task names."""
+    return {value for value in _values(task.content) if isinstance(value, NamedFunction)}
+
+
+def with_cache(task: OwnTask, folder: Path) -> OwnTask:
+    """Returns a task whose local data are converted in a folder, and not in the user's cache."""
+    kwargs = {**(task.content.get("dataset_kwargs") or {}), "cache_dir": str(folder)}
+    return replace(task, content={**task.content, "dataset_kwargs": kwargs}) if task.data else task

@@ -1,0 +1,255 @@
+"""Scores a model's sentence vectors on tasks of MTEB, in a Ray task.
+
+sentence-transformers loads the folder as it would load the exported one, and MTEB computes the scores. Scores per item
+come from the predictions that MTEB saves: labels and similarities, and the measures of each query. A finished task is
+not repeated if the process is killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adapt.config import OwnMtebTask
+from adapt.evaluate.benchmark.harness_run import hushed, told_of_task
+from adapt.evaluate.benchmark.item_scores import Measure, TaskItems, file_name, write_items
+from adapt.evaluate.benchmark.mteb_tasks import MtebTasks, as_retrieval, rows_of
+from adapt.evaluate.retrieval import read_search
+from adapt.model.locate import Pretrained, tokenizer_files
+from adapt.model.sentence_vectors import SentenceVectors, write_sentence_vectors
+from adapt.ray.runtime import hide_unreserved_gpus
+from adapt.runner.files import link_or_copy
+
+SPLIT = "test"
+TYPES: dict[str, tuple[Any, Any, str]] = {
+    "classification": ("Classification", "t2c", "accuracy"),
+    "sts": ("STS", "t2t", "cosine_spearman"),
+    "retrieval": ("Retrieval", "t2t", "ndcg_at_10"),
+}
+"""Type, category and main score in MTEB of each kind of own task."""
+
+
+@dataclass(frozen=True)
+class MtebRun:
+    """A model to score, and its tasks."""
+
+    pretrained: Pretrained
+    vectors: SentenceVectors
+    """How the model makes sentence vectors."""
+    tasks: MtebTasks
+    shared_by: int = 1
+    """Number of trainings and tasks that share the cores of a machine."""
+
+
+def score_mteb(run: MtebRun, folder: str) -> None:
+    """Scores the model on all tasks whose file in the folder is missing, and writes a file per task.
+
+    Raises:
+        DataError: a task cannot be loaded or scored.
+        ModelError: the model has added modules, which sentence-transformers would ignore.
+    """
+    hide_unreserved_gpus()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import mteb
+    from sentence_transformers import SentenceTransformer
+
+    from adapt.evaluate.benchmark.plain_model import token_counter
+    from adapt.evaluate.evaluation_task import device_of_task
+
+    config, device = run.tasks.config, device_of_task(run.shared_by)
+    with hushed(), tempfile.TemporaryDirectory() as place:
+        vector_folder(run, Path(place, "model"))
+        model = SentenceTransformer(
+            str(Path(place, "model")),
+            device=str(device),
+            local_files_only=True,
+            model_kwargs={"use_safetensors": True, "dtype": "float32"},
+        )
+        own = {task.name: task for task in config.own}
+        with token_counter(model[0]) as count:
+            for name in (*config.tasks, *own):
+                if not (Path(folder) / file_name(name)).exists():
+                    begin, before = time.monotonic(), count[0]
+                    with told_of_task(name):
+                        task = (
+                            own_task(own[name])
+                            if name in own
+                            else mteb.get_task(name, languages=config.languages or None)
+                        )
+                        items = scored_task(model, task, config.batch_size, Path(place, "predictions"))
+                    took = time.monotonic() - begin
+                    write_items(Path(folder), name, replace(items, tokens=count[0] - before, seconds=took))
+
+
+def vector_folder(run: MtebRun, folder: Path) -> None:
+    """Makes a folder of sentence-transformers from links to the model's and the tokenizer's files."""
+    folder.mkdir(parents=True)
+    files = [file for file in run.pretrained.model.iterdir() if file.is_file()]
+    for file in [*tokenizer_files(run.pretrained.tokenizer), *files]:
+        if not (folder / file.name).exists():
+            link_or_copy(file.resolve(), folder / file.name)
+    write_sentence_vectors(run.vectors, folder)
+
+
+def own_task(of: OwnMtebTask) -> Any:
+    """Builds a task of MTEB from the user's files."""
+    from datasets import Dataset, DatasetDict
+    from mteb.abstasks import AbsTaskClassification, AbsTaskRetrieval, AbsTaskSTS
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    kind, category, main = TYPES[of.kind]
+    base = {"classification": AbsTaskClassification, "sts": AbsTaskSTS, "retrieval": AbsTaskRetrieval}[of.kind]
+    metadata = TaskMetadata(
+        name=of.name,
+        description="Task of the user.",
+        type=kind,
+        category=category,
+        dataset={"path": "own files", "revision": "1"},
+        eval_splits=[SPLIT],
+        eval_langs=["eng-Latn"],  # MTEB needs a language, which does not change the score
+        main_score=main,
+    )
+    task = type(f"Own{kind}", (base,), {"metadata": metadata})()
+    if of.kind == "retrieval":
+        search = read_search(as_retrieval(of))
+        relevant = {f"q{n}": {f"d{place}": 1 for place in places} for n, places in enumerate(search.relevant)}
+        queries, corpus = (
+            Dataset.from_dict({"id": [f"{mark}{n}" for n in range(len(texts))], "text": texts})
+            for mark, texts in (("q", search.queries), ("d", search.documents))
+        )
+        split = {"queries": queries, "corpus": corpus, "relevant_docs": relevant, "top_ranked": None}
+        task.dataset = {"default": {SPLIT: split}}
+    else:
+        splits = {
+            name: list(rows_of(of, name)) for name in (SPLIT, *(["train"] if of.kind == "classification" else []))
+        }
+        labels = sorted({row["label"] for rows in splits.values() for row in rows if "label" in row})
+        numbers = {label: number for number, label in enumerate(labels)}
+        for rows in splits.values():
+            for row in rows:
+                row |= {"label": numbers[row["label"]]} if "label" in row else {}
+        task.dataset = DatasetDict({name: Dataset.from_list(rows) for name, rows in splits.items()})
+    task.data_loaded = True
+    return task
+
+
+def scored_task(model: Any, task: Any, batch_size: int, predictions: Path) -> TaskItems:
+    """Scores a model on one task.
+
+    Args:
+        model: model of sentence-transformers.
+        task: task of MTEB.
+        batch_size: number of texts per pass.
+        predictions: folder for MTEB's predictions.
+    """
+    import mteb
+
+    if not task.data_loaded:
+        task.load_data()
+    ranked = _measures_of_queries(task)
+    found = mteb.evaluate(
+        model,
+        task,
+        cache=None,
+        co2_tracker=False,
+        overwrite_strategy="always",
+        show_progress_bar=False,
+        encode_kwargs={"batch_size": batch_size, "show_progress_bar": False},
+        prediction_folder=predictions,
+    )
+    (result,) = found.task_results
+    file = predictions / f"{task.metadata.name}_predictions.json"
+    predicted = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    subsets = [(split, of["hf_subset"], of) for split, scores in result.scores.items() for of in scores]
+    if len(subsets) > 1:  # the score is a mean over subsets, which is no statistic of items
+        measure = Measure(float(result.get_score()), True)
+        return TaskItems("mteb", len(subsets), {task.metadata.main_score: measure}, [], None)
+    ((split, subset, scores),) = subsets
+    given = predicted.get(subset, {}).get(split)
+    return items_of_subset(task, split, subset, scores, given, ranked)
+
+
+def _measures_of_queries(task: Any) -> dict[str, dict[str, float]]:
+    """Lets a task of retrieval keep the measures of each query, and returns the dict that they will be in."""
+    kept: dict[str, dict[str, float]] = {}
+    if hasattr(task, "task_specific_scores"):
+        original = task.task_specific_scores
+
+        def keeping(scores: Mapping[str, dict[str, float]], *rest: Any, **named: Any) -> Any:
+            kept.update({str(query): dict(of) for query, of in scores.items()})
+            return original(scores, *rest, **named)
+
+        task.task_specific_scores = keeping
+    return kept
+
+
+def items_of_subset(
+    task: Any,
+    split: str,
+    subset: str,
+    scores: Mapping[str, Any],
+    predicted: Any,
+    ranked: Mapping[str, Mapping[str, float]],
+) -> TaskItems:
+    """Returns the scores per item of a subset of a task.
+
+    Args:
+        task: task of MTEB, with its data.
+        split: name of the split.
+        subset: name of the subset.
+        scores: MTEB's scores of the subset.
+        predicted: MTEB's predictions for the subset; None if it saved none.
+        ranked: measures of each query, for retrieval.
+    """
+    from mteb.abstasks import AbsTaskClassification, AbsTaskRetrieval, AbsTaskSTS
+
+    main, rows = task.metadata.main_score, _rows(task, split, subset)
+    score = float(scores["main_score"])
+    if isinstance(task, AbsTaskRetrieval) and ranked:
+        name, _, depth = main.partition("_at_")
+        column = {"ndcg": "ndcg_cut", "map": "map_cut", "recall": "recall", "precision": "P"}.get(name, name)
+        queries = dict(zip(map(str, rows["queries"]["id"]), rows["queries"]["text"], strict=True))
+        values = [of.get(f"{column}_{depth}") for of in ranked.values()]
+        return _items({main: Measure.of(score, True, "mean", values)}, [[_text(queries[query])] for query in ranked])
+    if isinstance(task, AbsTaskSTS) and predicted:
+        columns = [str(column) for column in task.column_names]
+        truth, cosines = list(rows["score"]), predicted["cosine_scores"]
+        measure = Measure.of(
+            score, True, "spearman" if main == "cosine_spearman" else "", [*zip(truth, cosines, strict=True)]
+        )
+        return _items(
+            {main: measure}, [[*map(_text, pair)] for pair in zip(*(rows[name] for name in columns), strict=True)]
+        )
+    if isinstance(task, AbsTaskClassification) and predicted and isinstance(task.input_column_name, str):
+        texts = [[_text(text)] for text in rows[task.input_column_name]]
+        if np.shape(predicted)[1:] == (len(texts),):
+            hits = np.array(predicted) == np.array(rows[task.label_column_name])
+            accuracy = Measure.of(float(scores["accuracy"]), True, "mean", hits.mean(0).tolist())
+            return _items(
+                {main: Measure(score, True), "accuracy": accuracy} if main != "accuracy" else {main: accuracy}, texts
+            )
+    count = len(rows) if hasattr(rows, "__len__") else 0
+    return TaskItems("mteb", count, {main: Measure(score, True)}, [], None)
+
+
+def _items(measures: dict[str, Measure], texts: Sequence[list[str]]) -> TaskItems:
+    digests = [hashlib.sha256("\0".join(item).encode("utf-8", "replace")).hexdigest()[:16] for item in texts]
+    return TaskItems("mteb", len(texts), measures, digests, list(texts))
+
+
+def _rows(task: Any, split: str, subset: str) -> Any:
+    data = task.dataset
+    return data[subset][split] if subset in data else data[split]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

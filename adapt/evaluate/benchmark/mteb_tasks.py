@@ -1,0 +1,162 @@
+"""Finds the configured tasks of MTEB, and reads the user's own tasks, before anything runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from adapt.config import CorpusConfig, MtebConfig, OwnMtebTask, RetrievalConfig, what
+from adapt.corpus.files.formats import Bad
+from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed, expand_paths
+from adapt.corpus.files.records import read_objects
+from adapt.evaluate.benchmark.harness_tasks import check_cached, missing_packages
+from adapt.evaluate.retrieval import check_pairs
+from adapt.runner.digest import Digests
+from adapt.runner.key import deciding
+from adapt.support.errors import ConfigError, DataError, nearest
+
+PACKAGES = ("mteb", "sentence_transformers")
+FILES = ("test", "train", "corpus")
+"""Fields of an own task that name files."""
+NEEDED = {"classification": ("train",), "sts": (), "retrieval": ()}
+"""Fields that a kind of task needs in addition to `test`."""
+EVERYTHING = 10**9
+"""Number of queries and documents, in place of the samples of the section `retrieval`."""
+
+
+@dataclass(frozen=True)
+class MtebTasks:
+    """The configured tasks, and the files of the user's own tasks."""
+
+    config: MtebConfig
+    files: Mapping[str, Mapping[str, Manifest]]
+    """Files of each own task with digests of their contents, keyed by task and field."""
+
+    def what(self) -> dict[str, Any]:
+        """Returns what determines the scores, for a stage's key."""
+        own = {
+            task.name: {
+                **{name: value for name, value in vars(task).items() if name not in ("name", *FILES)},
+                **{field: listed.digest for field, listed in self.files[task.name].items()},
+            }
+            for task in self.config.own
+        }
+        return {**what(self.config), "own": own, **deciding("mteb", "scikit-learn")}
+
+    def check_unchanged(self) -> None:
+        """Raises DataError if a file of an own task has changed since it was listed."""
+        for listed in (manifest for files in self.files.values() for manifest in files.values()):
+            check_listed(listed)
+
+
+def mteb_tasks(config: MtebConfig, digests: Digests) -> MtebTasks:
+    """Finds and checks the configured tasks.
+
+    Raises:
+        ConfigError: the package is missing, or a name is unknown or comes twice.
+        DataError: an own task's files are missing, or lack a field.
+    """
+    if missing := missing_packages(PACKAGES):
+        raise ConfigError(
+            f"mteb.tasks or mteb.own is set, but {missing} is not installed", "pip install 'dontstop[mteb]'"
+        )
+    names = [*config.tasks, *(task.name for task in config.own)]
+    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
+        raise ConfigError(f"mteb.tasks and mteb.own name {twice} twice", "name it once, or rename your own task")
+    if config.tasks:
+        _check_known(config)
+    return MtebTasks(config, {task.name: _listed(task, digests) for task in config.own})
+
+
+def _check_known(config: MtebConfig) -> None:
+    """Refuses names and languages that MTEB does not know, tasks of images and sounds, and data that is not at hand."""
+    import mteb
+    from mteb.get_tasks import get_tasks
+
+    known = {task.metadata.name: task.metadata for task in get_tasks(exclude_superseded=False)}
+    for name in config.tasks:
+        if name not in known:
+            raise ConfigError(f"mteb.tasks: MTEB has no task {name}", nearest(name, known, "see mteb.get_tasks()"))
+        if known[name].modalities != ["text"]:
+            raise ConfigError(f"mteb.tasks: {name} is no task of texts", "leave it out")
+        try:
+            mteb.get_task(name, languages=config.languages or None)
+        except ValueError as error:
+            raise ConfigError(
+                f"mteb.languages: {name} has none of the languages {', '.join(config.languages)}",
+                "leave the task or the languages out",
+            ) from error
+        check_cached(name, str(known[name].dataset["path"]))
+
+
+def _listed(task: OwnMtebTask, digests: Digests) -> dict[str, Manifest]:
+    """Lists the files of an own task, and checks the first row of each."""
+    for name in ("test", *NEEDED[task.kind]):
+        if not getattr(task, name):
+            raise ConfigError(f"mteb.own: the task {task.name} of kind {task.kind} has no `{name}`", "name its files")
+    used = ("test", *NEEDED[task.kind], *(("corpus",) if task.kind == "retrieval" and task.corpus else ()))
+    if task.kind == "retrieval":
+        check_pairs(as_retrieval(task))
+    else:
+        for name in used:
+            next(rows_of(task, name))
+    return {name: build_manifest(replace(CorpusConfig(), paths=getattr(task, name)), digests) for name in used}
+
+
+def as_retrieval(task: OwnMtebTask) -> RetrievalConfig:
+    """Returns an own task of kind `retrieval` in the form of the section `retrieval`, without its limits."""
+    return RetrievalConfig(
+        pairs=task.test,
+        query_field=task.text_field,
+        positive_field=task.pair_field,
+        corpus=task.corpus,
+        corpus_field=task.text_field,
+        max_queries=EVERYTHING,
+        max_documents=EVERYTHING,
+    )
+
+
+def rows_of(task: OwnMtebTask, split: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a split of an own task: texts, pairs and labels under their names in MTEB.
+
+    Raises:
+        DataError: a file is broken, or a row lacks a field or has one of a wrong type.
+    """
+    texts = {"sts": {"sentence1": task.text_field, "sentence2": task.pair_field}}.get(
+        task.kind, {"text": task.text_field}
+    )
+    count = 0
+    for file in expand_paths(getattr(task, split)):
+        for line, record in read_objects(file):
+            place = f"mteb.own: {task.name}: {file}, line {line}"
+            if isinstance(record, Bad):
+                raise DataError(f"{place} cannot be read: {record}", "correct or remove the row")
+            row: dict[str, Any] = {}
+            for name, field in texts.items():
+                row[name] = _field(record, field, place)
+                if not isinstance(row[name], str) or not row[name].strip():
+                    raise DataError(f"{place} has no text in {field!r}", "correct or remove the row")
+            label = _field(record, task.label_field, place)
+            row["score" if task.kind == "sts" else "label"] = _score(label, place) if task.kind == "sts" else str(label)
+            count += 1
+            yield row
+    if not count:
+        raise DataError(f"mteb.own: {task.name}: {getattr(task, split)} holds no rows", "name files with rows")
+
+
+def _field(record: Mapping[str, Any], field: str, place: str) -> Any:
+    if field not in record:
+        names = ", ".join(map(repr, record)) or "none"
+        raise DataError(
+            f"{place} has no field {field!r}; it has {names}", "set text_field, pair_field or label_field of the task"
+        )
+    return record[field]
+
+
+def _score(label: Any, place: str) -> float:
+    try:
+        return float(label)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{place} has the score {label!r}, which is no number", "correct or remove the row") from error

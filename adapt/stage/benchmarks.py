@@ -1,0 +1,291 @@
+"""Stages of standard evaluations.
+
+- `benchmark`: scores a model on tasks of lm-evaluation-harness and MTEB.
+- `leaks`: finds the items of these tasks in the text that the model was trained on.
+- `benchmarks`: compares several models, paired by item, over seeds, and without leaked items.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapt.config import Config
+from adapt.evaluate.benchmark.benchmark_results import Benchmarked, BenchmarksCompared
+from adapt.evaluate.benchmark.harness_tasks import HarnessTasks, harness_tasks
+from adapt.model.architecture import max_sequence_length
+from adapt.model.sentence_vectors import SentenceVectors, vectors_what
+from adapt.model.start import Start
+from adapt.ray.runtime import connect, gpus_per_worker
+from adapt.runner import Done, Outcome, Stage
+from adapt.runner.digest import Digests
+from adapt.runner.files import write_atomically
+from adapt.runner.record import cost_of, load_record
+from adapt.stage.context import Context
+from adapt.stage.preflight import check_start
+from adapt.support.errors import ConfigError
+from adapt.train.capacity.device import task_needs
+
+if TYPE_CHECKING:
+    from adapt.evaluate.benchmark.mteb_tasks import MtebTasks  # loads Ray
+
+LEAKS_FILE = "leaks.json"
+"""File with the numbers of the leaked items of each task; null for tasks whose texts are not known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Benchmark(Stage[Benchmarked]):
+    """Scores a model on the configured standard tasks. A task that is finished is not repeated after a kill."""
+
+    kind = "benchmark"
+    device_time = "own"
+
+    name: str
+    config: Config
+    start: Start
+    """Model to score."""
+    harness: HarnessTasks | None
+    """Tasks of lm-evaluation-harness. None if there are none."""
+    mteb: "MtebTasks | None"
+    """Tasks of MTEB. None if there are none."""
+    vectors: SentenceVectors | None
+    """How the model makes sentence vectors. None without tasks of MTEB."""
+
+    @classmethod
+    def of(cls, context: Context, label: str) -> "Benchmark | None":
+        """Creates the evaluation of the context's model. None if no task is configured.
+
+        Args:
+            context: context of the job.
+            label: name of the model, which becomes part of the name of the stage's folder.
+
+        Raises:
+            ConfigError, DataError: a task cannot be measured with this model, or its files cannot be read.
+        """
+        config = context.config
+        wants_mteb = bool(config.mteb.tasks or config.mteb.own)
+        if not config.harness.tasks and (config.harness.include_path or config.harness.functions):
+            raise ConfigError("harness.include_path is set, but harness.tasks names no task", "name tasks to measure")
+        if not config.harness.tasks and not wants_mteb:
+            return None
+        if config.harness.tasks and config.objective.kind != "causal":
+            raise ConfigError(
+                f"harness.tasks needs a decoder, and objective.kind is {config.objective.kind}",
+                "set objective.kind to causal if model.path is a decoder; measure an encoder with mteb.tasks or tasks",
+            )
+        vectors = context.vectors if wants_mteb else None
+        if wants_mteb and vectors is None:
+            raise ConfigError(
+                f"mteb.tasks or mteb.own is set, but {config.model.path} is not exported for sentence vectors",
+                "set export.sentence_transformers to mean or cls",
+            )
+        harness = harness_tasks(config.harness, context.digests) if config.harness.tasks else None
+        mteb = None
+        if wants_mteb:
+            from adapt.evaluate.benchmark.mteb_tasks import mteb_tasks
+
+            mteb = mteb_tasks(config.mteb, context.digests)
+        return cls(f"{config.name}-{label}", config, context.start, harness, mteb, vectors)
+
+    def what(self) -> Mapping[str, Any]:
+        """Returns the model, the tasks with their files, and how vectors are made."""
+        return {
+            "model": self.start.digest,
+            **({"harness": self.harness.what()} if self.harness else {}),
+            **({"mteb": self.mteb.what()} if self.mteb else {}),
+            **vectors_what(self.vectors),
+        }
+
+    def needs(self) -> Mapping[str, float]:
+        """Requires one device."""
+        return task_needs(self.config.resources)
+
+    def refuse_early(self) -> None:
+        """Checks that the model can be loaded."""
+        check_start(self.config, self.start)
+
+    def run(self, folder: Path, done: Done) -> Outcome[Benchmarked]:
+        """Scores the model on a device of the cluster.
+
+        Raises:
+            DataError: a task cannot be measured, or files of tasks have changed.
+        """
+        from adapt.evaluate.benchmark.harness_run import HarnessRun, score_harness
+        from adapt.evaluate.benchmark.item_scores import read_items
+        from adapt.evaluate.measure_model import call_on_device
+
+        resources = self.config.resources
+        connect(resources)
+        model, place, share = self.start.made(done), str(folder.absolute()), resources.trainings
+        if self.harness:
+            harness = HarnessRun(model, self.harness, max_sequence_length(model.model), share)
+            call_on_device(score_harness, resources, folder, harness, place)
+            self.harness.check_unchanged()
+        if self.mteb:
+            from adapt.evaluate.benchmark.mteb_run import MtebRun, score_mteb
+
+            assert self.vectors
+            call_on_device(score_mteb, resources, folder, MtebRun(model, self.vectors, self.mteb, share), place)
+            self.mteb.check_unchanged()
+        tasks = read_items(folder)
+        seconds = sum(task.seconds for task in tasks.values())
+        result = Benchmarked(
+            scores={name: {metric: of.score for metric, of in task.measures.items()} for name, task in tasks.items()},
+            items={name: task.items for name, task in tasks.items()},
+            tokens=sum(task.tokens for task in tasks.values()),
+            seconds=seconds,
+        )
+        devices = min(1.0, gpus_per_worker(resources)) or 1.0
+        return Outcome(result, cost_of(devices * seconds, resources.price_per_device_hour))
+
+
+@dataclass(frozen=True)
+class LeaksFound:
+    """Result of `FindLeaks`."""
+
+    items: dict[str, int | None]
+    """Number of items of each task in the training text. None for tasks whose texts are not known."""
+    is_known: bool
+    """Whether the text that the model was trained on is known. If not, nothing was searched."""
+
+
+@dataclass(frozen=True, eq=False)
+class FindLeaks(Stage[LeaksFound]):
+    """Finds items of standard tasks in the text that a model was trained on, in this and all earlier trainings."""
+
+    kind = "leaks"
+
+    name: str
+    config: Config
+    start: Start
+    """Model whose training text is searched."""
+    benchmark: Benchmark
+    """Scores of the model, which contain the items' texts."""
+
+    def what(self) -> Mapping[str, Any]:
+        """Returns the model, and the rule by which an item is found."""
+        corpus = self.config.corpus
+        return {
+            "model": self.start.digest,
+            "ngram": corpus.decontaminate_ngram,
+            "overlap": corpus.decontaminate_overlap,
+        }
+
+    def run(self, folder: Path, done: Done) -> Outcome[LeaksFound]:
+        """Searches the prepared texts of the training in parallel."""
+        from adapt.corpus.cluster_calls import Cluster
+        from adapt.evaluate.benchmark.benchmark_leaks import ShardSearch, items_index, leaked_items, was_tokenized_by
+        from adapt.evaluate.benchmark.item_scores import read_items
+        from adapt.evaluate.measure_model import trained_on
+        from adapt.model.locate import tokenizer_files
+
+        model, training, corpus = self.start.made(done), self.start.training, self.config.corpus
+        tasks = read_items(done[self.benchmark].path)
+        texts = trained_on(done[training].record if training else load_record(model.model))
+        digest = Digests().of_all(tokenizer_files(model.tokenizer))
+        if texts is None or not all(was_tokenized_by(text, digest) for text in texts):
+            write_atomically(folder / LEAKS_FILE, json.dumps(dict.fromkeys(tasks)))
+            return Outcome(LeaksFound(dict.fromkeys(tasks), is_known=False))
+        index = items_index(tasks, model, corpus.decontaminate_ngram, corpus.decontaminate_overlap)
+        leaked = leaked_items(tasks, texts, ShardSearch(index, model), Cluster(self.config.resources, folder))
+        numbers = {name: None if mask is None else mask.nonzero()[0].tolist() for name, mask in leaked.items()}
+        write_atomically(folder / LEAKS_FILE, json.dumps(numbers))
+        return Outcome(LeaksFound({name: None if of is None else len(of) for name, of in numbers.items()}, True))
+
+
+@dataclass(frozen=True)
+class BenchmarkedModel:
+    """The stages that measure one model on standard tasks."""
+
+    scores: Benchmark
+    leaks: FindLeaks
+
+    @classmethod
+    def of(cls, context: Context, label: str) -> "BenchmarkedModel | None":
+        """Creates the stages for the context's model; see `Benchmark.of`."""
+        scores = Benchmark.of(context, label)
+        return cls(scores, FindLeaks(scores.name, context.config, context.start, scores)) if scores else None
+
+
+@dataclass(frozen=True, eq=False)
+class CompareBenchmarks(Stage[BenchmarksCompared]):
+    """Compares models on standard tasks. The first model is the baseline."""
+
+    kind = "benchmarks"
+    device_time = "inputs"
+
+    name: str
+    config: Config
+    models: Mapping[str, BenchmarkedModel]
+    """Measurements of each model, keyed by the model's name."""
+    recipes: Mapping[str, str] = field(default_factory=dict)
+    """For models that differ only in their seed: the name of all of them, keyed by the model's name."""
+
+    @classmethod
+    def of(
+        cls, config: Config, models: Mapping[str, BenchmarkedModel | None], recipes: Mapping[str, str] | None = None
+    ) -> "CompareBenchmarks | None":
+        """Creates the comparison. None if no task is configured."""
+        measured = {name: model for name, model in models.items() if model}
+        return cls(config.name, config, measured, recipes or {}) if measured else None
+
+    @classmethod
+    def around(cls, context: Context, training: Stage[Any]) -> "CompareBenchmarks | None":
+        """Creates the comparison of a training's model with the model that it starts from.
+
+        Args:
+            context: context whose initial model is trained.
+            training: the training.
+        """
+        contexts = {"before": context, "after": context.starting_from(training)}
+        return cls.of(context.config, {name: BenchmarkedModel.of(of, name) for name, of in contexts.items()})
+
+    def what(self) -> Mapping[str, Any]:
+        """Returns the names of the models, in order, and how intervals are computed."""
+        return {
+            "models": list(self.models),
+            **({"recipes": dict(self.recipes)} if self.recipes else {}),
+            "bootstrap_samples": self.config.evaluation.bootstrap_samples,
+        }
+
+    def needs(self) -> Mapping[str, float]:
+        """Requires one core."""
+        return {"CPU": 1}
+
+    def run(self, folder: Path, done: Done) -> Outcome[BenchmarksCompared]:
+        """Compares the models.
+
+        Raises:
+            DataError: two models answered different items.
+        """
+        import numpy as np
+
+        from adapt.evaluate.benchmark.benchmark_changes import compare_tasks
+        from adapt.evaluate.benchmark.item_scores import read_items
+
+        groups: dict[str, list[str]] = {}
+        for name in self.models:
+            groups.setdefault(self.recipes.get(name, name), []).append(name)
+        items = {name: read_items(done[model.scores].path) for name, model in self.models.items()}
+        leaks = {name: done[model.leaks] for name, model in self.models.items()}
+        found = [json.loads((of.path / LEAKS_FILE).read_text()) for of in leaks.values() if of.result.is_known]
+        masks: dict[str, np.ndarray | None] = {}
+        for task, of in next(iter(items.values())).items():
+            known = [numbers[task] for numbers in found if numbers.get(task) is not None]
+            masks[task] = np.isin(np.arange(of.items), [n for numbers in known for n in numbers]) if known else None
+        records = [done[model.scores].record for model in self.models.values()]
+        seconds = sum(float(record.cost["device_seconds"]) for record in records)
+        price = self.config.resources.price_per_device_hour
+        scored = {group: [items[name] for name in names] for group, names in groups.items()}
+        compared = BenchmarksCompared(
+            models=list(groups),
+            seeds={group: len(names) for group, names in groups.items()},
+            rows=compare_tasks(scored, masks, self.config.evaluation.bootstrap_samples),
+            ngram=self.config.corpus.decontaminate_ngram,
+            overlap=self.config.corpus.decontaminate_overlap,
+            unknown=[name for name, of in leaks.items() if not of.result.is_known],
+            tokens=sum(done[model.scores].result.tokens for model in self.models.values()),
+            device_seconds=seconds,
+        )
+        return Outcome(compared, cost_of(seconds, price))

@@ -1,0 +1,104 @@
+"""Comparison of models on standard tasks: paired by item, over seeds, and without leaked items."""
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from adapt.evaluate.benchmark.benchmark_changes import compare_tasks
+from adapt.evaluate.benchmark.benchmark_results import BenchmarksCompared, TaskChange
+from adapt.evaluate.benchmark.item_scores import Measure
+from adapt.evaluate.measurements import Estimate
+from adapt.support.errors import DataError
+from tests.evaluate.benchmark.tiny_tasks import items_with, mean_of
+
+RNG = np.random.default_rng(1)
+SAMPLES = 2000
+
+
+def ends(of: Estimate) -> tuple[float, float]:
+    assert of.low is not None
+    assert of.high is not None
+    return of.low, of.high
+
+
+def compared(before: Measure, *after: Measure, leaked: list[int] | None = None) -> TaskChange:
+    count = len(before.columns[0]) if before.columns else 50
+    mask = None if leaked is None else np.isin(np.arange(count), leaked)
+    models = {"before": [{"t": items_with(before, count)}], "after": [{"t": items_with(of, count)} for of in after]}
+    (row,) = compare_tasks(models, {"t": mask}, SAMPLES)
+    return row
+
+
+def test_the_interval_of_a_change_is_paired_by_item() -> None:
+    old = RNG.random(400)
+    new = old + RNG.normal(0.02, 0.05, 400)  # far less than the items differ among themselves
+    row = compared(mean_of(old), mean_of(new))
+    change, exact = row.changes["after"], ttest_rel(new, old).confidence_interval()
+    assert change.value == pytest.approx(new.mean() - old.mean())
+    assert ends(change) == pytest.approx((exact.low, exact.high), abs=5e-4)
+    low, high = ends(row.scores["before"])
+    assert high - low > 0.05
+    assert row.leaked is None
+
+
+def test_leaked_items_are_left_out_of_the_second_change_and_of_the_verdict() -> None:
+    old = (RNG.random(60) < 0.5).astype(float)
+    new = old.copy()
+    new[:20] = 1  # the model has seen the first 20 items
+    row = compared(mean_of(old), mean_of(new), leaked=[*range(20)])
+    assert row.leaked == 20
+    assert ends(row.changes["after"])[0] > 0
+    assert row.clean_changes["after"].value == 0
+    assert row.clean_scores["before"].value == pytest.approx(old[20:].mean())
+    result = BenchmarksCompared(["before", "after"], {"before": 1, "after": 1}, [row], 13, 0.5)
+    assert result.effects("after") == {"t": "equal"}
+    assert "t 20 of 60" in str(result.blocks("x")[0])
+    everything = compared(mean_of(old), mean_of(new), leaked=[*range(60)])
+    assert (everything.leaked, everything.clean_changes) == (60, {})
+    assert BenchmarksCompared(["before", "after"], {}, [everything], 13, 0.5).effects("after") == {}
+
+
+def test_seeds_widen_the_interval() -> None:
+    old = (RNG.random(300) < 0.5).astype(float)
+
+    def luck(of: float) -> Measure:
+        return mean_of(np.where(RNG.random(300) < of, 1 - old, old))
+
+    steady, varied = [luck(0.1) for _ in range(3)], [luck(of) for of in (0.02, 0.1, 0.4)]
+    widths = []
+    for seeds in (steady, varied):
+        change = compared(mean_of(old), *seeds).changes["after"]
+        assert change.value == pytest.approx(np.mean([of.score for of in seeds]) - old.mean())
+        low, high = ends(change)
+        assert low < change.value < high
+        widths.append(high - low)
+    assert widths[1] > widths[0]
+
+
+def test_rank_correlations_of_one_and_of_several_seeds_have_intervals() -> None:
+    truth = RNG.normal(size=80)
+
+    def vectors(noise: float) -> Measure:
+        values = truth + RNG.normal(0, noise, 80)
+        score = float(np.corrcoef(truth.argsort().argsort(), values.argsort().argsort())[0, 1])
+        measure = Measure.of(score, True, "spearman", [*zip(truth, values, strict=True)])
+        assert measure.statistic
+        return measure
+
+    one = compared(vectors(5), vectors(0.1)).changes["after"]
+    assert 0 < ends(one)[0] < one.value < ends(one)[1]
+    several = compared(vectors(5), vectors(0.1), vectors(0.3), vectors(0.2)).changes["after"]
+    assert 0 < ends(several)[0] < several.value < ends(several)[1]
+
+
+def test_scores_of_a_whole_corpus_have_no_interval_and_no_effect() -> None:
+    row = compared(Measure(10.0, True), Measure(14.0, True), leaked=[])
+    assert (row.changes["after"].value, row.changes["after"].low) == (4.0, None)
+    assert BenchmarksCompared(["before", "after"], {}, [row], 13, 0.5).effects("after") == {"t": "unknown"}
+
+
+def test_models_with_other_items_are_not_compared() -> None:
+    measure = mean_of([1, 0, 1])
+    models = {"a": [{"t": items_with(measure, 3)}], "b": [{"t": items_with(measure, 2)}]}
+    with pytest.raises(DataError, match="items of t have changed"):
+        compare_tasks(models, {}, SAMPLES)

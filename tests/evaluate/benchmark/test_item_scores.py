@@ -1,0 +1,87 @@
+"""Scores per item: statistics against independent computations, and groups of tasks."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from adapt.evaluate.benchmark.item_scores import (
+    STATISTICS,
+    Measure,
+    TaskItems,
+    joined_items,
+    read_items,
+    results_of_seeds,
+    write_items,
+)
+from adapt.support.errors import StageError
+from tests.evaluate.benchmark.tiny_tasks import items_with, mean_of
+
+RNG = np.random.default_rng(0)
+
+
+def test_the_rank_correlation_is_that_of_scipy_along_any_axis() -> None:
+    truth, values = RNG.integers(0, 5, (3, 40)).astype(float), RNG.normal(size=(3, 40))
+    expected = [spearmanr(one, two).statistic for one, two in zip(truth, values, strict=True)]
+    assert STATISTICS["spearman"](truth, values, axis=-1) == pytest.approx(expected)
+    assert STATISTICS["spearman"](truth.T, values.T, axis=0) == pytest.approx(expected)
+    assert STATISTICS["spearman"](np.ones(9), RNG.normal(size=9)) == 0  # no correlation is defined
+
+
+def test_perplexities_follow_their_definitions() -> None:
+    likelihoods, sizes = -RNG.random(20), RNG.integers(1, 9, 20).astype(float)
+    total = sum(likelihoods) / sum(sizes)
+    assert STATISTICS["bits_per_byte"](likelihoods, sizes) == pytest.approx(-total / math.log(2))
+    assert STATISTICS["weighted_perplexity"](likelihoods, sizes) == pytest.approx(math.exp(-total))
+    assert STATISTICS["perplexity"](likelihoods) == pytest.approx(math.exp(-sum(likelihoods) / 20))
+
+
+@pytest.mark.parametrize(
+    ("score", "statistic", "values"),
+    [
+        (0.5, "bleu", [1, 0]),  # a statistic of the whole corpus
+        (0.9, "mean", [1, 0]),  # the library computes something else
+        (0.5, "mean", [(1, 2), (0, 3)]),
+        (0.5, "mean", [float("nan"), 1]),
+        (0.5, "mean", ["a", "b"]),
+        (0.5, "bits_per_byte", [1, 0]),
+    ],
+)
+def test_a_score_that_is_no_statistic_of_the_values_has_none(
+    score: float, statistic: str, values: list[object]
+) -> None:
+    measure = Measure.of(score, True, statistic, values)
+    assert (measure.score, measure.statistic, measure.columns) == (score, "", [])
+
+
+def test_tasks_are_read_as_they_were_written(tmp_path: Path) -> None:
+    tasks = {
+        "mmlu:law/1": items_with(mean_of([1, 0, 1]), 3, [["é"], ["b"], []], tokens=5),
+        "b": items_with(mean_of([1]), 1),
+    }
+    for name, task in tasks.items():
+        write_items(tmp_path, name, task)
+    assert read_items(tmp_path) == tasks
+
+
+def test_a_group_is_scored_over_all_its_items() -> None:
+    parts = {"a": items_with(mean_of([1, 1, 1]), 3, [["x"]] * 3), "b": items_with(mean_of([0]), 1, [["y"]])}
+    joined = joined_items(parts)
+    assert (joined.items, joined.measures["acc"].score, len(joined.texts or ())) == (4, 0.75, 4)
+    plain = {name: items_with(Measure(score, True), 2) for name, score in (("a", 0.2), ("b", 0.4))}
+    assert joined_items(plain).measures["acc"].score == pytest.approx(0.3)
+    other = TaskItems("harness", 1, {"f1": Measure(0.1, True)}, ["0"], None)
+    with pytest.raises(StageError, match="share no metric"):
+        joined_items({**parts, "c": other})
+
+
+def test_sums_of_counts_give_the_same_scores_as_the_items() -> None:
+    likelihoods, sizes = -RNG.random(30), RNG.integers(1, 9, 30).astype(float)
+    kept = RNG.random(30) < 0.5
+    for name in ("mean", "perplexity", "bits_per_byte", "weighted_perplexity"):
+        columns = (likelihoods, sizes) if name in ("bits_per_byte", "weighted_perplexity") else (likelihoods,)
+        measure = Measure(0, True, name, [column.tolist() for column in columns])
+        expected = float(STATISTICS[name](*(column[kept] for column in columns)))
+        assert results_of_seeds([measure], kept).scores == pytest.approx([expected])
