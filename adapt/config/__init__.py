@@ -3,7 +3,6 @@
 Defaults are those of *Don't Stop Pretraining* (arXiv 2004.10964, appendix B and its code).
 """
 
-from adapt.config.benchmarks import HarnessConfig, MtebConfig, OwnMtebTask
 from adapt.config.corpus import CorpusConfig, EvaluationSet, MixtureConfig, SourceConfig
 from adapt.config.fields import (
     Fraction,
@@ -42,6 +41,7 @@ from adapt.config.job_sections import (
     fewest_of,
     most_of,
 )
+from adapt.config.standard_tasks import HarnessConfig, MtebConfig, OwnMtebTask
 from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.training import (
     MethodConfig,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
-from adapt.config.benchmarks import HarnessConfig, MtebConfig
 from adapt.config.corpus import CorpusConfig, MixtureConfig
 from adapt.config.fields import how_list
 from adapt.config.generation import GenerateConfig, SynthesizeConfig
@@ -27,6 +26,7 @@ from adapt.config.job_sections import (
     TuneConfig,
     VocabularyConfig,
 )
+from adapt.config.standard_tasks import HarnessConfig, MtebConfig
 from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.training import MethodConfig, ModelConfig, ObjectiveConfig, SequenceConfig, TrainingConfig, section_of
 

@@ -12,6 +12,8 @@
 - `retrieval`: quality of sentence vectors, by retrieval on pairs, and their isotropy.
 - `ensemble_losses`: the loss of the mean of several models' predictions.
 - `intervals`: losses per token and per byte with their intervals.
+- `benchmark`: standard evaluations: tasks of lm-evaluation-harness and MTEB.
+- `compared_models`: the result of comparing models.
 - `model_matrix`: compares several models on several domains.
 - `domain_similarity`: compares domains by words and by losses.
 - `card_metadata`: the head of a model card, which the Hugging Face Hub checks.

@@ -19,6 +19,7 @@
 - `merge_stage`: models merged from others.
 - `finetuning`: a labelled task, a model fine-tuned on it, scores over all seeds.
 - `model_evaluation`: losses, perplexity and neighbours of models, comparisons of models and domains.
+- `benchmarks`: scores of models on standard tasks, and test items in their training text.
 - `several`: members of ensembles and teachers of students, and the measurement of ensembles.
 - `sequence_matrices`: scores and losses of each model of a sequence on each domain.
 - `domain_sequence`: the stage of a whole sequence.

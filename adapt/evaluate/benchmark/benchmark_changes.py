@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import bootstrap, t
 
 from adapt.evaluate.benchmark.benchmark_results import TaskChange
-from adapt.evaluate.benchmark.item_scores import STATISTICS, Measure, TaskItems, results_of_seeds
+from adapt.evaluate.benchmark.item_scores import STATISTICS, ItemMeasure, TaskItems, results_of_seeds
 from adapt.evaluate.intervals import with_interval
 from adapt.evaluate.measurements import FEWEST, Estimate
 from adapt.statistics.comparison import compare
@@ -81,7 +81,7 @@ def _check_same(task: str, models: Mapping[str, Seeds]) -> None:
 
 
 def _compared(
-    of: Mapping[str, Sequence[Measure]], kept: np.ndarray, samples: int
+    of: Mapping[str, Sequence[ItemMeasure]], kept: np.ndarray, samples: int
 ) -> tuple[dict[str, Estimate], dict[str, Estimate]]:
     """Returns the score of each model, and the change of each model but the first one."""
     (_, baseline), *others = of.items()
@@ -90,11 +90,11 @@ def _compared(
     return scores, changes
 
 
-def _values(measure: Measure, kept: np.ndarray) -> list[np.ndarray]:
+def _values(measure: ItemMeasure, kept: np.ndarray) -> list[np.ndarray]:
     return [np.array(column)[kept] for column in measure.columns]
 
 
-def _score(measures: Sequence[Measure], kept: np.ndarray, samples: int) -> Estimate:
+def _score(measures: Sequence[ItemMeasure], kept: np.ndarray, samples: int) -> Estimate:
     if len(measures) == 1 and measures[0].statistic:
         return with_interval(STATISTICS[measures[0].statistic], _values(measures[0], kept), samples)
     if not measures[0].statistic:
@@ -103,7 +103,9 @@ def _score(measures: Sequence[Measure], kept: np.ndarray, samples: int) -> Estim
     return Estimate(over.mean, over.low, over.high)
 
 
-def _change(baseline: Sequence[Measure], measures: Sequence[Measure], kept: np.ndarray, samples: int) -> Estimate:
+def _change(
+    baseline: Sequence[ItemMeasure], measures: Sequence[ItemMeasure], kept: np.ndarray, samples: int
+) -> Estimate:
     """Estimates the mean score of some models minus that of the baseline, on the items that are kept."""
     statistic = measures[0].statistic
     if not statistic or baseline[0].statistic != statistic:
@@ -137,7 +139,7 @@ def _difference(statistic: Any, before: int, width: int, *columns: Any, axis: in
 def _over_items_and_seeds(
     difference: Any,
     columns: Sequence[np.ndarray],
-    sides: tuple[Sequence[Measure], Sequence[Measure]],
+    sides: tuple[Sequence[ItemMeasure], Sequence[ItemMeasure]],
     kept: np.ndarray,
     samples: int,
 ) -> Estimate:

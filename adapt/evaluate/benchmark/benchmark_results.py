@@ -95,7 +95,9 @@ class BenchmarksCompared:
         first, *others = self.models
         title = f"{name}: standard evaluations"
         if not others:
-            alone = [[row.task, row.metric, f"{row.items:,}", row.scores[first].cell(".3f")] for row in self.rows]
+            alone: list[list[Cell | str]] = [
+                [row.task, row.metric, f"{row.items:,}", row.scores[first].cell(".3f")] for row in self.rows
+            ]
             return Table(["task", "metric", "items", "score"], alone, title, self.note())
         has_models = len(others) > 1
         header = ["task", *(["model"] if has_models else []), "metric", "items", *self._columns(first, others)]

@@ -32,7 +32,7 @@ from adapt.evaluate.benchmark.harness_tasks import (
     with_cache,
     without_functions,
 )
-from adapt.evaluate.benchmark.item_scores import Measure, TaskItems, file_name, joined_items, write_items
+from adapt.evaluate.benchmark.item_scores import ItemMeasure, TaskItems, file_name, joined_items, write_items
 from adapt.model.locate import Pretrained
 from adapt.ray.runtime import hide_unreserved_gpus
 from adapt.support.errors import AdaptError, DataError
@@ -82,7 +82,7 @@ def score_harness(run: HarnessRun, folder: str) -> None:
                 for task in _loaded(run.tasks, name, Path(cache)):
                     begin, before = time.monotonic(), count[0]
                     with told_of_task(task.task_name):
-                        items = scored_task(lm, task, run.tasks)
+                        items = harness_scores(lm, task, run.tasks)
                     took = time.monotonic() - begin
                     parts[task.task_name] = replace(items, tokens=count[0] - before, seconds=took)
                 whole = next(iter(parts.values())) if len(parts) == 1 else joined_items(parts)
@@ -156,7 +156,7 @@ def _imported(function: NamedFunction) -> Callable[..., Any]:
     return found
 
 
-def scored_task(lm: Any, task: Any, tasks: HarnessTasks) -> TaskItems:
+def harness_scores(lm: Any, task: Any, tasks: HarnessTasks) -> TaskItems:
     """Scores a model of the harness on one task.
 
     Args:
@@ -180,10 +180,10 @@ def scored_task(lm: Any, task: Any, tasks: HarnessTasks) -> TaskItems:
     torch.manual_seed(config.fewshot_seed)
     found = evaluate(lm=lm, task_dict={"tasks": {task.task_name: task}}, limit=config.limit, bootstrap_iters=0)
     name = task.task_name
-    return items_of(task, found["samples"][name], found["results"][name], found["higher_is_better"][name])
+    return items_of_samples(task, found["samples"][name], found["results"][name], found["higher_is_better"][name])
 
 
-def items_of(
+def items_of_samples(
     task: Any, samples: Sequence[Mapping[str, Any]], scores: Mapping[str, Any], better: Mapping[str, bool | None]
 ) -> TaskItems:
     """Returns the scores per item of a task of the harness.
@@ -197,7 +197,7 @@ def items_of(
     by_filter: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for sample in samples:
         by_filter[sample["filter"]].append(sample)
-    measures: dict[str, Measure] = {}
+    measures: dict[str, ItemMeasure] = {}
     for name, of_filter in by_filter.items():
         ordered = sorted(of_filter, key=lambda sample: int(sample["doc_id"]))
         for metric in ordered[0]["metrics"]:
@@ -206,7 +206,7 @@ def items_of(
                 shown = metric if name == "none" else f"{metric} ({name})"
                 aggregation = getattr(task.aggregation().get(metric), "__name__", "")
                 values = [sample[metric] for sample in ordered]
-                measures[shown] = Measure.of(float(score), better.get(metric) is not False, aggregation, values)
+                measures[shown] = ItemMeasure.of(float(score), better.get(metric) is not False, aggregation, values)
     items = sorted(next(iter(by_filter.values())), key=lambda sample: int(sample["doc_id"]))
     if not measures:
         raise DataError(f"the task {task.task_name} has no metric with a number", "choose another task")
@@ -215,11 +215,11 @@ def items_of(
         items=len(items),
         measures=measures,
         digests=[str(item["doc_hash"]) for item in items],
-        texts=[item_texts(task, item["doc"]) for item in items],
+        texts=[texts_of_item(task, item["doc"]) for item in items],
     )
 
 
-def item_texts(task: Any, document: Mapping[str, Any]) -> list[str]:
+def texts_of_item(task: Any, document: Mapping[str, Any]) -> list[str]:
     """Returns the text of an item that must not be in training text: the question with its answer.
 
     If the question is not a text (the item has one context per choice), the contexts take its place.

@@ -244,7 +244,8 @@ def _own_task(name: str, file: Path, content: Mapping[str, Any], may_run: bool) 
         raise ConfigError(
             f"the task {name} ({file}) has `hf_evaluate`, which runs code of the Hub", "name a metric of the harness"
         )
-    data, kwargs = [], dict(content.get("dataset_kwargs") or {})
+    data: list[Path] = []
+    kwargs = dict(content.get("dataset_kwargs") or {})
     path = str(content.get("dataset_path", ""))
     if path in BUILDERS:
         kwargs["data_files"], data = _data_files(name, file, kwargs.get("data_files"))

@@ -1,7 +1,7 @@
 """Scores of one model per item of a task, and the statistics by which a library summarises them.
 
 An interval resamples items, so the score must be a function of values per item. For other scores, such as corpus BLEU,
-no interval is shown. `Measure.of` computes the score from the values and compares it with the library's score, so a
+no interval is shown. `ItemMeasure.of` computes the score from the values and compares it with the library's score, so a
 statistic that a library defines differently is never used.
 """
 
@@ -52,7 +52,7 @@ def _spearman(truth: np.ndarray, values: np.ndarray, axis: int = -1) -> np.ndarr
     first, second = (ranks - ranks.mean(axis, keepdims=True) for ranks in (first, second))
     with np.errstate(invalid="ignore"):  # a resample with equal values has no correlation, and counts as 0
         found = (first * second).sum(axis) / np.sqrt((first**2).sum(axis) * (second**2).sum(axis))
-    return np.nan_to_num(found)
+    return np.asarray(np.nan_to_num(found))
 
 
 STATISTICS: dict[str, Callable[..., np.ndarray]] = {
@@ -69,7 +69,7 @@ WITH_WEIGHTS = ("weighted_perplexity", "bits_per_byte", "spearman")
 
 
 @dataclass(frozen=True)
-class Measure:
+class ItemMeasure:
     """One metric of a task for one model."""
 
     score: float
@@ -81,7 +81,7 @@ class Measure:
     """Values of the items: one or two lists, in the order of the items. Empty without a statistic."""
 
     @classmethod
-    def of(cls, score: float, higher_is_better: bool, statistic: str, values: Sequence[Any]) -> Measure:
+    def of(cls, score: float, higher_is_better: bool, statistic: str, values: Sequence[Any]) -> ItemMeasure:
         """Creates a measure from the library's score and the items' values.
 
         Args:
@@ -112,7 +112,7 @@ class TaskItems:
     library: str
     """`harness` or `mteb`."""
     items: int
-    measures: dict[str, Measure]
+    measures: dict[str, ItemMeasure]
     """The metrics, keyed by name. The first one is the task's main metric."""
     digests: list[str]
     """Hash of each item, to check that two models answered the same items."""
@@ -139,7 +139,7 @@ def read_items(folder: Path) -> dict[str, TaskItems]:
     for file in sorted(folder.glob("items-*.json")):
         values = json.loads(file.read_text(encoding="utf-8"))
         name = values.pop("task")
-        measures = {metric: Measure(**of) for metric, of in values.pop("measures").items()}
+        measures = {metric: ItemMeasure(**of) for metric, of in values.pop("measures").items()}
         found[name] = TaskItems(measures=measures, **values)
     return found
 
@@ -169,10 +169,10 @@ def joined_items(parts: Mapping[str, TaskItems]) -> TaskItems:
             by_column = zip(*(measure.columns for measure in of), strict=True)
             columns = [[*chain.from_iterable(lists)] for lists in by_column]
             score = float(STATISTICS[of[0].statistic](*map(np.array, columns)))
-            measures[name] = Measure(score, of[0].higher_is_better, of[0].statistic, columns)
+            measures[name] = ItemMeasure(score, of[0].higher_is_better, of[0].statistic, columns)
     if not measures:
         scores = [task.measures[shared[0]] for task in tasks]
-        measures[shared[0]] = Measure(float(np.mean([of.score for of in scores])), scores[0].higher_is_better)
+        measures[shared[0]] = ItemMeasure(float(np.mean([of.score for of in scores])), scores[0].higher_is_better)
     texts = None if any(task.texts is None for task in tasks) else [text for task in tasks for text in task.texts or ()]
     return TaskItems(
         library=tasks[0].library,
@@ -185,7 +185,7 @@ def joined_items(parts: Mapping[str, TaskItems]) -> TaskItems:
     )
 
 
-def results_of_seeds(measures: Sequence[Measure], kept: np.ndarray) -> Tested:
+def results_of_seeds(measures: Sequence[ItemMeasure], kept: np.ndarray) -> Tested:
     """Returns the results of models that differ in their seed, as sums of values per item.
 
     Args:
@@ -197,7 +197,7 @@ def results_of_seeds(measures: Sequence[Measure], kept: np.ndarray) -> Tested:
     statistic = measures[0].statistic
     has_weights = statistic in WITH_WEIGHTS
 
-    def counts(measure: Measure) -> csr_array:
+    def counts(measure: ItemMeasure) -> csr_array:
         columns = np.array(measure.columns)[:, kept]
         weights = columns[1] if has_weights else np.ones(columns.shape[1])
         return csr_array(np.stack([columns[0], weights], axis=1))

@@ -21,8 +21,8 @@ import numpy as np
 
 from adapt.config import OwnMtebTask
 from adapt.evaluate.benchmark.harness_run import hushed, told_of_task
-from adapt.evaluate.benchmark.item_scores import Measure, TaskItems, file_name, write_items
-from adapt.evaluate.benchmark.mteb_tasks import MtebTasks, as_retrieval, rows_of
+from adapt.evaluate.benchmark.item_scores import ItemMeasure, TaskItems, file_name, write_items
+from adapt.evaluate.benchmark.mteb_tasks import MtebTasks, as_retrieval, own_rows
 from adapt.evaluate.retrieval import read_search
 from adapt.model.locate import Pretrained, tokenizer_files
 from adapt.model.sentence_vectors import SentenceVectors, write_sentence_vectors
@@ -85,7 +85,7 @@ def score_mteb(run: MtebRun, folder: str) -> None:
                             if name in own
                             else mteb.get_task(name, languages=config.languages or None)
                         )
-                        items = scored_task(model, task, config.batch_size, Path(place, "predictions"))
+                        items = mteb_scores(model, task, config.batch_size, Path(place, "predictions"))
                     took = time.monotonic() - begin
                     write_items(Path(folder), name, replace(items, tokens=count[0] - before, seconds=took))
 
@@ -130,7 +130,7 @@ def own_task(of: OwnMtebTask) -> Any:
         task.dataset = {"default": {SPLIT: split}}
     else:
         splits = {
-            name: list(rows_of(of, name)) for name in (SPLIT, *(["train"] if of.kind == "classification" else []))
+            name: list(own_rows(of, name)) for name in (SPLIT, *(["train"] if of.kind == "classification" else []))
         }
         labels = sorted({row["label"] for rows in splits.values() for row in rows if "label" in row})
         numbers = {label: number for number, label in enumerate(labels)}
@@ -142,7 +142,7 @@ def own_task(of: OwnMtebTask) -> Any:
     return task
 
 
-def scored_task(model: Any, task: Any, batch_size: int, predictions: Path) -> TaskItems:
+def mteb_scores(model: Any, task: Any, batch_size: int, predictions: Path) -> TaskItems:
     """Scores a model on one task.
 
     Args:
@@ -171,7 +171,7 @@ def scored_task(model: Any, task: Any, batch_size: int, predictions: Path) -> Ta
     predicted = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     subsets = [(split, of["hf_subset"], of) for split, scores in result.scores.items() for of in scores]
     if len(subsets) > 1:  # the score is a mean over subsets, which is no statistic of items
-        measure = Measure(float(result.get_score()), True)
+        measure = ItemMeasure(float(result.get_score()), True)
         return TaskItems("mteb", len(subsets), {task.metadata.main_score: measure}, [], None)
     ((split, subset, scores),) = subsets
     given = predicted.get(subset, {}).get(split)
@@ -219,11 +219,13 @@ def items_of_subset(
         column = {"ndcg": "ndcg_cut", "map": "map_cut", "recall": "recall", "precision": "P"}.get(name, name)
         queries = dict(zip(map(str, rows["queries"]["id"]), rows["queries"]["text"], strict=True))
         values = [of.get(f"{column}_{depth}") for of in ranked.values()]
-        return _items({main: Measure.of(score, True, "mean", values)}, [[_text(queries[query])] for query in ranked])
+        return _items(
+            {main: ItemMeasure.of(score, True, "mean", values)}, [[_text(queries[query])] for query in ranked]
+        )
     if isinstance(task, AbsTaskSTS) and predicted:
         columns = [str(column) for column in task.column_names]
         truth, cosines = list(rows["score"]), predicted["cosine_scores"]
-        measure = Measure.of(
+        measure = ItemMeasure.of(
             score, True, "spearman" if main == "cosine_spearman" else "", [*zip(truth, cosines, strict=True)]
         )
         return _items(
@@ -233,15 +235,16 @@ def items_of_subset(
         texts = [[_text(text)] for text in rows[task.input_column_name]]
         if np.shape(predicted)[1:] == (len(texts),):
             hits = np.array(predicted) == np.array(rows[task.label_column_name])
-            accuracy = Measure.of(float(scores["accuracy"]), True, "mean", hits.mean(0).tolist())
+            accuracy = ItemMeasure.of(float(scores["accuracy"]), True, "mean", hits.mean(0).tolist())
             return _items(
-                {main: Measure(score, True), "accuracy": accuracy} if main != "accuracy" else {main: accuracy}, texts
+                {main: ItemMeasure(score, True), "accuracy": accuracy} if main != "accuracy" else {main: accuracy},
+                texts,
             )
     count = len(rows) if hasattr(rows, "__len__") else 0
-    return TaskItems("mteb", count, {main: Measure(score, True)}, [], None)
+    return TaskItems("mteb", count, {main: ItemMeasure(score, True)}, [], None)
 
 
-def _items(measures: dict[str, Measure], texts: Sequence[list[str]]) -> TaskItems:
+def _items(measures: dict[str, ItemMeasure], texts: Sequence[list[str]]) -> TaskItems:
     digests = [hashlib.sha256("\0".join(item).encode("utf-8", "replace")).hexdigest()[:16] for item in texts]
     return TaskItems("mteb", len(texts), measures, digests, list(texts))
 

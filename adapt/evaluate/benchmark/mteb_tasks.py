@@ -101,7 +101,7 @@ def _listed(task: OwnMtebTask, digests: Digests) -> dict[str, Manifest]:
         check_pairs(as_retrieval(task))
     else:
         for name in used:
-            next(rows_of(task, name))
+            next(own_rows(task, name))
     return {name: build_manifest(replace(CorpusConfig(), paths=getattr(task, name)), digests) for name in used}
 
 
@@ -118,7 +118,7 @@ def as_retrieval(task: OwnMtebTask) -> RetrievalConfig:
     )
 
 
-def rows_of(task: OwnMtebTask, split: str) -> Iterator[dict[str, Any]]:
+def own_rows(task: OwnMtebTask, split: str) -> Iterator[dict[str, Any]]:
     """Yields the rows of a split of an own task: texts, pairs and labels under their names in MTEB.
 
     Raises:

@@ -6,7 +6,7 @@ from scipy.stats import ttest_rel
 
 from adapt.evaluate.benchmark.benchmark_changes import compare_tasks
 from adapt.evaluate.benchmark.benchmark_results import BenchmarksCompared, TaskChange
-from adapt.evaluate.benchmark.item_scores import Measure
+from adapt.evaluate.benchmark.item_scores import ItemMeasure
 from adapt.evaluate.measurements import Estimate
 from adapt.support.errors import DataError
 from tests.evaluate.benchmark.tiny_tasks import items_with, mean_of
@@ -21,7 +21,7 @@ def ends(of: Estimate) -> tuple[float, float]:
     return of.low, of.high
 
 
-def compared(before: Measure, *after: Measure, leaked: list[int] | None = None) -> TaskChange:
+def compared(before: ItemMeasure, *after: ItemMeasure, leaked: list[int] | None = None) -> TaskChange:
     count = len(before.columns[0]) if before.columns else 50
     mask = None if leaked is None else np.isin(np.arange(count), leaked)
     models = {"before": [{"t": items_with(before, count)}], "after": [{"t": items_with(of, count)} for of in after]}
@@ -61,7 +61,7 @@ def test_leaked_items_are_left_out_of_the_second_change_and_of_the_verdict() -> 
 def test_seeds_widen_the_interval() -> None:
     old = (RNG.random(300) < 0.5).astype(float)
 
-    def luck(of: float) -> Measure:
+    def luck(of: float) -> ItemMeasure:
         return mean_of(np.where(RNG.random(300) < of, 1 - old, old))
 
     steady, varied = [luck(0.1) for _ in range(3)], [luck(of) for of in (0.02, 0.1, 0.4)]
@@ -78,10 +78,10 @@ def test_seeds_widen_the_interval() -> None:
 def test_rank_correlations_of_one_and_of_several_seeds_have_intervals() -> None:
     truth = RNG.normal(size=80)
 
-    def vectors(noise: float) -> Measure:
+    def vectors(noise: float) -> ItemMeasure:
         values = truth + RNG.normal(0, noise, 80)
         score = float(np.corrcoef(truth.argsort().argsort(), values.argsort().argsort())[0, 1])
-        measure = Measure.of(score, True, "spearman", [*zip(truth, values, strict=True)])
+        measure = ItemMeasure.of(score, True, "spearman", [*zip(truth, values, strict=True)])
         assert measure.statistic
         return measure
 
@@ -92,7 +92,7 @@ def test_rank_correlations_of_one_and_of_several_seeds_have_intervals() -> None:
 
 
 def test_scores_of_a_whole_corpus_have_no_interval_and_no_effect() -> None:
-    row = compared(Measure(10.0, True), Measure(14.0, True), leaked=[])
+    row = compared(ItemMeasure(10.0, True), ItemMeasure(14.0, True), leaked=[])
     assert (row.changes["after"].value, row.changes["after"].low) == (4.0, None)
     assert BenchmarksCompared(["before", "after"], {}, [row], 13, 0.5).effects("after") == {"t": "unknown"}
 

@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 
 from adapt.evaluate.benchmark.item_scores import (
     STATISTICS,
-    Measure,
+    ItemMeasure,
     TaskItems,
     joined_items,
     read_items,
@@ -52,7 +52,7 @@ def test_perplexities_follow_their_definitions() -> None:
 def test_a_score_that_is_no_statistic_of_the_values_has_none(
     score: float, statistic: str, values: list[object]
 ) -> None:
-    measure = Measure.of(score, True, statistic, values)
+    measure = ItemMeasure.of(score, True, statistic, values)
     assert (measure.score, measure.statistic, measure.columns) == (score, "", [])
 
 
@@ -70,9 +70,9 @@ def test_a_group_is_scored_over_all_its_items() -> None:
     parts = {"a": items_with(mean_of([1, 1, 1]), 3, [["x"]] * 3), "b": items_with(mean_of([0]), 1, [["y"]])}
     joined = joined_items(parts)
     assert (joined.items, joined.measures["acc"].score, len(joined.texts or ())) == (4, 0.75, 4)
-    plain = {name: items_with(Measure(score, True), 2) for name, score in (("a", 0.2), ("b", 0.4))}
+    plain = {name: items_with(ItemMeasure(score, True), 2) for name, score in (("a", 0.2), ("b", 0.4))}
     assert joined_items(plain).measures["acc"].score == pytest.approx(0.3)
-    other = TaskItems("harness", 1, {"f1": Measure(0.1, True)}, ["0"], None)
+    other = TaskItems("harness", 1, {"f1": ItemMeasure(0.1, True)}, ["0"], None)
     with pytest.raises(StageError, match="share no metric"):
         joined_items({**parts, "c": other})
 
@@ -82,6 +82,6 @@ def test_sums_of_counts_give_the_same_scores_as_the_items() -> None:
     kept = RNG.random(30) < 0.5
     for name in ("mean", "perplexity", "bits_per_byte", "weighted_perplexity"):
         columns = (likelihoods, sizes) if name in ("bits_per_byte", "weighted_perplexity") else (likelihoods,)
-        measure = Measure(0, True, name, [column.tolist() for column in columns])
+        measure = ItemMeasure(0, True, name, [column.tolist() for column in columns])
         expected = float(STATISTICS[name](*(column[kept] for column in columns)))
         assert results_of_seeds([measure], kept).scores == pytest.approx([expected])

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from adapt.evaluate.benchmark.item_scores import Measure, TaskItems
+from adapt.evaluate.benchmark.item_scores import ItemMeasure, TaskItems
 from tests.samples import sentences, write
 from tests.tokenizers import byte_level
 
@@ -62,12 +62,12 @@ def task_folder(folder: Path, items: int = 12) -> Path:
     return folder
 
 
-def items_with(measure: Measure, count: int, texts: list[list[str]] | None = None, **more: Any) -> TaskItems:
+def items_with(measure: ItemMeasure, count: int, texts: list[list[str]] | None = None, **more: Any) -> TaskItems:
     """Returns the scores of a task with one metric."""
     return TaskItems("harness", count, {"acc": measure}, [str(n) for n in range(count)], texts, **more)
 
 
-def mean_of(values: Any) -> Measure:
+def mean_of(values: Any) -> ItemMeasure:
     """Returns a measure whose score is the mean of values."""
     columns = [float(value) for value in values]
-    return Measure.of(sum(columns) / len(columns), True, "mean", columns)
+    return ItemMeasure.of(sum(columns) / len(columns), True, "mean", columns)
