@@ -15,7 +15,7 @@ from scipy.stats import permutation_test, spearmanr
 from adapt.chain.chain_file import read_chain, read_command
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import build_chain, study
-from adapt.evaluate.measurements import ModelsCompared
+from adapt.evaluate.compared_models import ModelsCompared
 from adapt.show.report.study import Study
 from adapt.show.report.task_comparison import RecipeCompared, compare_all
 from adapt.show.report.task_runs import collect
