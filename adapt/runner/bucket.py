@@ -1,8 +1,9 @@
-"""Reads and writes the objects of a bucket that speaks S3. Writes can have conditions.
+"""Reads and writes the objects of a bucket with the S3 protocol. Writes can be conditional.
 
-`S3Bucket` waits while the store throttles or cannot be reached, and while expired credentials are renewed. A write
-whose answer was lost is recognized by the object's content, so that repeating it is no conflict. The store's address,
-region and credentials are those of every AWS tool: its environment variables, its files, or the machine's role.
+`S3Bucket` waits while the store throttles or cannot be reached, and while expired credentials are renewed. If the
+answer to a write was lost, `S3Bucket` recognizes its own object by the content, so repeating the write causes no
+conflict. The store's address, region and credentials come from the sources that every AWS tool reads: environment
+variables, AWS's configuration files, or the machine's role.
 """
 
 import hashlib
@@ -37,7 +38,7 @@ ABSENT = ""
 PATIENCE_S = 1800.0
 """Longest time for which a request waits for a store that throttles, fails or refuses expired credentials [s]."""
 FIRST_PATIENCE_S = 10.0
-"""The same before the first successful request, because the address or the credentials may be wrong [s]."""
+"""PATIENCE_S before the first successful request [s]. It is short because address or credentials may be wrong."""
 _LONGEST_PAUSE_S = 15.0
 _SILENT_S = 2.0
 """Time after which a wait is logged [s]."""
@@ -73,11 +74,11 @@ class ReadObject(NamedTuple):
 
 
 class S3Bucket:
-    """The objects at a place in a bucket. Their names are relative to the place. Threads may share it.
+    """The objects below a prefix of a bucket. Names of objects are relative to the prefix. Threads may share it.
 
     Args:
-        address: the place.
-        patience_s: as PATIENCE_S.
+        address: the bucket and the prefix.
+        patience_s: longest time for which a request waits for the store [s]; see PATIENCE_S.
     """
 
     def __init__(self, address: Address, patience_s: float = PATIENCE_S) -> None:
@@ -87,13 +88,13 @@ class S3Bucket:
         self._has_worked, self._deletes_many = False, True
 
     def hasty(self, patience_s: float) -> "S3Bucket":
-        """Returns the same bucket with a shorter patience [s], for requests that something waits for."""
+        """Returns the same bucket with a shorter patience [s], for requests that must not delay their caller."""
         other = S3Bucket(self.address, patience_s)
         other._connection, other._has_worked = self._connection, True
         return other
 
     def get(self, name: str) -> ReadObject | None:
-        """Reads a small object. Returns None if there is none.
+        """Reads a small object. Returns None if there is no such object.
 
         Raises:
             StorageError: the object cannot be read.
@@ -118,10 +119,10 @@ class S3Bucket:
         Args:
             name: name of the object.
             body: content.
-            replaces: ETag of the object that is replaced, ABSENT if there must be none, or None for any state.
+            replaces: ETag that the replaced object must have; ABSENT if there must be no object; None for no condition.
 
         Raises:
-            ConflictError: the object is in another state.
+            ConflictError: the object does not meet the condition.
             StorageError: the object cannot be written.
         """
 
@@ -146,7 +147,7 @@ class S3Bucket:
             replaces: as in `put`.
 
         Raises:
-            ConflictError: the object is in another state.
+            ConflictError: the object does not meet the condition.
             OSError: the file cannot be read.
             StorageError: the object cannot be written.
         """
@@ -270,7 +271,7 @@ class S3Bucket:
         """Checks that objects can be written, read and deleted, and that the store honours conditions of writes.
 
         Raises:
-            StorageError: one of these is not so.
+            StorageError: one of these checks failed.
         """
         name, body = f".try-{uuid4().hex}", b"dontstop checks this bucket"
         etag = self.put(name, body, ABSENT)

@@ -1,4 +1,4 @@
-"""Places in buckets, and what the errors of a store mean: which ones end if one waits, and how to mend the others."""
+"""Addresses in buckets, and the meaning of a store's errors: which ones waiting may end, and how to fix the others."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ EXPIRED = {
     "NoCredentialsError",
     "PartialCredentialsError",
 }
-"""Error codes and exceptions of boto3 that new credentials may end."""
+"""Error codes and exceptions of boto3 that may disappear with new credentials."""
 _BUSY = {"SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "Throttling", "ThrottlingException"}
 _BUSY |= {"OperationAborted", "ConditionalRequestConflict", "BadDigest", "IncompleteBody", "TooManyRequests"}
 _CONFLICT = {"PreconditionFailed", "412", "NoSuchUpload"}
@@ -36,18 +36,18 @@ class ConflictError(StorageError):
 
 @dataclass(frozen=True)
 class Address:
-    """A place in a bucket, written `s3://BUCKET/PREFIX`."""
+    """A bucket and a prefix in it, written `s3://BUCKET/PREFIX`."""
 
     bucket: str
     prefix: str
-    """Beginning of the names of all objects, without slashes at its ends. It may be empty."""
+    """Beginning of the names of all objects, without leading and trailing slashes. It may be empty."""
 
     @classmethod
     def of(cls, url: str) -> "Address":
         """Parses a URL.
 
         Raises:
-            ConfigError: it is not the URL of a place in an S3 bucket, or has characters that file names cannot have.
+            ConfigError: it is not the URL of an S3 bucket, or has characters that file names cannot have.
         """
         scheme, _, place = url.partition("://")
         bucket, *parts = place.strip("/").split("/")
@@ -65,7 +65,7 @@ class Address:
         return cls(bucket, "/".join(parts))
 
     def url(self, name: str = "") -> str:
-        """Returns the URL of an object, or of the place itself."""
+        """Returns the URL of an object, or of the prefix if `name` is empty."""
         return "/".join(part for part in (f"s3://{self.bucket}", self.prefix, name) if part)
 
     def key(self, name: str) -> str:
@@ -74,10 +74,10 @@ class Address:
 
 
 def awaited(address: Address, doing: str, error: Exception) -> str:
-    """Returns what a request waits for after an error, as the fix of a message.
+    """Returns how the user can end an error of the store that may also end by itself, as the fix in a message.
 
     Args:
-        address: place in the bucket.
+        address: bucket and prefix.
         doing: what the request does, for messages.
         error: the error of boto3 or of the network.
 

@@ -67,7 +67,7 @@ class BucketRecords:
         """Returns the folder of a finished stage, which contains the record. Returns None if there is no record.
 
         Raises:
-            StageError: the record was changed by something else.
+            StageError: another program than dontstop has changed the record.
             StorageError: the bucket cannot be read.
         """
         self.refresh()
@@ -84,7 +84,7 @@ class BucketRecords:
     def folders(self, kind: str) -> list[Path]:
         """Returns the folders of all finished stages of a kind, or of all kinds (`*`), ordered by name.
 
-        Records that were changed by something else are left out and logged.
+        Records that another program than dontstop has changed are left out and logged.
         """
         self.refresh()
         for fault in list(self._faults.values()):
@@ -107,7 +107,7 @@ class BucketRecords:
         with self._lock:
             if time.monotonic() - self._looked < max_age_s:
                 return
-            index = self._read()  # read first, so that it has no records that are newer than the list
+            index = self._read()  # read before the listing, so that the index has no records that the listing lacks
             names = self._bucket.objects(f"{_RECORDS}/")
             there = {n.removeprefix(f"{_RECORDS}/").removesuffix(".json"): of.etag for n, of in names.items()}
             for gone in index.keys() - there.keys():

@@ -115,7 +115,7 @@ class BucketClaim:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Uploads files in the background. A stage that ends with an error after its lease was lost says so instead.
+        """Uploads files in the background. If the block fails after the lease was lost, the error names the lost lease.
 
         Raises:
             StorageError: another process has taken the lease over.
@@ -129,7 +129,7 @@ class BucketClaim:
             raise
 
     def commit(self, record: Record) -> None:
-        """Uploads what is not uploaded yet, and creates the record. See `Claim.commit`."""
+        """Uploads the remaining files, and creates the record. See `Claim.commit`."""
         self._uploads.send(is_growing=False)
         try:
             self._mirror.records.commit(record, self._lease, self._uploads.run)
@@ -138,7 +138,7 @@ class BucketClaim:
             raise
 
     def clean(self, record: Record) -> None:
-        """Deletes what interrupted runs left behind. If this fails, it remains, and harms nothing."""
+        """Deletes the files of interrupted runs from the bucket. If this fails, the files remain and do no harm."""
         try:
             self._uploads.clean(record)
         except StorageError as error:
@@ -147,7 +147,7 @@ class BucketClaim:
 
 
 def is_claimed(folder: Path) -> bool:
-    """Returns whether a process works on a stage's folder now: on this machine, or on any if the root is a bucket.
+    """Returns whether a process works on a stage's folder now. If the root is a bucket, all machines are considered.
 
     Raises:
         StorageError: the bucket cannot be read.

@@ -1,13 +1,13 @@
 """Leases: locks of stages in a bucket. Only one process at a time holds the lease of a stage.
 
-A lease is an object that its holder renews. It is taken and renewed by conditional writes only, so two processes cannot
-both succeed. A process that waits takes over a lease that was not renewed for LEASE_S. It measures this time itself,
-with a clock that only counts seconds: no two clocks are compared, and a wrong clock changes nothing.
+A lease is an object that its holder renews. Leases are taken and renewed by conditional writes only, so two processes
+cannot both succeed. A waiting process takes over a lease that was not renewed for LEASE_S. It measures this time with
+its own monotonic clock. The clocks of two machines are never compared, so a wrong clock does no harm.
 
 Each renewal replaces exactly the object that the holder wrote last. A holder that was suspended, and whose lease was
-taken over meanwhile, therefore learns of it at its next renewal. What it writes before cannot harm the run that took
-over, because each run writes its objects to a place of its own (`adapt.runner.uploads`). The lease says where the
-newest files are.
+taken over meanwhile, therefore learns of it at its next renewal. Its writes before that cannot harm the run that took
+over, because each run writes its objects to a separate folder (`adapt.runner.uploads`). The lease names the folder
+with the newest files.
 """
 
 import json
@@ -32,11 +32,11 @@ _RENEW_S = 15.0
 """Time between two renewals [s]."""
 _POLL_S = 1.0
 _FREE_BYTES = 64
-"""Largest size of the object of a free lease. That of a held lease is larger."""
+"""Largest size of a free lease's object [bytes]. The object of a held lease is larger."""
 
 
 def is_held_by(listed: StoredObject) -> bool:
-    """Returns whether a lease in a listing is held now, as far as the store's clocks say."""
+    """Returns whether a lease in a listing is held now, judged by the store's clocks."""
     return listed.size > _FREE_BYTES and listed.age_s < LEASE_S
 
 
@@ -59,8 +59,8 @@ class Lease:
         name: name of the lease's object.
         etag: ETag of the object.
         content: content of the object.
-        progress: where the holder before left the files.
-        is_restart: whether the holder before was a process on this machine, which has ended.
+        progress: where the previous holder left the files.
+        is_restart: whether the previous holder was a process on this machine, which has ended.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Lease:
                 )
 
     def _write(self, body: bytes) -> None:
-        """Replaces the lease, or notes that it is lost."""
+        """Replaces the lease's object, or marks the lease as lost."""
         for _ in range(2):
             try:
                 self._etag = self._bucket.put(self._name, body, self._etag)
@@ -128,14 +128,14 @@ class Lease:
         while not ended.wait(_RENEW_S):
             try:
                 self.check()
-            except Exception as error:  # whatever it is, the next renewal may succeed
+            except Exception as error:  # the next renewal may succeed, whatever the error is
                 what = error.what if isinstance(error, StorageError) else f"a lease was not renewed: {error}"
                 log(f"warning: {what}")
                 if self._is_lost:
                     return
 
     def release(self) -> None:
-        """Frees the lease, unless it is lost. Where the newest files are remains in it."""
+        """Frees the lease, unless it is lost. The free lease still names the folder with the newest files."""
         with self._lock:
             if not self._is_lost:
                 try:
@@ -205,7 +205,7 @@ def _take(bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], N
 
 
 def _machine(mirror: str) -> str:
-    """Returns a name of this machine since it was started, with a local copy. Empty if the system has none."""
+    """Returns a name that is unique to a local copy, a machine and its last boot. Empty if there is no boot id."""
     try:
         return f"{mirror} {socket.gethostname()} {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
     except OSError:

@@ -15,7 +15,7 @@ from adapt.runner.files import ASIDE, make_folder
 from adapt.runner.record import RECORD_FILE
 
 _held: dict[Path, ExitStack] = {}
-"""Locks of the folders that this process has handed out."""
+"""Locks of the folders that stay on this machine until this process ends."""
 
 
 @contextmanager

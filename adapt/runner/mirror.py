@@ -1,4 +1,4 @@
-"""The local copy of a storage root that is a bucket. All stages work on the copy; the bucket has the truth.
+"""The local copy of a storage root that is a bucket. All stages work on the copy, but only files in the bucket count.
 
 The objects below `s3://BUCKET/PREFIX` are:
 
@@ -6,11 +6,11 @@ The objects below `s3://BUCKET/PREFIX` are:
 - `packs/records`: copies of many records, which a new machine reads at once.
 - `leases/KIND/KEY.json`: the lease of a stage (`adapt.runner.lease`).
 - `KIND/NAME-KEY/RUN/...`: the files of a stage. `adapt.runner.uploads` writes them while the stage runs. Each run of
-  the stage has a folder of its own; the record, or else the lease, names the one that counts.
+  the stage has a separate folder. The record names the valid folder; without a record, the lease does.
 - `logs/KIND/NAME-KEY.jsonl` and `reports/...`: as in a storage root that is a folder.
 
-The local copy is the folder `CACHE/dontstop-buckets/HOST/BUCKET+PREFIX`, so that its bucket is known from any path in
-it. `Mirror.bring` copies the files of a finished stage and checks their digests. `adapt.runner.local_cache` removes
+The local copy is the folder `CACHE/dontstop-buckets/HOST/BUCKET+PREFIX`, so any path in it names its bucket.
+`Mirror.bring` copies the files of a finished stage and checks their digests. `adapt.runner.local_cache` removes
 files when the copy is larger than `storage.cache_gb`.
 """
 
@@ -48,18 +48,18 @@ FOLDER = "dontstop-buckets"
 _LEASES = "leases"
 _THREADS = 8
 _SAID_BYTES = 2**30
-"""Size from which a copy from the bucket is logged [bytes]."""
+"""Smallest amount that is logged when it is copied from the bucket [bytes]."""
 _SHARE = 0.8
 """Share of the file system that the local copy may fill if `storage.cache_gb` is not set."""
 _SLACK = 0.01
-"""Share of the limit that may come before the size of the local copy is measured again."""
+"""Share of the limit that may be copied before the size of the local copy is measured again."""
 TEXTS = (".json", ".jsonl", ".md", ".txt", ".csv", ".html", ".svg")
 _LARGEST_TEXT = 64 * 2**20
 """Largest size of a file that is copied to show results [bytes]."""
 
 
 def mirror_folder(url: str, cache_folder: str, cache_gb: float | None = None) -> Path:
-    """Returns the local copy's folder of a storage root `s3://BUCKET/PREFIX`.
+    """Returns the folder of the local copy of a storage root `s3://BUCKET/PREFIX`.
 
     Args:
         url: the storage root.
@@ -67,7 +67,7 @@ def mirror_folder(url: str, cache_folder: str, cache_gb: float | None = None) ->
         cache_gb: limit of the local copy, for the rest of this process [GB]; None for 80% of the disk.
 
     Raises:
-        ConfigError: the URL cannot be used, or that of the store in the environment.
+        ConfigError: the URL, or the store's URL in the environment, cannot be used.
     """
     address = Address.of(url)
     url_of_store = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
@@ -96,7 +96,7 @@ def mirrors_in_use() -> list["Mirror"]:
 
 
 def mirror_at(path: Path) -> "Mirror | None":
-    """Returns the local copy of a bucket that a path is in. Returns None for all other paths."""
+    """Returns the local copy of a bucket that contains a path. Returns None for paths outside of local copies."""
     if FOLDER not in path.parts:
         return None
     end = len(path.parts) - path.parts[::-1].index(FOLDER) + 2
@@ -110,9 +110,9 @@ def _mirror(root: Path, process: int) -> "Mirror":
 
 
 def at_hand(folder: Path) -> Path:
-    """Copies the files of a finished stage from its bucket, if they are not here, and returns the folder.
+    """Copies the files of a finished stage that this machine lacks from the bucket, and returns the folder.
 
-    The files stay here until this process ends. Does nothing if the folder is not in the local copy of a bucket.
+    The files stay on this machine until the process ends. Does nothing for folders outside of local copies.
 
     Raises:
         StageError: files are missing in the bucket, or have changed.
@@ -132,13 +132,13 @@ def upload_results(*files: Path) -> None:
 
 
 def fetch_file(file: Path) -> None:
-    """Copies a file that belongs to no stage from the bucket, if there is one. Does nothing outside of local copies."""
+    """Copies a file that belongs to no stage from the bucket, if it exists. Does nothing outside of local copies."""
     if mirror := mirror_at(file):
         mirror.copy(file)
 
 
 def fetch_spare(folder: Path, *parts: str) -> None:
-    """Copies files of a stage's folder that its record does not list, such as checkpoints, if they are not here.
+    """Copies files that the record of a stage does not list, such as checkpoints, if this machine lacks them.
 
     Does nothing if the folder is not in the local copy of a bucket.
 
@@ -150,7 +150,7 @@ def fetch_spare(folder: Path, *parts: str) -> None:
         for part in parts:
             begin = f"{mirror.objects_of(folder)}{part}/"
             if not (folder / part).is_dir() and (names := mirror.bucket.objects(begin)):
-                with folder_aside(folder / part) as aside:  # a part of the files must not pass for all of them
+                with folder_aside(folder / part) as aside:  # an incomplete copy must not look complete
                     mirror.copy_all(names, begin, aside)
 
 
@@ -168,9 +168,9 @@ class Mirror:
         """Size of the local copy above which files of finished stages are removed [GB]; None for 80% of the disk."""
         self._lock = threading.RLock()
         self._leases: tuple[float, set[str]] = (-FRESH_S, set())
-        """Time of the last look at the leases, and the names of the held ones."""
+        """Time at which the leases were last listed, and the names of the held ones."""
         self._brought = math.inf
-        """Bytes that came since the size of the local copy was last measured."""
+        """Bytes that were copied since the size of the local copy was last measured."""
         self._is_checked = False
 
     @property
@@ -238,7 +238,7 @@ class Mirror:
         )
 
     def bring(self, record: Record, is_wanted: Callable[[str, int], bool] = lambda name, size: True) -> None:
-        """Copies the files of a finished stage that are not here, and checks their digests.
+        """Copies the files of a finished stage that this machine lacks, and checks their digests.
 
         If several processes of this machine need the same files, one of them copies them.
 
@@ -289,9 +289,9 @@ class Mirror:
         self.has_grown(record)
 
     def bring_checked(self, record: Record) -> None:
-        """Copies the files of a finished stage that are not here, or are here with other content.
+        """Copies the files of a finished stage that this machine lacks or has with different content.
 
-        Files that were here are read once per process.
+        Existing files are read once per process.
 
         Raises:
             StageError, StorageError: as in `bring`.
@@ -303,7 +303,7 @@ class Mirror:
             self.mend(record)
 
     def mend(self, record: Record) -> None:
-        """Copies files of a finished stage again whose content here is not that of the record.
+        """Copies files of a finished stage again if their content differs from the record.
 
         Raises:
             StageError, StorageError: as in `bring`.
@@ -328,7 +328,7 @@ class Mirror:
         """Makes room in the local copy after the files of a stage were added to it."""
         limit = self.cache_gb * 1e9 if self.cache_gb is not None else _SHARE * shutil.disk_usage(self.root).total
         self._brought += sum(record.outputs.values())
-        if self._brought >= _SLACK * limit:  # not always, because it looks at all files
+        if self._brought >= _SLACK * limit:  # not each time, because measuring the size visits all files
             self._brought = 0.0
             size = evict(self.root, self.records.folders("*"), limit, record.path)
             if size > limit:
@@ -338,7 +338,7 @@ class Mirror:
                 )
 
     def copy(self, file: Path, name: str | None = None) -> None:
-        """Copies one object to a file, if there is one. `name` is that of the object, if it is not the file's."""
+        """Copies an object to a file, if the object exists. `name` is the object's name; by default the file's path."""
         with suppress(_FaultError), file_aside(file) as aside:
             if not self.bucket.download(name or file.relative_to(self.root).as_posix(), aside):
                 raise _FaultError(f"{file.name} is missing")
@@ -348,7 +348,7 @@ class Mirror:
 
         Args:
             names: names of the objects, which all begin with `begin`.
-            begin: part of the names that the paths in the folder do not have.
+            begin: prefix that is removed from the names to get the paths in the folder.
             folder: the folder.
 
         Raises:
@@ -362,7 +362,7 @@ class Mirror:
                 pass
 
     def begun(self, kind: str, key: str) -> str | None:
-        """Returns the name of the folder in which a stage was begun anywhere. Returns None if it was not begun."""
+        """Returns the name of the folder in which any machine has begun a stage. Returns None if none has."""
         return next((name for name in self.bucket.folders(f"{kind}/") if name.endswith(f"-{key[:DIGITS]}")), None)
 
     def lease_name(self, folder: Path) -> str:
@@ -372,7 +372,7 @@ class Mirror:
     def lock_name(self, folder: Path) -> Path:
         """Returns the name of the local lock of the stage in a folder, which its lease needs.
 
-        The lock is that of the key, as the lease is, because the same stage may have two names.
+        Like the lease, the lock belongs to the stage's key, because the same stage may have two names.
         """
         return folder.with_name(_digits(folder))
 

@@ -73,7 +73,7 @@ def check_webhook_address(settings: NotifyConfig) -> None:
 
 
 def notify(settings: NotifyConfig, event: Event, about: str, text: str, **facts: Any) -> None:
-    """Sends a message in a thread of its own, if `notify.events` contains the event. Does not wait for the thread.
+    """Sends a message in a new thread, if `notify.events` contains the event. Does not wait for the thread.
 
     Args:
         settings: the section `notify`.

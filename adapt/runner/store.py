@@ -39,7 +39,7 @@ class Store:
     def __init__(self, root: Path, admit: "Callable[[Stage[Any]], None]" = lambda stage: None) -> None:
         self.root, self.admit = root, admit
         self.mirror = mirror_at(root)
-        """The local copy of a bucket that the root is. None if the root is a folder."""
+        """Local copy of the bucket, if the storage root is a bucket. None if it is a folder."""
 
     def folder(self, stage: str, name: str, key: str) -> Path:
         """Returns the existing folder of a stage, or else the folder that the stage will get.
@@ -53,7 +53,7 @@ class Store:
         own = of_kind / f"{name}{ending}"
         # uses os.path.exists, which returns False if this user may not enter the folder
         if os.path.exists(own / RECORD_FILE):
-            return own  # without a list of all stages of this kind, which takes long if there are thousands
+            return own  # does not list the other stages of this kind, which takes long if there are thousands
         existing: list[Path] = []
         with suppress(OSError):
             existing = sorted(of_kind / found for found in os.listdir(of_kind) if found.endswith(ending))
@@ -65,7 +65,7 @@ class Store:
         return self.folder(stage.kind, stage.name, stage.key)
 
     def begun(self, stage: "Stage[Any]") -> Path:
-        """Returns the folder of a stage, as `folder_of`, also if the stage was begun on another machine.
+        """Returns the folder of a stage, as `folder_of` does, even if the stage was begun on another machine.
 
         Raises:
             StorageError: the bucket cannot be read.
@@ -76,7 +76,7 @@ class Store:
         return folder
 
     def find_now(self, stage: "Stage[Any]") -> Record | None:
-        """Loads the record of a stage, as `find` does, also if it was written a moment ago on another machine."""
+        """Loads the record of a stage, as `find` does, even if another machine wrote it a moment ago."""
         if self.mirror:
             self.mirror.records.look(stage.kind, stage.key)
         return self.find(stage.kind, stage.name, stage.key)

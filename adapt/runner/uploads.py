@@ -1,13 +1,13 @@
 """Uploads the files of a stage to its bucket while the stage runs, and copies the files of an interrupted run.
 
-Files that appear or change are uploaded every few seconds: checkpoints, logs and metrics are therefore in the bucket
-long before the stage ends. Files that the stage deletes are deleted from the bucket, but only after all newer files
-are there: so a new checkpoint is whole before the one before it goes.
+New and changed files are uploaded every few seconds, so checkpoints, logs and metrics are in the bucket long before
+the stage ends. Files that the stage deletes are deleted from the bucket after all newer files were uploaded. So a new
+checkpoint is complete before the previous one is deleted.
 
-Each run writes its objects to a folder of its own, `KIND/NAME-KEY/RUN/`, and the record names that folder. So a run
-that lost its lease can neither replace nor delete what the run that took over writes. That run copies the files of the
-run before, and uploads all of them to its own folder before the lease names that folder as the newest whole one. The
-other folders are deleted after the record was created.
+Each run writes its objects to a separate folder, `KIND/NAME-KEY/RUN/`, and the record names the valid folder. So a run
+that lost its lease can neither replace nor delete the objects of the run that took over. The new run copies the files
+of the previous run, and uploads all of them to its own folder. Then the lease names this folder as the newest complete
+one. The other folders are deleted after the record was created.
 """
 
 import json
@@ -35,7 +35,7 @@ _PAUSE_S = 3.0
 _SHARE = 0.1
 """Largest share of the time in which passes look for files, upload and delete while the stage runs."""
 _SMALL = 2**20
-"""Size up to which a file that is still growing is uploaded [bytes]. A larger one must first stay the same."""
+"""Largest size of a file that is uploaded while it still changes [bytes]. Larger files must first stay unchanged."""
 _GRACE_S = 30.0
 """Longest wait for the store after the stage has failed [s]."""
 _THREADS = 8
@@ -58,17 +58,17 @@ class Uploads:
         self._name = folder.relative_to(mirror.root).as_posix()
         self._log = mirror.root / "logs" / folder.parent.name / f"{folder.name}.jsonl"
         self.run = ""
-        """Name of this run: of the folder of its objects. Empty before `begin`."""
+        """Name of this run and of the folder of its objects. Empty before `begin`."""
         self._etags: dict[str, str] = {}
         """ETag of each object as this run saw it last, keyed by path in the stage's folder."""
         self._sent: dict[str, str] = {}
         """Stamp of each file when it was uploaded, keyed by path in the stage's folder."""
         self._seen: dict[str, str] = {}
-        """Stamps of large files in the pass before."""
+        """Stamps of large files in the previous pass."""
         self._missing: set[str] = set()
-        """Files that were uploaded and were missing in the pass before."""
+        """Files that were uploaded and were missing in the previous pass."""
         self._awaited: set[str] | None = set()
-        """Files of the run before that must be uploaded before this run is whole. None if it is whole."""
+        """Files of the previous run that must be uploaded before this run is complete. None if it is complete."""
         self._log_stamp = ""
         self._passing = threading.Lock()
         self._is_over = False
@@ -105,7 +105,7 @@ class Uploads:
         if listed:
             size = sum(of.size for of in listed.values())
             log(f"continuing {self._name} from {self._bucket.address.url()}: copying {size / 1e9:.2f} GB")
-        with folder_aside(self._folder) as aside:  # a part of the files must not pass for all of them
+        with folder_aside(self._folder) as aside:  # an incomplete copy must not look complete
             self._mirror.copy_all(listed, begin, aside)
         if run:
             self._mirror.copy(self._log)
@@ -155,8 +155,8 @@ class Uploads:
         """Uploads all files that are new or have changed, and deletes the objects of files that were deleted.
 
         Args:
-            is_growing: whether files may still be written. Large files are then uploaded in the second pass in which
-                they are the same.
+            is_growing: whether files may still be written. A large file is then uploaded only if it has not changed
+                since the previous pass.
             longest_wait_s: longest wait for the end of a pass in another thread [s]; -1 for no limit.
 
         Raises:
@@ -227,7 +227,7 @@ class Uploads:
         """Deletes the objects of this run, which another run's record made useless, and uploads nothing more."""
         with self._passing:
             self._is_over = True
-            with suppress(StorageError):  # what remains harms nothing
+            with suppress(StorageError):  # remaining objects do no harm
                 self._bucket.delete(self._bucket.objects(self._object("")))
 
     def send_log(self) -> None:
@@ -236,7 +236,7 @@ class Uploads:
         Raises:
             StorageError: the log cannot be written, or another process has taken the lease over.
         """
-        with suppress(OSError):  # without a log
+        with suppress(OSError):  # there may be no log
             if (stamp := _stamp(self._log)) != self._log_stamp:
                 self._lease.check()  # all runs of the stage write the same object
                 self._bucket.upload(self._log.relative_to(self._mirror.root).as_posix(), self._log, None)
