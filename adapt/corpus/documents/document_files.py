@@ -18,7 +18,7 @@ from adapt.runner.key import deciding
 from adapt.support.errors import AdaptError, ConfigError
 
 RULES = 2
-"""Version of our own rules for reading documents. A change that changes texts must raise it."""
+"""Version of our rules for reading documents. Raise it with every change of the rules that changes texts."""
 _MODULES = {"markdown-it-py": "markdown_it"}
 """Names of modules that differ from the names of their packages."""
 _DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException)
@@ -26,7 +26,7 @@ _DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowE
 
 
 def check_packages(path: str, kind: str) -> None:
-    """Checks that the packages are installed that read a kind of document. Nothing is imported.
+    """Checks that the packages that read a kind of document are installed. Nothing is imported.
 
     Raises:
         ConfigError: a package is missing. The message names the command that installs it.
@@ -42,7 +42,7 @@ def check_packages(path: str, kind: str) -> None:
 def reading_version(kind: str) -> str:
     """Returns the version of the reading rules of a kind of document, for stage keys.
 
-    The version has those of the packages that extract the text, because other versions extract other text.
+    It includes the versions of the packages that extract the text, because other versions extract different text.
     """
     versions = deciding(*(name for name in PACKAGES[kind] if name != "fastwarc"))  # fastwarc decides no text
     named = sorted(versions.get("packages", {}).items())
@@ -101,7 +101,7 @@ def _archived(file: io.BufferedReader, compression: str | None, limits: Document
 
 
 class _Steps:
-    """A stream for fastwarc that gives what is decompressed so far, so that records before damage are still read."""
+    """A stream for fastwarc that returns data as soon as it is decompressed, so that records before damage are read."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -116,7 +116,7 @@ class _Steps:
 
 
 _HTTP_HEAD_BYTES = 1 << 16
-"""Most bytes of a record that its HTTP headers take. They come on top of the largest size of a document."""
+"""Largest size of the HTTP headers of a record [bytes], in addition to the largest size of a document."""
 
 
 def _payloads(
@@ -124,7 +124,7 @@ def _payloads(
 ) -> Iterator[tuple[str, bytes | Bad, str | None]]:
     """Yields the kind, content and encoding of each document of a web archive.
 
-    Other records, such as images, redirects and error pages, are no documents. The rest of a damaged archive counts as
+    Other records, such as images, redirects and error pages, are not documents. The rest of a damaged archive counts as
     one unreadable document, and so does the end of an archive that was cut short, which fastwarc does not report.
     """
     from fastwarc.warc import ArchiveIterator, WarcRecordType
@@ -157,7 +157,7 @@ _KINDS = {"text/html": "html", "application/xhtml+xml": "html", "application/pdf
 
 
 def _kind_of(record: Any) -> str | None:
-    """Returns the kind of a record's document; None if the record is no document."""
+    """Returns the kind of a record's document; None if the record is not a document."""
     if record.is_http:
         headers = record.http_headers
         media_type = record.http_content_type or ""

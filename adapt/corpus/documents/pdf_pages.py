@@ -22,10 +22,10 @@ _NEEDS_PASSWORD = {pypdfium2.raw.FPDF_ERR_PASSWORD, pypdfium2.raw.FPDF_ERR_SECUR
 _HYPHEN = re.compile(r"[\ufffe\x02\u00ad]\s*")
 """A hyphen that divides a word at the end of a line. PDFium writes it as U+FFFE."""
 _WRAPPED = re.compile(r"(?<=[^\s.!?:;])\n(?=[a-zà-öø-ÿ])")
-"""A line end inside a sentence: the next line begins with a small letter."""
+"""A line end inside a sentence: the next line begins with a lower-case letter."""
 _NUMBER = re.compile(r"\d+|\b[ivxlc]+\b", re.I)
 _TWO_NUMBERS = re.compile(r"#[^/|]* [^/|]*#")
-"""Two numbers of a table, in a line whose numbers are written as #. A page number can have the form 3 / 10."""
+"""Two numbers in a row of a table, with # in place of each number. A page number such as 3 / 10 does not match."""
 _MARGIN_LINES = 2
 """Number of lines at the top and at the bottom of a page that may be headers and footers."""
 _FEWEST_PAGES = 3

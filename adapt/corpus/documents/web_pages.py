@@ -42,7 +42,7 @@ def decoded(data: bytes, declared: str | None = None) -> str:
         declared: encoding that the server named; None to look for a declaration in the page.
 
     Raises:
-        UnreadableDocumentError: the bytes are no text, or no encoding fits.
+        UnreadableDocumentError: the bytes are not text, or no encoding fits.
     """
     for mark, name in _BOMS:
         if data.startswith(mark):

@@ -142,10 +142,10 @@ class _Styles(_Handler):
 
 
 _LEFT_OUT = ("Fallback", "moveFrom", "tabs")
-"""Elements that are left out: text that is also elsewhere, and the tab stops of a paragraph, whose elements have the
-name of tab characters."""
+"""Elements that are left out: copies of other text, and lists of tab stops, whose elements have the same name as tab
+characters."""
 _CHARACTERS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
-"""Characters that are elements."""
+"""Characters that Word stores as elements, keyed by the element's name."""
 
 
 class _Word(_Handler):
