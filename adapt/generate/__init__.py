@@ -5,7 +5,7 @@
 - `gibbs`: samples texts from an encoder.
 - `rewriting`: the formats in which documents are rewritten, and their prompts.
 - `makers`: the three ways to make the texts of a block.
-- `block_files`: the files of finished blocks, and what they took.
+- `block_files`: the files of finished blocks, and the time that the blocks took.
 - `generate_blocks`: makes blocks on the cluster, and joins them.
 - `filter_texts`: drops generated texts, and counts why.
 """

@@ -1,4 +1,4 @@
-"""The files of generated blocks in a stage's folder, which the budget reads too. Imports neither ray nor torch."""
+"""The files of generated blocks in a stage's folder. The budget reads them too. Imports neither ray nor torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MadeFigures:
     cut: int = 0
     """Number of texts that ended because they reached the largest length."""
     bytes: int = 0
-    """Size of the texts in UTF-8."""
+    """Size of the texts in UTF-8 [bytes]."""
     seconds: float = 0.0
     """Time that the actors spent on the blocks, without loading the model [s]."""
 

@@ -35,7 +35,7 @@ from adapt.model.tokenizer import load_config, load_tokenizer
 from adapt.support.errors import ModelError
 
 REFILL = 8
-"""Waiting texts take free slots when one in REFILL slots is free. Their prompts are then computed in one pass."""
+"""Waiting texts take the free slots as soon as 1/REFILL of all slots are free. One pass computes all their prompts."""
 SPARE = 64
 """Smallest number of spare columns of the buffer, which is the number of steps between two moves of its columns."""
 
@@ -151,7 +151,7 @@ class Decoder:
 
     @property
     def start(self) -> int:
-        """The token that begins a text: the start token, or else the end-of-text token, which then does both."""
+        """The token that begins a text: the start token, or the end-of-text token if the model has no start token."""
         start = self.tokenizer.bos_token_id
         return int(self.tokenizer.eos_token_id if start is None else start)
 
@@ -253,14 +253,14 @@ class _Batch:
         self._decoder, self._requests, self._seed, self._top_p = decoder, requests, seed, top_p
         by_length = sorted(range(len(requests)), key=lambda place: -len(requests[place].prompt))
         self._waiting = deque(by_length)
-        """Places of the texts that wait. Those with long prompts come first, so that prompts need little padding."""
+        """Indices of the waiting texts, longest prompts first, so that prompts need little padding."""
         slots = min(at_once, len(requests))
         longest = max((len(each.prompt) + each.most for each in requests), default=1)
         self._columns = Columns(slots, longest)
         self._buffers = decoder.new_buffers(self._columns)
         self._cache = Cache(layers=[*self._buffers])
         self._place = np.full(slots, -1)
-        """Place of the text in each slot; -1 for a free slot."""
+        """Index of the text in each slot; -1 for a free slot."""
         self._length = np.zeros(slots, np.int64)
         """Number of tokens of each slot whose keys and values are kept."""
         self._last = np.zeros(slots, np.int64)

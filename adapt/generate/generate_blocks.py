@@ -107,7 +107,7 @@ class MakeBlocks:
 
 
 def make_texts(maker: Maker, tokens: int, longest: int, folder: Path, resources: ResourcesConfig) -> MadeFigures:
-    """Makes blocks of texts until they have a number of tokens together, and joins them.
+    """Makes blocks of texts until they contain the required number of tokens, and joins them.
 
     The joined blocks are the shortest beginning of the sequence of blocks that has enough tokens, so they do not depend
     on the number of actors.

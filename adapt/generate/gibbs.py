@@ -26,7 +26,7 @@ from adapt.model.tokenizer import load_tokenizer, sees_both_sides
 from adapt.support.errors import ModelError
 
 LENGTH, ORDER, TOKEN = 0, 1 << 40, 1 << 41
-"""First numbers of the random numbers that determine a text's length, the orders of its positions, and its tokens."""
+"""Offsets in a text's sequence of random numbers, for its length, the orders of its positions, and its tokens."""
 
 
 class GibbsSampler:

@@ -13,7 +13,7 @@ from adapt.support.errors import ConfigError, nearest
 
 OWN_TEMPLATES = Path(__file__).with_name("templates.yaml")
 DOCUMENT = "{document}"
-"""Place of the document in a prompt."""
+"""Placeholder for the document in a prompt."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Draws tokens from a model's scores, with random numbers that are a function of the text and the position.
 
-The random number of a token depends only on the seed, the number of the text and the number of the token. So a text
-does not depend on which texts are generated beside it, in which order, or by which process, except for rounding.
+The random number of a token depends only on the seed, the number of the text and the number of the token. So, except
+for rounding, a text does not depend on the order of the texts, the other texts of its batch, or the process.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def draw_tokens(scores: Tensor, temperatures: Tensor, top_p: float, draws: Tenso
     Args:
         scores: scores of the vocabulary, [rows, V]; a token with the score -inf is never drawn.
         temperatures: temperature of each row, [rows]; the scores are divided by it.
-        top_p: probability of the most probable tokens that are drawn from (nucleus sampling, arXiv 1904.09751: the
-            smallest set of tokens whose probability is at least top_p).
+        top_p: tokens are drawn from the smallest set of most probable tokens whose total probability is at least
+            top_p (nucleus sampling, arXiv 1904.09751).
         draws: random numbers in [0, 1), float64 [rows].
     """
     probabilities = (scores.float() / temperatures[:, None]).softmax(1)
@@ -91,7 +91,7 @@ def draw_tokens(scores: Tensor, temperatures: Tensor, top_p: float, draws: Tenso
 
 
 def never_drawn(tokenizer: Any, vocabulary: int, but: Iterable[int]) -> Tensor:
-    """Returns which tokens are no text: special tokens, and scores without a token. Bool [vocabulary].
+    """Returns which scores are never drawn: those of special tokens, and those without a token. Bool [vocabulary].
 
     Special tokens are those with a role, such as padding, and added tokens that are marked as special, such as the
     marks of a chat or an image.

@@ -36,7 +36,7 @@ class ExportedModel:
 
 @dataclass(frozen=True)
 class HandedOver:
-    """What a kind has written."""
+    """The files that a kind has written."""
 
     kind: str
     files: list[str]
@@ -79,9 +79,9 @@ class ExportKind(ABC):
 
     @abstractmethod
     def write(self, exported: ExportedModel) -> HandedOver:
-        """Writes the files of this kind, and checks that they are those of the model.
+        """Writes the files of this kind, and checks that they match the model.
 
-        Weights that the folder has already are used, or linked, and not copied.
+        Weights that are already in the folder are used or linked, and not copied.
 
         Raises:
             ModelError: the files do not have the outputs of the model, or the model cannot be exported.

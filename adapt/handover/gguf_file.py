@@ -2,8 +2,9 @@
 
 GGUF files have the weights of each architecture in the layout that llama.cpp computes with:
 
-- The rotary embedding of `llama` and `mistral` turns neighbouring numbers of a head (arXiv 2104.09864). That of
-  transformers turns the numbers of its two halves, so the rows of the queries' and keys' weights are interleaved.
+- For `llama` and `mistral`, the rotary embedding (arXiv 2104.09864) of llama.cpp rotates pairs of neighbouring
+  dimensions of a head. transformers pairs each dimension of the first half with one of the second half. Therefore the
+  rows of the queries' and keys' weights are interleaved.
 - GPT-2's layers are stored transposed.
 
 The names come from the package gguf. Weights are read one at a time, so memory does not grow with the model.
@@ -33,7 +34,7 @@ Array = NDArray[np.float32]
 ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8, "q8_0": 1 / 127}
 """Largest difference of a weight from its rounded value, as a share of the largest weight of its tensor."""
 BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
-"""Ends of the names of tensors in old checkpoints that are no weights."""
+"""Suffixes of the names of tensors in old checkpoints that are not weights."""
 
 
 def write_gguf(exported: ExportedModel, target: Path, kind: str) -> float:
@@ -171,16 +172,16 @@ def laid_out(name: str, weight: Array, config: Any) -> Array:
 
 
 def interleaved(weight: Array, heads: int) -> Array:
-    """Changes the rows of each head from [first half, second half] to pairs of one row of each half."""
+    """Reorders the rows of each head from [first half, second half] to pairs of one row of each half."""
     halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
 
 
 def frequency_factors(config: Any) -> Array | None:
-    """Returns by how much a model's rotary embedding turns more slowly than an unscaled one, per pair of numbers.
+    """Returns how many times more slowly a model's rotary embedding rotates than an unscaled one, [head size / 2].
 
     Returns:
-        None if the model does not scale its frequencies.
+        A factor per pair of dimensions; None if the model does not scale its frequencies.
     """
     if rope_type(config) == "default":
         return None
@@ -191,7 +192,7 @@ def frequency_factors(config: Any) -> Array | None:
 
 
 def rope_type(config: Any) -> str:
-    """Returns how a model scales the frequencies of its rotary embedding, such as `llama3`, or `default`."""
+    """Returns the kind of scaling of a model's rotary embedding, such as `llama3`; `default` for no scaling."""
     found: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
     return str(found.get("rope_type", "default"))
 

@@ -69,7 +69,7 @@ def read_vocabulary(folder: Path, size: int | None = None) -> Vocabulary:
     Args:
         folder: folder with tokenizer.json.
         size: number of rows of the model's embedding, if it may be larger than the number of tokens. Rows without a
-            token get names that no text has.
+            token get names that occur in no text.
 
     Raises:
         ConfigError: llama.cpp has no tokenizer of this form.
@@ -108,10 +108,10 @@ def read_vocabulary(folder: Path, size: int | None = None) -> Vocabulary:
 
 
 def split_name(tokenizer: Mapping[str, Any], folder: Path) -> str:
-    """Returns llama.cpp's name of the way in which a byte-level tokenizer splits a text before BPE.
+    """Returns llama.cpp's name for the rule by which a byte-level tokenizer splits a text before BPE.
 
     Raises:
-        ConfigError: llama.cpp has no such way.
+        ConfigError: llama.cpp has no name for the rule.
     """
     parts = _parts(tokenizer.get("pre_tokenizer"), "pretokenizers")
     kinds = [part["type"] for part in parts]
@@ -151,5 +151,5 @@ def _parts(part: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]
 
 
 def _is_nfc(normalizer: Mapping[str, Any]) -> bool:
-    """Whether a normalizer only composes characters (NFC), which llama.cpp leaves out for Qwen2, too."""
+    """Returns whether a normalizer only composes characters (NFC). llama.cpp skips this step, even for Qwen2."""
     return all(part["type"] == "NFC" for part in _parts(normalizer, "normalizers"))

@@ -30,7 +30,7 @@ TOKEN = "HF_TOKEN"
 """Environment variable with a token of the Hub that may write."""
 CARD = "README.md"
 TOKEN_FORM = re.compile(r"[\x21-\x7e]+")
-"""Pattern of a token: it is sent in a header of HTTP, which libraries print in their errors if it has another form."""
+"""Pattern of a token. The token is sent in an HTTP header. If it has another form, libraries print it in errors."""
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Pattern of the name of a repository with its owner."""
 KEPT_HERE = (RECORD_FILE, "*.log", ".*", "**/.*", "log.jsonl", EXAMPLES)
@@ -64,7 +64,7 @@ def check_repository(repository: str, field: str = "export.push") -> None:
     """Checks the name of a repository.
 
     Raises:
-        ConfigError: it has not the form OWNER/NAME.
+        ConfigError: it does not have the form OWNER/NAME.
     """
     if not NAME.fullmatch(repository) or "--" in repository or ".." in repository or len(repository) > 96:
         raise ConfigError(
@@ -74,7 +74,7 @@ def check_repository(repository: str, field: str = "export.push") -> None:
 
 
 def check_access(folder: Path, repository: str) -> str:
-    """Checks before any compute that there is a token and that the Hub may be used, and returns the token.
+    """Checks, before any stage runs, that there is a token and that the Hub may be used. Returns the token.
 
     Args:
         folder: folder of the model, which may not exist yet.
@@ -125,7 +125,7 @@ def push_folder(folder: Path, repository: str, private: bool = True) -> Sent:
         private: whether a new repository is private.
 
     Raises:
-        ConfigError: the name is none.
+        ConfigError: the name does not have the form OWNER/NAME.
         ModelError: the folder has no model, or its stage is not finished.
         HubError: there is no token or network, the token may not write, the Hub refuses the card, or the upload failed.
     """
@@ -164,7 +164,7 @@ def check_card(folder: Path, repository: str) -> None:
     """Reads the head of the card as the Hub does.
 
     Raises:
-        HubError: it is not valid.
+        HubError: the head is not valid.
     """
     from huggingface_hub import ModelCard
 
