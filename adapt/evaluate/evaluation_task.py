@@ -151,9 +151,9 @@ SHORTEST_PREFIX = 4
 def filled_masks(
     model: Any, tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, device: torch.device
 ) -> list[dict[str, Any]]:
-    """Masks one word in each of some documents, and returns the model's most probable predictions.
+    """Masks one word in each of `count` documents, and returns the model's most probable predictions.
 
-    Documents and words depend on the sample only, so that the examples of two models can be compared.
+    The documents and words depend only on `sample`, so that the examples of two models can be compared.
 
     Returns:
         One dict per example: the text with the mask, the masked word, and predictions as [word, probability].

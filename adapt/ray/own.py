@@ -204,9 +204,9 @@ def _kill_processes(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Removes the folder of a Ray that has ended.
+    """Removes the folder of a Ray instance that has ended.
 
-    Repeats the removal while Ray's last processes still write to the folder.
+    Repeats the removal while the instance's last processes still write to the folder.
     """
     for _ in range(_REMOVALS):
         shutil.rmtree(folder, ignore_errors=True)

@@ -246,7 +246,7 @@ def write_scratch(
 
 
 def _resized(settings: Mapping[str, Any], dimensions: str | None, folder: Path) -> dict[str, Any]:
-    """Returns the settings of config.json with other dimensions."""
+    """Returns the settings of config.json with the named dimensions (a key of DIMENSIONS), or unchanged for None."""
     changed = dict(settings)
     for name, value in (DIMENSIONS[dimensions] if dimensions else {}).items():
         named = [key for key in ALIASES[name] if key in settings]

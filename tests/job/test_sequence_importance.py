@@ -67,7 +67,7 @@ def test_without_general_importance_the_first_domain_is_unmasked(config: Config)
 
 
 def test_injected_dropout_also_applies_to_the_contrast(config: Config) -> None:
-    """Without measured importance, the training's key still depends on the dropout, unless the contrast is off, too."""
+    """Without measured importance, only the contrastive loss uses the dropout. The key depends on it only then."""
 
     def first(**changes: Any) -> Train:
         return built(config, general_importance="none", **changes).steps[0].training
