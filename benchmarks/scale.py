@@ -4,8 +4,8 @@
 stages, and a chain in which each stage reads the one before it. `plan_10k_cpu_s` is the CPU time of a plan of the
 finished chain. The disk adds the time of five flushes per stage, which is in the details.
 
-No GPU was measured here. The model of a step takes the time of the arithmetic from a published utilization (MFU), and
-adds the time of the communication, without overlap and without latency (`step_seconds`). The table is in
+No GPU was measured here. The estimate for a step takes the time of the arithmetic from a published utilization (MFU),
+and adds the time of the communication, without overlap and without latency (`step_seconds`). The table is in
 docs/develop/scale.md.
 """
 
@@ -51,7 +51,7 @@ A100 = Gpu()
 
 @dataclass(frozen=True)
 class Model:
-    """What the model of a step needs to know of a language model."""
+    """Properties of a language model that determine the time of a step."""
 
     parameters: int
     flops_per_token: float

@@ -1,4 +1,4 @@
-"""A job whose results are in a bucket goes on on another machine after its machine was lost."""
+"""A job whose results are in a bucket continues on another machine after its machine was lost."""
 
 import json
 import shutil

@@ -4,7 +4,7 @@
 - `collect_evidence`: measures samples and tasks.
 - `evidence`: the measurements, and tables of them.
 - `recipe_costs`: estimates the cost of each recipe.
-- `regime`: tokens per parameter and repeats of the texts, and what follows from them.
+- `regime`: tokens per parameter and repeats of the texts, and recommendations for them.
 - `findings`: checks the conditions of the rules.
 - `model_findings`: the conditions of the rules about the model.
 - `rules`: lists the rules with published figures.

@@ -83,7 +83,7 @@ class Advice:
     regime: Regime | None = None
     """Tokens per parameter and repeats of a DAPT; None without a corpus, or if the sizes are not known."""
     recommendations: list[Recommendation] = field(default_factory=list)
-    """What follows from the regime."""
+    """Recommendations for the regime."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Returns the recommendation, the evidence, the rules, the recipes with costs, and the first command."""

@@ -1,4 +1,4 @@
-"""Names the regime of a training, by tokens per parameter and repeats of each text, and says what follows from it.
+"""Names the regime of a training, by tokens per parameter and repeats of each text, and recommends settings for it.
 
 Each recommendation has its source, and says on which models it was tested. Most published figures are of decoders that
 were trained from scratch. `dontstop advise` computes the regime from samples, `dontstop chain plan` from prepared text.
@@ -22,20 +22,20 @@ AS_NEW, IN_VAIN = 4.0, 16.0
 MIXED = 20.0
 """Largest number of passes over a scarce text that did no harm next to general text (arXiv 2605.12715: 15 to 20)."""
 DECAY_TRIED = 0.3
-"""Weight decay from which the advice to try larger values is left out."""
+"""Smallest weight decay at which the advice to try larger values is left out."""
 SEARCH = "dontstop chain run small_corpus"
 """The command that searches for the settings that are recommended here."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What follows from the regime for one setting."""
+    """A recommendation for one setting."""
 
     setting: str
     advice: str
     source: str
     tested: str
-    """The models on which the source tested it, and those on which nobody did."""
+    """The kinds of models on which the recommendation was tested, and those on which it was not."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Regime:
         return f"{said}."
 
     def recommendations(self, config: Config) -> list[Recommendation]:
-        """Returns what follows for weight decay, epochs, general text and seeds; empty for ample text.
+        """Returns recommendations for weight decay, epochs, general text and seeds; empty for ample text.
 
         Args:
             config: the job's configuration.

@@ -164,7 +164,7 @@ class Draft:
     task: TaskProperties | None
     general: CorpusProperties | None = None
     outlook: TextOutlook | None = None
-    """What the text is, measured on a sample."""
+    """Properties of the text, measured on a sample."""
 
     @property
     def job(self) -> str:

@@ -11,8 +11,8 @@ USAGE = """\
 dontstop push PATH OWNER/NAME [--public]
 
 Sends a model to the Hugging Face Hub. PATH is the folder of an exported model (runs/export/...), or any folder in the
-format of transformers. A repository that does not exist is made, private unless --public is given. Set HF_TOKEN to a
-token that may write. If the upload breaks off, the same command goes on."""
+format of transformers. A missing repository is created, private unless --public is given. Set HF_TOKEN to a token that
+may write. If the upload breaks off, the same command continues it."""
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -178,7 +178,7 @@ def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
 
     Returns:
         The sums of the metrics that are whole numbers or are in BY_REASON, and `legibility`: how the tokenizer splits
-            the words of all sources; and `profile`, what their text is.
+            the words of all sources; and `profile`, the profile of their texts together.
     """
     with storage_errors(folder):
         for number, source in enumerate(sources):

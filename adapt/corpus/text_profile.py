@@ -1,4 +1,4 @@
-"""Describes what the text of a corpus is: its languages, duplicates, and lines that many documents share.
+"""Describes the text of a corpus: its languages, duplicates, and lines that many documents share.
 
 A training on text in another language than the model's, or on many copies of the same pages, raises no error. So
 `dontstop init` and `dontstop chain plan` show this profile before anything runs, and stage `prepare` records it.
@@ -26,7 +26,7 @@ _MULTILINGUAL = {"multilingual", "mul"}
 
 @dataclass(frozen=True)
 class TextProfile:
-    """What a sample of a corpus is, after cleaning."""
+    """Properties of a sample of a corpus, after cleaning."""
 
     documents: int
     """Number of documents of the sample."""
@@ -36,7 +36,7 @@ class TextProfile:
     duplicates: float
     """Share of documents that have the text of an earlier one, without case and spaces."""
     near_duplicates: float
-    """Share of documents that are near copies of an earlier one and no duplicates (see `corpus.near_threshold`)."""
+    """Share of documents that are near copies but not duplicates of an earlier one (see `corpus.near_threshold`)."""
     boilerplate: float
     """Share of the text in lines that many documents of the sample have [characters]."""
     model_languages: list[str] = field(default_factory=list)

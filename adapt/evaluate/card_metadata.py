@@ -1,4 +1,4 @@
-"""Writes the head of a model card: metadata that the Hugging Face Hub checks, and finds models by."""
+"""Writes the head of a model card: metadata that the Hugging Face Hub checks and uses to find models."""
 
 import math
 import re
@@ -31,7 +31,7 @@ LICENSES = frozenset(
 )
 """Identifiers of licences that the Hub accepts (https://huggingface.co/docs/hub/repositories-licenses)."""
 LARGEST_LOSS = 100.0
-"""Losses from here on have no perplexity in the metadata, which may hold no infinity [nats per token]."""
+"""Smallest loss without a perplexity in the metadata, because perplexities must be finite [nats per token]."""
 LANGUAGE = re.compile(r"[a-z]{2,3}|multilingual|code")
 """Pattern of the codes of languages that the Hub accepts."""
 
@@ -79,7 +79,7 @@ def card_head(
         task: a pipeline tag of the Hub.
         library: name of the library that loads the model.
         losses: held-out losses, which become the Hub's `model-index`.
-        retrieval: retrieval with the model's vectors, which becomes a part of it.
+        retrieval: retrieval with the model's vectors, which is added to `model-index`.
         further: licence, language and datasets.
         benchmarks: scores on standard tasks, which become a part of it.
     """
@@ -101,7 +101,7 @@ def card_head(
 def _losses(losses: Sequence[LossChange], task: str, datasets: Sequence[str]) -> list[EvalResult]:
     """Returns the loss after training on each text and, for losses per token, the perplexity.
 
-    Losses that are no finite numbers are left out, because the Hub's metadata cannot hold them.
+    Losses that are not finite numbers are left out, because the Hub's metadata cannot hold them.
     """
     results = []
     for change in losses:

@@ -1,7 +1,7 @@
 """Measures the held-out loss of an ensemble, whose prediction is the mean of its models' probabilities.
 
 The loss of a token x under the mean of k models is -log(1/k sum_j p_j(x)). Each p_j sums to 1 over the vocabulary, and
-so does their mean, so only the probabilities of the true tokens are needed. The models pass the device one after
+so does their mean, so only the probabilities of the true tokens are needed. The models run on the device one after
 another, and one number per prediction is kept. So memory does not grow with the vocabulary or the number of models.
 
 This module does not import torch: the driver does not need it, and the task must hide GPUs before it imports torch.

@@ -67,7 +67,7 @@ def filter_texts(
     before: Sequence[Source] = (),
     stall_s: float | None = None,
 ) -> FilterCounts:
-    """Filters the texts of a stage that generated them, and writes those that are left.
+    """Filters the texts of a stage that generated them, and writes the remaining texts.
 
     Args:
         generated: folder with the generated texts (`adapt.generate.generate_blocks`).

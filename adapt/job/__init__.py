@@ -5,7 +5,7 @@ Parsing, help, chain files, plans, summaries and reports read the table JOBS.
 - `job_run`: runs and plans jobs.
 - `job_text`: prepares the text of a job, for training and for measuring.
 - `generated_text`: generates text to replay, and rewrites documents.
-- `text_outlook`: what the text of a job is, before anything runs.
+- `text_outlook`: properties of a job's text, before anything runs.
 - `training_jobs`: dapt, tapt, finetune.
 - `selection_job`: select, and the selection of documents for other jobs.
 - `sequence_steps`, `sequence_job`: sequence, which adapts a model to one domain after another.

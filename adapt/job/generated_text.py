@@ -22,7 +22,7 @@ from adapt.stage.training_plan import REPHRASED
 from adapt.support.errors import ConfigError
 
 AROUND = {"decoder": 1, "gibbs": 2}
-"""Number of special tokens around a text for which the model needs room, by the way of generating."""
+"""Number of special tokens that the model's longest input must also hold, keyed by the way of generating."""
 
 
 def generated_replay(

@@ -153,7 +153,7 @@ def push_of(job: Job, context: Context, final: Stage[Any]) -> Push | None:
     """Returns the stage that sends the job's model to the Hub. Returns None without `export.push`.
 
     Raises:
-        ConfigError: `export.push` is no name of a repository, or the job makes another model than an export.
+        ConfigError: `export.push` is not the name of a repository, or the job makes another model than an export.
     """
     repository = context.config.export.push
     if repository and job.training and not job.exported:
@@ -221,7 +221,7 @@ def run_and_show(job: Job, context: Context, arguments: Sequence[str]) -> None:
     show_blocks(run.blocks())
     try:
         show_blocks(run.finish_push())
-    finally:  # the result counts, also if the push fails
+    finally:  # the result counts, even if the push fails
         finish(job.name, run.finished.path, dict(run.figures()))
 
 
@@ -244,7 +244,7 @@ class Plan(SelfShown):
     budget: str = ""
     """Comparison of the expected device time with `resources.budget`, in sentences. Empty without a budget."""
     texts: Sequence[TextOutlook] = ()
-    """What the text of each corpus to train on is, on a sample."""
+    """Properties of the text of each corpus to train on, measured on a sample."""
 
     @property
     def to_run(self) -> list[Planned]:
@@ -270,7 +270,7 @@ class Plan(SelfShown):
         return [*blocks, *self._regimes()]
 
     def _regimes(self) -> list[Block]:
-        """Returns the regime of each training, and what follows from that of the first one."""
+        """Returns the regime of each training, and recommendations for the regime of the first one."""
         known = {name: regime for name, regime in self.regimes.items() if regime}
         if self.regimes and not known:
             return [TextBlock("Regime: not known before the text is prepared; dontstop advise estimates it.")]

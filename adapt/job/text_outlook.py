@@ -1,4 +1,4 @@
-"""Shows what the text of a job is before anything runs: languages, words that the tokenizer knows, and copies."""
+"""Describes the text of a job before anything runs: languages, words that the tokenizer knows, and copies."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from adapt.stage.prepare_text import Prepare
 
 @dataclass(frozen=True)
 class TextOutlook:
-    """What the text of a corpus is, measured on a sample or taken from the record of the prepared corpus."""
+    """Properties of a corpus, measured on a sample or taken from the record of the prepared corpus."""
 
     name: str
     """Name of the stage that prepares the corpus."""

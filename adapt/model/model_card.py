@@ -13,7 +13,7 @@ HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name is an id of the Hub, and not a local folder, which transformers and datasets load before the Hub.
+    """Returns whether a name is an id of the Hub. A local folder of this name takes precedence, as in transformers.
 
     Args:
         name: the value of a field such as `model.path`.
@@ -138,10 +138,10 @@ _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`<[]|"} | {"\n": " ", "
 
 
 def card_text(text: str) -> str:
-    """Escapes a text of users, such as a name or words of a corpus, so that Markdown makes no HTML, link or table."""
+    """Escapes text from users, such as a name or words of a corpus, so that Markdown makes no HTML, link or table."""
     return text.translate(_MARKS)
 
 
 def card_code(text: str) -> str:
-    """Formats a text of users as code on one line. Backticks, which would end it, become apostrophes."""
+    """Formats text from users as code on one line. Backticks, which would end the code, become apostrophes."""
     return f"`{' '.join(text.replace('`', chr(39)).split())}`"

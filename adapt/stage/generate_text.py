@@ -1,6 +1,6 @@
 """Stages `generate` and `synthesize` generate text with a model. Stage `filter` drops a part of the generated text.
 
-The stages are separate, so that other filters or evaluation sets do not generate the text again.
+The stages are separate, so that the text is not generated again if only the filters or evaluation sets change.
 """
 
 from collections.abc import Mapping
@@ -171,7 +171,7 @@ class Synthesize(Stage[GeneratedTexts]):
             )
 
     def run(self, folder: Path, done: Done) -> Outcome[GeneratedTexts]:
-        """Rewrites the documents on the cluster, and goes on with the blocks that an interrupted run has left."""
+        """Rewrites the documents on the cluster. Continues from the finished blocks of an interrupted run."""
         connect(self.config.resources)
         from adapt.corpus.prepare_corpus import screen_of
         from adapt.generate import generate_blocks, makers
@@ -257,7 +257,7 @@ class FilterTexts(Stage[FilteredTexts]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[FilteredTexts]:
-        """Filters the text, and writes what is left.
+        """Filters the text, and writes the remaining texts.
 
         Raises:
             DataError: no text to train on is left.

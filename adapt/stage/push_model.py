@@ -51,7 +51,7 @@ class Push(Stage[Pushed]):
             export: stage that writes the model to push. None if the job makes none, or several.
 
         Raises:
-            ConfigError: `export.push` is no name of a repository.
+            ConfigError: `export.push` is not the name of a repository.
         """
         config = context.config
         if export is None or config.export.push is None:

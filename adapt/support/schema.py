@@ -49,8 +49,8 @@ TOKENS_IN = {SHARD_GLOB: "train_tokens", HELDOUT_GLOB: "heldout_tokens"}
 """Names of the metrics with the number of tokens in these shards, in the record of a prepared corpus."""
 
 END_FILE = ".end-now"
-"""Name of a file in the folder of a running stage whose presence asks the stage to keep what it has done and end. It is
-hidden, so that it is no output of the stage."""
+"""Name of a file in the folder of a running stage. If it exists, the stage saves its work and ends. The file is hidden,
+so it does not count as an output of the stage."""
 
 
 def duplicates_file(source: int) -> str:

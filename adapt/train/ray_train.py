@@ -60,7 +60,7 @@ PATIENCE = Patience()
 _WIDTH = 300
 _SHUTDOWN_S = "5"
 _STATED_S = 30.0
-"""Longest wait for the statement on a stall after Ray has reported that a rank does not answer [s]."""
+"""Longest wait for the file that describes a stall, after Ray has reported that a rank does not answer [s]."""
 
 
 @dataclass(frozen=True)

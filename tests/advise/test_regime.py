@@ -1,4 +1,4 @@
-"""Tests the regime of a training: its name, and what follows from it."""
+"""Tests the regime of a training: its name, and the recommendations for it."""
 
 from adapt.advise.advice import recommend
 from adapt.advise.evidence import ModelFacts

@@ -1,4 +1,4 @@
-"""A cluster of a head and one to three nodes, whose number changes, and finds its processes."""
+"""Runs a cluster of a head and one to three nodes, changes the number of nodes, and finds the cluster's processes."""
 
 import time
 from collections.abc import Iterator

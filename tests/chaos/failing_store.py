@@ -1,4 +1,4 @@
-"""Lets every third write of this process fail, as long as a file says so.
+"""Lets every third write of this process fail, as long as a control file exists.
 
 A process imports this module before its work (`FORKS_IMPORT`, see `tests.forks.process`). Then each third time that
 Python opens a file below the storage root for writing, or renames, links or makes one there, an input/output error is

@@ -1,4 +1,4 @@
-"""Lets the clock of our code jump: its `time.time` is ahead or behind by the seconds that a file holds.
+"""Lets the clock of our code jump: its `time.time` is wrong by the number of seconds in a control file.
 
 A process imports this module before its work (`FORKS_IMPORT`, see `tests.forks.process`). Then modules of `adapt` see
 another module `time`. The file is named by the variable `JUMPING_CLOCK`; without it, the clock is right. Ray, other
@@ -16,7 +16,7 @@ _LOOK_S = 0.05
 
 
 class Clock(ModuleType):
-    """The module `time`, whose clock is wrong by the content of a file.
+    """A replacement for the module `time`, whose clock is wrong by the number of seconds in a file.
 
     Args:
         control: path of the file.

@@ -52,7 +52,7 @@ class Root(Protocol):
         """
 
     def forget(self, kind: str) -> None:
-        """Deletes the records of the stages of a kind, as the messages about damaged files say."""
+        """Deletes the records of the stages of a kind, as the messages about damaged files tell the user to do."""
 
     def remove(self) -> None:
         """Deletes everything."""

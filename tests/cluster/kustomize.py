@@ -1,4 +1,4 @@
-"""The part of Kustomize that the cluster files use, so that tests see the objects that `kubectl apply -k` creates.
+"""Implements the features of Kustomize that the cluster files use, so that tests see the objects of `kubectl apply -k`.
 
 It is stricter than Kustomize: it refuses a field that it does not know, and a patch that changes nothing. `kubectl
 kustomize` gives the same objects.

@@ -1,4 +1,4 @@
-"""Tests what is measured of a corpus on a sample, and the warnings about languages, copies and repeated lines."""
+"""Tests the profile of a corpus, and the warnings about languages, copies and repeated lines."""
 
 import json
 from dataclasses import asdict

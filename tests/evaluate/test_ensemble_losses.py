@@ -55,7 +55,7 @@ def models(tiny_bert: Path, tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def sample(monkeypatch: pytest.MonkeyPatch) -> Heldout:
-    """Returns five documents, which take the place of those of a prepared corpus."""
+    """Returns five documents, which replace the documents of a prepared corpus."""
     numbers = np.random.default_rng(0)
     own = Heldout(list(range(5)), [numbers.integers(8, 30, 12 + n) for n in range(5)])
     monkeypatch.setattr(Heldout, "sample", classmethod(lambda *_: own))

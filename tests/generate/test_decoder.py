@@ -1,4 +1,4 @@
-"""Texts that share a batch, whose slots are refilled, are those that the model generates alone and without a cache."""
+"""Texts generated in a refilled batch equal the texts that the model generates one at a time and without a cache."""
 
 from pathlib import Path
 

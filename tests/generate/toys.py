@@ -9,7 +9,7 @@ from adapt.model.locate import Pretrained
 from tests.tokenizers import byte_level
 
 ENDS = list(range(100, 130))
-"""Tokens that end a text, so many that random texts end early."""
+"""Tokens that end a text. There are many of them, so that random texts end early."""
 TEMPLATE = "{% for message in messages %}<s>{{ message['content'] }}</s>{% endfor %}reply:"
 
 

@@ -1,4 +1,4 @@
-"""Tests what remains in a bucket of two runs of a stage, of which one was suspended or killed at a bad moment."""
+"""Tests the files in a bucket after two runs of a stage, one of which was suspended or killed at a bad moment."""
 
 import hashlib
 import json
@@ -89,7 +89,7 @@ class Machine:
         return BucketClaim(self.mirror, self.folder, lease)
 
     def take(self) -> Lease:
-        """Takes the lease and does not renew it. Nothing holds it back: the one before has not been renewed."""
+        """Takes the lease and does not renew it. This succeeds at once, because the previous lease was not renewed."""
         return lease_module._take(self.mirror.bucket, self.mirror.lease_name(self.folder), self.mirror.id, None)
 
     def files(self) -> dict[str, str]:
@@ -147,7 +147,7 @@ def result(machine: Machine) -> dict[str, str]:
 
 
 def test_a_record_that_arrives_after_the_takeover_has_its_own_files(objects: Objects, machines: list[Machine]) -> None:
-    """The first run is suspended between its last look at the lease and the request that creates the record."""
+    """The first run is suspended between its last check of the lease and the request that creates the record."""
     one, two, three = machines
     first = one.claim(one.take())
     with first.begin([]):
@@ -298,7 +298,7 @@ def test_a_record_that_names_files_outside_of_its_folder_is_refused(
 
 
 def test_a_file_is_deleted_from_the_bucket_when_two_passes_miss_it(objects: Objects, machines: list[Machine]) -> None:
-    """A list of a folder is not made at one moment: a file that is renamed meanwhile may be missing."""
+    """Listing a folder takes time, so a file that is renamed meanwhile may be missing in the list."""
     one = machines[0]
     claim = one.claim(one.take())
     with claim.begin([]):

@@ -85,7 +85,7 @@ def test_a_training_ends_at_the_limit_and_goes_on_with_a_larger_budget(store: St
 
 
 def blocks_of_text(folder: Path, done: Done) -> Outcome[ToyResult]:
-    """Imitates a generation that makes blocks of one device-hour, ten at most, until it is told to stop."""
+    """Imitates a generation of up to ten blocks of one device-hour, which ends when the budget is reached."""
     (folder / END_FILE).unlink(missing_ok=True)
     (folder / BLOCKS).mkdir(exist_ok=True)
     for number in range(10):

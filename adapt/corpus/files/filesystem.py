@@ -25,7 +25,7 @@ _NOTES = ("dataset_dict.json", "dataset_info.json", "state.json")
 """Names of the metadata files that the `datasets` library saves next to its Arrow files."""
 _DESCRIPTIONS = ("readme", "license", "changelog")
 _MARKUP = (".md", ".rst", ".html")
-"""Names and suffixes, in small letters, of files that describe a folder. They are read only if they are named."""
+"""Names and suffixes, in lower case, of files that describe a folder. They are read only if they are named."""
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), ("s3fs", "install the extra: pip install 'dontstop[s3]'")),
     **dict.fromkeys(("gs", "gcs"), ("gcsfs", "install the extra: pip install 'dontstop[gs]'")),
@@ -104,7 +104,7 @@ def matches(pattern: str, suffixes: tuple[str, ...], alone: tuple[str, ...] = ()
 
 
 def _describes(file: str) -> bool:
-    """Returns whether a file describes its folder, as a README does, and is no text of the corpus."""
+    """Returns whether a file describes its folder, as a README does, and is not text of the corpus."""
     name = name_of(file).name.lower()
     return name.endswith(_MARKUP) and name.partition(".")[0] in _DESCRIPTIONS
 

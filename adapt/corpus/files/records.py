@@ -210,7 +210,7 @@ def _records(path: str | Path, reading: Reading) -> Iterator[Record]:
 
 
 def _documents(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
-    """Yields the texts of a document. A document without readable text is a bad record, and no error of the file."""
+    """Yields the texts of a document. A document without readable text is a bad record, not an error of the file."""
     for text in read_documents(path, reading.limits, reading.stamp):
         yield TOO_LONG if not isinstance(text, Bad) and len(text) > reading.max_bytes else text
 
@@ -283,7 +283,7 @@ def check_field(
     where = str(path)
     if kind in WITHOUT_FIELDS and needs_fields:
         raise DataError(f"{where} is {_WITHOUT[kind == 'text']}, which has no field {name!r}", _USE_FIELDS)
-    if kind in DOCUMENTS:  # a document that cannot be read is counted, and is no error of the corpus
+    if kind in DOCUMENTS:  # a document that cannot be read is counted, and is not an error of the corpus
         return
     with broken_files(path):
         if kind == "text":

@@ -28,10 +28,10 @@ class ComparisonNow:
 
 @dataclass(frozen=True)
 class CostForecast:
-    """What a part of a sequential study would still take."""
+    """The remaining stages, device time and cost of a sequential study, in one of three forecasts."""
 
     name: str
-    """Which part: `smallest`, `expected` or `largest`, and what it means."""
+    """Which forecast: `smallest`, `expected` or `largest`, and what it means."""
     stages: int | None
     """Number of stages that take device time. None if unknown."""
     device_hours: float | None
