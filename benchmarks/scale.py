@@ -1,7 +1,7 @@
 """How far each layer scales: DAPT on 8 to 1,024 GPUs by a model, and the runner with 10,000 stages, measured.
 
 `wide_10k_cpu_s` and `deep_10k_cpu_s` are the CPU times to run 10,000 stages that each write one line: independent
-stages, and a chain in which each stage reads the one before it. `plan_10k_cpu_s` is the CPU time of a plan of the
+stages, and a chain in which each stage reads the previous one. `plan_10k_cpu_s` is the CPU time of a plan of the
 finished chain. The disk adds the time of five flushes per stage, which is in the details.
 
 No GPU was measured here. The estimate for a step takes the time of the arithmetic from a published utilization (MFU),
@@ -144,7 +144,7 @@ def independent(count: int) -> list[Trivial]:
 
 
 def chained(count: int) -> Trivial:
-    """Returns the last of several stages, each of which reads the one before it."""
+    """Returns the last of several stages, each of which reads the previous one."""
     last: Trivial | None = None
     for number in range(count):
         last = Trivial(f"stage-{number}", number, last)

@@ -1,6 +1,6 @@
 """Runs a sequential study to its end, and writes its raw scores and verdicts as small JSON.
 
-The same command goes on after a kill. The file is also written if a stage fails.
+After a kill, the same command continues. The file is also written if a stage fails.
 
 python -m benchmarks.sequential benchmarks/study_labels.yaml --out FILE.json [options of dontstop chain]
 """

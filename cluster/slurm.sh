@@ -22,7 +22,7 @@
 # The notice: 240 s before the end, which is the time that the last checkpoints have.
 #SBATCH --signal=B:USR1@240
 #SBATCH --requeue
-# If a node fails, the job goes on with the others (see resources.workers).
+# If a node fails, the job continues with the others (see resources.workers).
 #SBATCH --no-kill
 set -u
 

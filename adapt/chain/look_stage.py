@@ -1,6 +1,6 @@
 """Stage `look`: decides after a round of seeds which comparisons of a sequential study have ended.
 
-The stage reads the finished runs of one task, or of all sequences for one figure, and the result of the look before it.
+The stage reads the finished runs of one task, or of all sequences for one figure, and the result of the previous look.
 Its key contains the keys of both, so a look is made once, and a killed study finds it again.
 """
 

@@ -1,6 +1,6 @@
 """Follows a sequential study: reads which comparisons have ended, and builds the stages of the next round.
 
-Nothing but the records of finished looks decides what runs next, so a killed study goes on where it was. The runs of a
+Only the records of finished looks decide what runs next, so a killed study continues where it was. The runs of a
 seed have the keys that they have in a chain that lists all seeds from the start.
 """
 
@@ -279,7 +279,7 @@ def _active(goals: Sequence[Goal], rows: Sequence[ComparedRow], used: Sequence[G
 
 
 def _study_now(followed: Sequence[FollowedRow], goals: Sequence[Goal], rounds: SeedRounds, chain: Chain) -> StudyNow:
-    """Describes the state of a study, with a forecast of its cost if it goes on."""
+    """Describes the state of a study, with a forecast of its remaining cost."""
     looks = [looked for each in followed for looked in each.finished]
     latest, comparisons, expected = endings(looks), [], list[Goal]()
     largest, is_forecast = list(goals), True

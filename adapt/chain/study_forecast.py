@@ -1,4 +1,4 @@
-"""Forecasts what the remaining rounds of a sequential study take."""
+"""Forecasts the device time and cost of the remaining rounds of a sequential study."""
 
 from __future__ import annotations
 

@@ -385,7 +385,7 @@ class ResourcesConfig:
     budget: BudgetConfig | None = None
     """Largest device time [device-hours] or cost of the whole job or chain, such as `{device_hours: 2}` or
     `{cost: 30}`; null sets no limit. It counts all stages, also those that ran before. At the limit, trainings save a
-    checkpoint and the job ends with exit code 9. With a larger budget, the same command goes on from there. Trials of
+    checkpoint and the job ends with exit code 9. With a larger budget, the same command continues from there. Trials of
     a search count when the search ends; tune.budget_device_hours limits them."""
     max_failures: NonNegativeInt = 3
     """Number of times that a training restarts from its last checkpoint after a worker crashed, before it fails. Node

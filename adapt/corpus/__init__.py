@@ -2,7 +2,7 @@
 
 - `corpora`: lists the corpora of a configuration, identifies them for stage keys, and checks their files.
 - `files/`: reads texts from local files, remote stores and datasets.
-- `documents/`: reads HTML, PDF, DOCX and other documents in a process of their own.
+- `documents/`: reads HTML, PDF, DOCX and other documents in a separate process.
 - `entities`: reads the entities of a text from the corpus, or finds them with a tagger.
 - `cleaning/`: the blocks that drop or change documents.
 - `shingles`: hashes the runs of words of texts, to compare texts by their hashes.

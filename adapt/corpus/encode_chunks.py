@@ -148,7 +148,7 @@ _ABBREVIATION = re.compile(
 
 
 def sentences_of(text: str) -> list[str]:
-    """Splits a text into sentences. A text without letters and digits is no sentence, and joins the one before it."""
+    """Splits a text into sentences. A part without letters and digits is joined to the previous sentence."""
     found: list[str] = []
     begin, is_whole = 0, True
     for match in [*_SENTENCE_ENDS.finditer(text), None]:

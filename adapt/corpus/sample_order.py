@@ -299,7 +299,7 @@ class Mixture:
     def going_on(self, sample: int, drawn: Sequence[int]) -> "Mixture":
         """Returns this mixture for the part of a run from `sample` on, after a part with another mixture.
 
-        Each group goes on after the rows that were drawn from its sources, so no row comes a second time before every
+        Each group continues after the rows that were drawn from its sources, so no row comes a second time before every
         row of the group came once. If the mixture is the same as before, its order is continued unchanged.
 
         Args:

@@ -26,7 +26,7 @@ INVISIBLE = re.compile(
     "\ufff0-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]+"
 )
-"""Characters that cannot be seen: control characters that are no spaces, surrogates, format characters (Unicode
+"""Characters that cannot be seen: control characters that are not spaces, surrogates, format characters (Unicode
 category Cf) and the other characters that Unicode calls ignorable (Default_Ignorable_Code_Point)."""
 _IN_ASCII = {number: None for number in range(128) if INVISIBLE.match(chr(number))}
 """The invisible characters of ASCII, for `str.translate`, which is faster for ASCII texts."""

@@ -25,7 +25,7 @@ APART, CLOSER = 1 << 29, 1 << 30
 depends on their neighbours, and characters whose form has more bytes in UTF-8 than the character."""
 _INSIDE, _BY_ITSELF, _UNSEEN = 1, 2, 3
 _CHANGING = (range(0x3400), range(0xA000, 0xAC00), range(0xF900, 0x20000), range(0x2F800, 0x2FA20))
-"""Code points that normalisation may change. Outside of them, no character changes or joins the one before it."""
+"""Code points that normalisation may change. Other characters stay unchanged and do not combine with others."""
 _BEYOND = 0x30000
 """Upper bound of the code points that occur in normalised forms."""
 _JOINING = range(0x1160, 0x1200)

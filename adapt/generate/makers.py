@@ -177,7 +177,7 @@ class Rewriting(Maker):
             written = decoder.text_of(tokens).strip()
             details = {"format": each.name, "source": str(sources[number // _MOST_FORMATS])}
             is_cut = len(tokens) == drawing.max_length
-            if each.pairs:  # the query is the first line, because generators may go on after it
+            if each.pairs:  # the query is the first line, because generators may continue after it
                 made.append(MadeText(first_line(written), len(tokens), is_cut, {**details, "positive": text}))
             else:
                 made.append(MadeText(written, len(tokens), is_cut, details))
@@ -234,5 +234,5 @@ def prompt_tokens(tokenizer: Any, prompt: str, start: int) -> list[int]:
 
 
 def first_line(text: str) -> str:
-    """Returns the first line of a text, which is the query if a generator goes on after it."""
+    """Returns the first line of a text, which is the query if a generator continues after it."""
     return next(iter(text.strip().splitlines()), "").strip()

@@ -8,7 +8,7 @@ threads, devices and the number of vectors compared at once.
 
 A search of a part first scans all its vectors in float32, and takes more candidates than needed. Then the distances of
 the candidates are computed exactly. The rounding error of the scan is bounded, so the exact distances show whether a
-vector that is no candidate could still be nearer. If so, the scan is repeated with more candidates. The results of
+vector that is not a candidate could still be nearer. If so, the scan is repeated with more candidates. The results of
 several parts are merged. Equally near vectors are ordered by id.
 """
 

@@ -43,7 +43,7 @@ def _extended(base: Start, models: Sequence[Start]) -> int | None:
 
 
 def _named(context: Context, name: str) -> list[str]:
-    """Expands a pattern to the matching folders, sorted by name. A name that is no pattern is returned unchanged."""
+    """Expands a pattern to the matching folders, sorted by name. A name that is not a pattern is returned unchanged."""
     if name in context.made or not (glob.has_magic(name) or looks_local(name)):
         return [name]
     folder = Path(name).expanduser()

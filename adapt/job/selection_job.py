@@ -207,7 +207,7 @@ def selected_domain(context: Context, chosen: Select, general: Prepare | None) -
     """Prepares the selected documents as the text of the domain.
 
     Raises:
-        ConfigError: a corpus is configured, too.
+        ConfigError: a corpus is also configured.
     """
     if has_corpus(context.config.corpus):
         what = "a corpus is configured, and a selection in its place too"

@@ -333,7 +333,7 @@ def check_turnable(folder: Path) -> None:
     """Refuses a model that `model.attention` cannot turn into an encoder, because its config.json names no decoder.
 
     Raises:
-        ModelError: the model is no decoder.
+        ModelError: the model is not a decoder.
     """
     name, decoder = _named(read_json(folder / CONFIG))
     if not decoder:

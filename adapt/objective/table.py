@@ -120,7 +120,7 @@ def check_decodes(config: Config, model: Path) -> None:
 
 
 def check_objective(config: Config) -> None:
-    """Refuses a user's own objective that is no subclass of `Masking`.
+    """Refuses a user's own objective that is not a subclass of `Masking`.
 
     Built-in objectives are not loaded, since they load torch.
 

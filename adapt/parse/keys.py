@@ -108,7 +108,7 @@ def _own_keys() -> frozenset[str]:
 
 
 def named_in(given: Mapping[str, Any]) -> Named:
-    """Returns the kinds that sections choose, including kinds in lists. Values that are no names are checked later."""
+    """Returns the kinds that sections choose, including kinds in lists. Values that are not names are checked later."""
     found = set()
     for table in TABLES:
         section, _, field = table.partition(".")
@@ -144,7 +144,7 @@ def refuse_unknown_values(content: Mapping[str, Any], place: str, kinds: Named =
 
 
 def refuse_unknown_key(key: str, shown: str, kinds: Named, further: frozenset[str] = frozenset()) -> None:
-    """Refuses a key that is no section, no field by dotted name, and not in `further`.
+    """Refuses a key that is neither a section, nor the dotted name of a field, nor in `further`.
 
     Error messages call the key `shown`.
     """

@@ -90,7 +90,7 @@ def check_several(corpus: CorpusConfig) -> None:
     """Refuses a corpus that is not given as a list of sources.
 
     Raises:
-        ConfigError: the corpus is no list of sources. The message says where to write the sources.
+        ConfigError: the corpus is not a list of sources. The message says where to write the sources.
     """
     if not corpus.sources:
         raise ConfigError(
@@ -203,7 +203,7 @@ def _check_source(prefix: str, source: CorpusConfig | SourceConfig) -> None:
 def _check_entities(config: Config) -> None:
     """Refuses an entity objective unless exactly one source of entities is set.
 
-    Refuses a source of entities if the objective is another one.
+    Refuses a source of entities if another objective is configured.
     """
     objective = config.objective
     given = [name for name in ("entity_field", "tagger") if getattr(objective, name)]

@@ -31,7 +31,7 @@ _WHOLE = r"[-+]?(?:0|[1-9][\d_]*)"
 class ConfigLoader(yaml.SafeLoader):
     """Reads `1e-4` as a number.
 
-    Reads `010`, `12:30` and dates as text, although YAML 1.1 converts them. Keys are text, too.
+    Reads `010`, `12:30` and dates as text, although YAML 1.1 converts them. Keys are also text.
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

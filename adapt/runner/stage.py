@@ -48,7 +48,7 @@ class Stage(ABC, Generic[R]):
 
     A kind of stage is a dataclass (`frozen=True, eq=False`) such as `class Train(Stage[Trained])`. Its fields are
     settings and input stages. An input stage may be a field, or be inside of a mapping, a tuple or another dataclass
-    in a field. Stages inside `Shown` are no inputs, but are finished before the stage runs.
+    in a field. Stages inside `Shown` are not inputs, but are finished before the stage runs.
     """
 
     kind: ClassVar[str]

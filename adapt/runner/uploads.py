@@ -83,7 +83,7 @@ class Uploads:
         """
         last = self._lease.progress
         if last.mirror in ("", self._mirror.id) and self._folder.is_dir():
-            if last.run and self._lease.is_restart:  # the last run has ended, so this run goes on in its place
+            if last.run and self._lease.is_restart:  # the last run has ended, so this run continues it under its name
                 self.run = last.run
                 listed = self._bucket.objects(self._object(""))
                 self._etags = {name.removeprefix(self._object("")): of.etag for name, of in listed.items()}
@@ -142,7 +142,7 @@ class Uploads:
                 failure = error
             if self._lease.is_lost:
                 with suppress(OSError):
-                    (self._folder / END_FILE).touch()  # trainings and generations end, because another run goes on
+                    (self._folder / END_FILE).touch()  # trainings and generations end, because another run took over
                 return
             if failure is None:
                 is_said = False

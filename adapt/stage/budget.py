@@ -3,7 +3,7 @@
 The budget counts the device time of all stages of the job or chain, whenever and wherever they ran: that of finished
 stages from their records, that of unfinished trainings from the time for which they held their devices
 (`adapt.train.held_time`), and that of unfinished generations of text from their finished blocks. Therefore nothing is
-lost when a job that reached its budget goes on with a larger one.
+lost when a job that reached its budget continues with a larger one.
 """
 
 import threading

@@ -64,7 +64,7 @@ def training_what(training: TrainingConfig) -> dict[str, Any]:
     """Returns the settings of a training that enter its key.
 
     Newer fields at their defaults are left out, so that the keys of older results remain valid. `on_spike` has the same
-    key at `stop` and `skip`, so a run that stopped at a spike can go on by skipping it.
+    key at `stop` and `skip`, so a run that stopped at a spike can continue by skipping it.
     """
     entering = {name: value for name, value in what(training).items() if name not in _LATER or value != _LATER[name]}
     if training.rules:

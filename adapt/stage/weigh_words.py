@@ -199,7 +199,7 @@ def _pieces(shard: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         end = min(begin + PIECE, stream.tokens)
         starts = stream.slice(begin, end, WORD_STARTS) | stream.slice(begin, end, STARTS)
         if end < stream.tokens and len(inside := np.flatnonzero(starts[1:])):
-            end = begin + 1 + int(inside[-1])  # leaves out the last word, which may go on in the next piece
+            end = begin + 1 + int(inside[-1])  # leaves out the last word, which may continue in the next piece
             starts = starts[: end - begin]
         yield stream.slice(begin, end, TOKENS), starts
         begin = end

@@ -98,7 +98,7 @@ class StageError(AdaptError):
 
 
 class BudgetError(AdaptError):
-    """The job or chain has spent its budget (`resources.budget`). It goes on with a larger one."""
+    """The job or chain has spent its budget (`resources.budget`). It continues if the budget is raised."""
 
     exit_code = 9
 

@@ -184,7 +184,7 @@ def join_group(group: str) -> None:
 def at_work(phase: str, folder: Path, stall_s: float | None = None, patient: bool = False) -> Iterator[None]:
     """Watches this process while a Ray task works in the block. Between blocks, the process is idle.
 
-    The watching process is started in the first block, and goes on until the process ends.
+    The watching process is started in the first block, and runs until the process ends.
 
     Args:
         phase: what the task does, for messages.

@@ -217,7 +217,7 @@ def _short(frame: str) -> str:
 
 
 class CoreDelays:
-    """Measures for how long a process waits for a core, which is no stall: other processes keep it from running.
+    """Measures for how long a process waits for a core. This is not a stall: other processes keep it from running.
 
     Args:
         pid: number of the process.

@@ -151,7 +151,7 @@ def run_job(job: Callable[[], None], debug: bool | None = None) -> NoReturn:
 
     Args:
         job: function that runs the job.
-        debug: whether to show the stack trace of an error, too. None means that `--debug` on the command line decides.
+        debug: whether to also show the stack trace of an error. None means that `--debug` on the command line decides.
     """
     outlive_readers()
     code = attempt(job, debug)

@@ -6,7 +6,7 @@ a kill of the driver and of all workers, and continue when the stage is resumed.
 - `begin` and `end`, by the driver: an attempt begins or ends to hold devices. While it runs, the driver renews the
   file's time of modification, which is the end of an attempt that was killed.
 - `ranks`, by rank 0: a group of ranks begins after this number of steps.
-- `spent`, by rank 0: the number of steps done, and the seconds spent on each cause since the line before.
+- `spent`, by rank 0: the number of steps done, and the seconds spent on each cause since the previous line.
 """
 
 import json

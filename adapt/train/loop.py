@@ -209,7 +209,7 @@ class Loop:
     def _spike(self, watch: SpikeWatch, step: int, total: torch.Tensor) -> Spike | None:
         """Returns the spike if the step is one. All ranks must call it after the last pass, before the weights change.
 
-        With fp16, gradients that overflow are no spike: the loss scale skips the step.
+        With fp16, gradients that overflow are not a spike: the loss scale skips the step.
         """
         whole = total.detach().to(torch.float64, copy=True)
         dist.all_reduce(whole)

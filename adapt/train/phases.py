@@ -1,7 +1,7 @@
 """Computes the configuration and length of each phase of a training, and checks ramps of batch size and length.
 
 Phases follow one another in one run, as in the pre-training of ModernBERT (arXiv 2412.13663) and mmBERT (arXiv
-2509.06888, masking 30%, then 15%, then 5%). Weights, the optimizer's moments and its step count go on from phase to
+2509.06888, masking 30%, then 15%, then 5%). Weights, the optimizer's moments and its step count pass from phase to
 phase, so that only the first phase needs a warm-up. Each phase has its own learning rate, objective, mixture, batch
 and sequence length. This module loads no heavy library, because plans use it too.
 """
@@ -394,7 +394,7 @@ def _changed(section: Any, values: Mapping[str, Any], name: str) -> Any:
 
 
 def _check_modules(phases: Sequence[Phase]) -> None:
-    """Refuses phases that train different modules, because the optimizer's state could not go on.
+    """Refuses phases that train different modules, because the optimizer's state could not be continued.
 
     Objectives with options of their own, such as replaced-token detection, train modules besides the language model.
     """

@@ -34,7 +34,7 @@ _SHOWN = 5
 
 
 def limit(values: Sequence[float], deviations: float) -> float:
-    """Returns the largest value that is no spike.
+    """Returns the largest value that does not count as a spike.
 
     Args:
         values: values of the last steps.

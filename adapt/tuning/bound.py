@@ -1,7 +1,7 @@
 """The bound of a search (`tune.bound`): a condition on a second figure, which the best trial must meet.
 
-With one objective alone, the best trial for a domain is often the one that forgot most. With a bound, the best trial is
-the best one among those that forget little enough.
+With only one objective, the best trial for a domain is often the trial that forgot most. With a bound, the best trial
+is the best one among those that forget little enough.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Divides trials into turns. After each turn, a trial is measured, and Ray Tune's scheduler decides whether to go on.
+"""Divides trials into turns. After each turn, a trial is measured, and Ray Tune's scheduler may end it.
 
 Turns need the learning-rate schedule `wsd`, which ends with a cooldown. Each turn is a separate training that is longer
 than that of the previous turn. It starts from the state that the previous training had before its cooldown.

@@ -30,7 +30,7 @@ class CodeBlock:
     language: str
     text: str
     title: str = ""
-    """Name of the file that the block is, or empty if the block is no file."""
+    """Name of the file that the block shows, or empty if the block is not a file."""
     mark: str = ""
     """The test mark of the block: `plan`, `none` or empty."""
     reason: str = ""

@@ -119,7 +119,7 @@ def test_a_domain_added_later_has_its_own_evaluation_sets(config: Config) -> Non
 
 
 def test_domains_and_replay_leave_out_the_same_measured_text(config: Config) -> None:
-    """Checks stages of a single domain, too, because general text belongs to the whole sequence."""
+    """Also checks stages of a single domain, because general text belongs to the whole sequence."""
     mixture = replace(config.mixture, replay_paths="data/more.jsonl", replay_fraction=0.1)
     # these files are also measured as general text
     sources = [*config.corpus.sources, SourceConfig("wiki", paths="data/general.jsonl")]

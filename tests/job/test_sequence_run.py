@@ -152,7 +152,7 @@ def test_no_measured_text_was_trained_on(das: Ran) -> None:
     assert dropped == {
         "one": {"measured": 10},
         "two": {"measured": 5},
-    }  # Five texts are dropped. In one domain, their copies are dropped, too.
+    }  # Five texts are dropped. In one domain, their copies are also dropped.
 
 
 def test_importance_only_grows(das: Ran) -> None:

@@ -117,7 +117,7 @@ def test_the_batch_size_matters_if_examples_do_not_determine_it(config: Config) 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_content_of_the_files_counts(config: Config, split: str, tmp_path: Path) -> None:
-    """Texts of dev and test are removed from the training text, so these files affect the training, too."""
+    """Texts of dev and test are removed from the training text, so these files also affect the training."""
     before = keys(config)
     with (tmp_path / "data" / f"{split}.jsonl").open("a") as file:
         file.write('{"text": "more", "label": "b"}\n')

@@ -129,7 +129,7 @@ def test_duplicates_are_found_before_the_corpus_is_prepared(config: Config) -> N
 
 
 def test_near_copies_of_measured_text_are_removed_from_all_training_text(config: Config) -> None:
-    """Checks that replayed text, too, has no near copies of the domain's held-out text."""
+    """Checks that replayed text also has no near copies of the domain's held-out text."""
     near = replayed(changed(config, "corpus.deduplicate", "near"), "data/b.jsonl")
     training = built(near).training
     domain, replay = prepared(training.corpora["domain"]), prepared(training.replay)

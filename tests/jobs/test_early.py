@@ -1,4 +1,4 @@
-"""Errors that would occur after the corpus is prepared are raised before it is read. Plans raise them, too."""
+"""Errors that would occur after the corpus is prepared are raised before it is read. Plans raise them as well."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Tests that a job keeps to its budget of device time, ends with a checkpoint, and goes on with a larger budget."""
+"""Tests that a job keeps to its budget of device time, ends with a checkpoint, and continues with a larger budget."""
 
 import json
 from pathlib import Path

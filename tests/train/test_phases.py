@@ -1,4 +1,4 @@
-"""Tests phases of a training: configurations, lengths, order of text, and runs that continue the phase before."""
+"""Tests phases of a training: configurations, lengths, order of text, and runs that continue the previous phase."""
 
 import shutil
 from dataclasses import replace
@@ -349,7 +349,7 @@ def phased(case: Case, folder: Path, name: str, first: int, until: int) -> Any:
 
 @pytest.mark.parametrize(("world", "zero_stage"), [(1, 0), (2, 2)])
 def test_phases_train_like_one_run_with_their_rates(ranks, tmp_path: Path, world: int, zero_stage: int) -> None:
-    """A killed second phase goes on from its own checkpoint. Moments and step counts are kept, without a warm-up."""
+    """A killed second phase continues from its own checkpoint. Moments and step counts are kept, without a warm-up."""
     store, rates = Store(tmp_path), {"learning_rate": 2e-3, "warmup_steps": 2}
     own = {"schedule": "constant", "checkpoint_interval_steps": 2}
     one = TrainingConfig(**own, **rates, max_steps=4)

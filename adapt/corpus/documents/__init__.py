@@ -1,7 +1,7 @@
 """Reads the text of documents: HTML, PDF, DOCX, EPUB, Markdown, reStructuredText, LaTeX and web archives.
 
-Documents are not trusted. They are parsed in a process of their own with limits on time and memory, so a document that
-crashes or blocks a library is counted as unreadable, and the job goes on.
+Documents are not trusted. They are parsed in a separate process with limits on time and memory, so a document that
+crashes or blocks a library is counted as unreadable, and the job continues.
 
 - `document_kinds`: kinds of documents, their packages, limits, and reasons why a document has no text.
 - `document_parts`: divides the text of a document at pages or headings.

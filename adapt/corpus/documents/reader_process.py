@@ -117,7 +117,7 @@ _PROCESSES: dict[int, DocumentProcess] = {}
 
 
 def document_process() -> DocumentProcess:
-    """Returns the program that parses documents for this process. A forked process gets a program of its own."""
+    """Returns the program that parses documents for this process. A forked process gets a separate program."""
     number = os.getpid()
     if number not in _PROCESSES:
         _PROCESSES.clear()

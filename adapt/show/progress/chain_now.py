@@ -87,7 +87,7 @@ class TrialsNow:
 
     @classmethod
     def load(cls, folder: Path) -> "TrialsNow | None":
-        """Reads the state of the search in a folder. Returns None if the stage is no search or has not started."""
+        """Reads the state of the search in a folder. Returns None if the stage is not a search or has not started."""
         try:
             told = json.loads((folder / TRIALS_FILE).read_text())
             return cls(**{**told, "trials": [TrialNow(**trial) for trial in told["trials"]]})

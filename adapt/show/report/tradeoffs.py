@@ -107,7 +107,7 @@ def _label(values: Mapping[str, str], name: str) -> str:
 
 
 def _exported(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
-    """Yields the model after an export's training and, if no other training made it, the model before.
+    """Yields the model after an export's training and, if no other training made it, the initial model.
 
     Yields nothing if the export did not measure both the domain and general text.
     """

@@ -43,7 +43,7 @@ class ElasticRun:
     """The settings of a training that the policy needs."""
 
     rules: RestartRules
-    """Rules for restarts. Lost nodes are no failures, but count as restarts."""
+    """Rules for restarts. Lost nodes are not failures, but count as restarts."""
     asks_for_nodes: bool
     """Whether the cluster may have an autoscaler. The policy then requests nodes for the largest number of workers."""
 
