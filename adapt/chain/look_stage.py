@@ -20,7 +20,7 @@ from adapt.terminal.console import log
 
 @dataclass(frozen=True)
 class ReadRun:
-    """A finished run that a look reads, with its place in the chain."""
+    """A finished run that a look reads, with its position in the chain."""
 
     name: str
     """Name of the run's entry in the chain file."""

@@ -338,7 +338,7 @@ def cluster_checks(config: Config) -> Iterator[CheckLine]:
 
 
 def _token() -> tuple[str, CheckLine]:
-    """Searches for the cluster token in the places that Ray uses. Returns the token and the line of this check."""
+    """Searches for the cluster token where Ray looks for it. Returns the token and the line of this check."""
     if os.environ.get("RAY_AUTH_MODE") != "token":
         fix = "if the cluster asks for one, as clusters do by default, export RAY_AUTH_MODE=token"
         mode = os.environ.get("RAY_AUTH_MODE", "not set")

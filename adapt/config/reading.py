@@ -166,7 +166,7 @@ def _in_words(kind: Any, values: Any, errors: Sequence[Any], name: str, see: str
 def _place(kind: Any, values: Any, location: Sequence[Any]) -> tuple[list[str | int], Any, Any]:
     """Follows the location of a pydantic error as long as its parts are keys or list positions of the values.
 
-    Returns these parts, and the declared type and the value at the place that they lead to.
+    Returns these parts, and the declared type and the value at this location.
     """
     keys: list[str | int] = []
     for key in location:

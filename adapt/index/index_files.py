@@ -157,7 +157,7 @@ def _check_distinct(folder: Path, parts: int) -> None:
     """Checks that no id is in two parts."""
     ids = [VectorPart.open(folder, number).ids for number in range(parts)]
     ids = [ids_of_part for ids_of_part in ids if len(ids_of_part)]
-    # no id is in two parts if the ids of each part are larger than all ids of the part before
+    # no id is in two parts if the ids of each part are larger than all ids of the previous part
     if all(earlier.max() < later.min() for earlier, later in pairwise(ids)):
         return
     check_unique(np.concatenate(ids))

@@ -47,7 +47,7 @@ def limit(values: Sequence[float], deviations: float) -> float:
 
 @dataclass(frozen=True)
 class Spike:
-    """A step that is a spike."""
+    """A step whose loss or gradient norm is a spike."""
 
     step: int
     """Number of the step, counted from 1."""

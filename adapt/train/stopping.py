@@ -51,7 +51,7 @@ class EarlyEnd:
 
 
 def is_loss(metric: str) -> bool:
-    """Returns whether a figure is a loss, so that lower values are better. Scores of probes are none."""
+    """Returns whether a figure is a loss, so that lower values are better. Scores of probes are not losses."""
     return f".{DEV}" not in metric and metric.partition(".")[0].endswith("_loss")
 
 

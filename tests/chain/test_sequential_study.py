@@ -111,7 +111,7 @@ def test_recipes_whose_comparison_has_ended_get_no_more_seeds(content: Content) 
     assert second.sequential.next_look == 2
     finish(second)
     third = run.build()
-    # after 8 seeds, 20 points are found with one another's noise of 1 point, and no difference of 3 points is left
+    # with 8 seeds, a gain of 20 points is significant, and a difference of 3 points is excluded (noise of 1 point)
     assert {recipe: len(seeds_of(third, recipe)) for recipe in GAINS} == {"base": 8, "up": 8, "same": 8, "down": 8}
     assert third.sequential is not None
     assert third.sequential.next_look is None

@@ -84,7 +84,7 @@ class Trials:
             finally:
                 for process in (*scene.run.below(), *scene.seen.values()):
                     with suppress(psutil.NoSuchProcess):
-                        process.kill()  # of a chain that hangs
+                        process.kill()  # the chain hangs
             if outcome.wrong and self._said:
                 self._said.mkdir(parents=True, exist_ok=True)
                 (self._said / f"{name}-{moment}").write_text("\n=====\n".join([*scene.said, scene.run.said()]))

@@ -25,7 +25,7 @@ _ALLOWED = (FOLDER_PREFIX, "pymp-")
 """Prefixes of temporary files that may remain: Ray's logs of a killed job, for a day, and Python's folder of a running
 dashboard."""
 _PART = 0.8
-"""Part of an undisturbed run in which faults happen. The rest is for runs that are faster."""
+"""Share of an undisturbed run's time in which faults happen. Later ones could miss a run that happens to be faster."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _check(scene: Scene, before: dict[str, dict[str, object]], undisturbed: Undi
         wrong.append(f"no message names the damaged file {scene.names_file}")
     if partial := root.partial():
         wrong.append(f"partial files remain: {', '.join(partial)}")
-    names = {name for name in root.names() if not name.startswith("merge/")}  # of the stage that reads the model
+    names = {name for name in root.names() if not name.startswith("merge/")}  # leaves out the stage added by a fault
     if other := sorted(names ^ undisturbed.names):
         wrong.append(f"files are missing or remain: {', '.join(other)}")
     left = lasting(list(scene.seen.values()))

@@ -178,7 +178,7 @@ class Place:
         return Process(Forked(become, *given, [str(out), str(messages)]), messages)
 
     def start_apart(self, chain: Path) -> Run:
-        """Runs the chain in a network namespace of its own, whose loopback can be cut."""
+        """Runs the chain in a separate network namespace, whose loopback can be cut."""
         return self.start(chain, become_job_apart)
 
     def start_on(self, cluster: Nodes, chain: Path, address: str | None = None) -> Run:

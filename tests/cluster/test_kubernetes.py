@@ -136,7 +136,7 @@ def test_other_pods_can_reach_only_the_dashboard(overlay: str) -> None:
 def test_a_drained_machine_keeps_the_head_and_may_evict_workers(overlay: str) -> None:
     (budget,) = (each["spec"] for each in find(overlay, "PodDisruptionBudget"))
     assert budget["minAvailable"] == 1
-    assert "maxUnavailable" not in budget  # Kubernetes refuses it for pods of other controllers than its own
+    assert "maxUnavailable" not in budget  # Kubernetes allows this field only for its own controllers
     selected = budget["selector"]["matchLabels"].items()
     for kind, template in templates(overlay).items():
         labels = {**template["metadata"]["labels"], **OF_KUBERAY, "ray.io/node-type": kind}

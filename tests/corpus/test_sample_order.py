@@ -165,7 +165,7 @@ def test_every_prefix_has_the_shares_of_sources_to_within_a_period(weights: list
     exact = np.array([max(weight / sum(weights), 1 / SLOTS) for weight in weights])
     counts = np.cumsum(sources[:, None] == np.arange(len(weights)), axis=0)
     lengths = np.arange(1, 5 * SLOTS + 1)[:, None]
-    assert np.abs(counts - lengths * exact).max() < SLOTS / 4  # inside a period; at its end, at most 5
+    assert np.abs(counts - lengths * exact).max() < SLOTS / 4  # the bound inside a period; the next line checks its end
     assert np.abs(counts[SLOTS - 1 :: SLOTS] - lengths[SLOTS - 1 :: SLOTS] * exact).max() <= 5
     assert (np.diff(counts[SLOTS - 1 :: SLOTS], axis=0) == mixture.slots).all()
 

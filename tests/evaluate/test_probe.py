@@ -104,7 +104,7 @@ def test_scores_follow_from_features_of_texts_passed_one_by_one(
     ]
     right = np.mean(np.array(votes) == expected["dev"][1])
     assert scores.keys() == NAMES
-    assert abs(np.mean(list(scores.values())) - right) < 0.35  # macro-F1 of halves, so only near the accuracy of all
+    assert abs(np.mean(list(scores.values())) - right) < 0.35  # macro-F1 of each half is only near the accuracy of all
 
 
 def test_scores_are_those_of_scikit_learn() -> None:

@@ -69,7 +69,7 @@ def test_an_interrupted_generation_goes_on_and_ends_with_the_same_text(ray_clust
 
 
 def _rewritten(root: Path, folder: Path) -> None:
-    """Rewrites the documents of a corpus of which a half is held out."""
+    """Rewrites the documents of a corpus, half of which is held out."""
     texts = sentences(200, seed=1)
     (root / "corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     corpus = CorpusConfig(paths=str(root / "corpus.jsonl"), heldout_fraction=0.5)
@@ -100,7 +100,7 @@ def test_no_block_is_made_once_the_budget_is_spent(tmp_path: Path, monkeypatch: 
 
 
 def test_filters_number_texts_like_the_search_for_copies(tmp_path: Path) -> None:
-    """Both read the lines that begin in a range, and skip too long ones, so numbers of copies name the same texts."""
+    """The filter and the search for near copies read the same lines of a range, so they number the texts equally."""
     file = tmp_path / "part-00000.jsonl"
     texts = ["first text of all", "x" * (1 << 20), "", "second text of all", "third text of all"]
     lines = [json.dumps({"text": text, "tokens": 3}) + "\n" if text else "\n" for text in texts]

@@ -56,7 +56,7 @@ def test_shares_of_drawn_tokens_are_their_probabilities() -> None:
 
 
 def test_added_tokens_that_are_marked_as_special_are_not_drawn(tmp_path: Path) -> None:
-    """Marks of a chat have no role of their own, so they are not among the tokenizer's special ids."""
+    """Marks of a chat template have no role such as padding, so they are not among the tokenizer's special ids."""
     tokenizer = load_tokenizer(tiny_decoder(tmp_path).model)
     size = len(tokenizer)
     tokenizer.add_tokens([AddedToken("<|image|>", special=True), AddedToken("<|end|>", special=True), "word"])

@@ -50,7 +50,7 @@ def decoder(folder: Path, family: str, tokenizer: Tokenizer, **settings: Any) ->
 
 
 def bytewise(split: str = "gpt-2") -> Tokenizer:
-    """Returns a byte-level BPE that splits texts as llama.cpp's `split`."""
+    """Returns a byte-level BPE that splits texts by llama.cpp's rule `split`."""
     tokenizer = Tokenizer(models.BPE())
     bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split in ("gpt-2", "smollm"))
     before = []
@@ -73,7 +73,7 @@ def bytewise(split: str = "gpt-2") -> Tokenizer:
 
 
 def characterwise() -> Tokenizer:
-    """Returns a BPE on characters with bytes for unknown ones and a space before the text, as Llama 2 has it."""
+    """Returns a BPE on characters with bytes for unknown ones and a space before the text, as in Llama 2."""
     learnt = Tokenizer(models.BPE())
     learnt.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     octets = [f"<0x{number:02X}>" for number in range(256)]

@@ -25,7 +25,7 @@ def ids_for(vectors: np.ndarray) -> np.ndarray:
 def brute_force(vectors: np.ndarray, ids: np.ndarray, queries: np.ndarray, k: int) -> Nearest:
     """Returns the k nearest vectors of each query, from all dot products in float64.
 
-    Of equally near vectors, those with smaller ids come first.
+    Equally near vectors are ordered by id.
     """
     stored, asked = (unit_rows(each).astype(np.float64) for each in (vectors, queries))
     distances = 1 - asked @ stored.T

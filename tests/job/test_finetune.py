@@ -78,7 +78,7 @@ def test_a_field_of_a_task_changes_these_keys(config: Config, name: str) -> None
 
 @pytest.mark.parametrize("name", FINETUNE)
 def test_a_field_of_fine_tuning_changes_these_keys(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # pretends that the model has parameters of its own for each domain
+    # pretends that the model has separate parameters for each domain
     monkeypatch.setattr("adapt.stage.finetuning.check_parts", lambda folder, domain: None)
     value, expected = FINETUNE[name]
     other = replace(config, finetune=replace(config.finetune, **{name: value}))
@@ -131,7 +131,7 @@ def test_unusable_tasks_are_refused(config: Config, wrong: dict[str, Any], words
 
 @pytest.mark.parametrize("attention", ["own", "bidirectional"])
 def test_decoders_are_fine_tuned_whatever_the_objective(config: Config, attention: Any, tmp_path: Path) -> None:
-    """Fine-tuning neither trains by the objective nor measures its loss. Only decoders can be turned."""
+    """Fine-tuning neither trains by the objective nor measures its loss. Only decoders can be turned into encoders."""
     turning = replace(config, model=replace(config.model, attention=attention))
     file = tmp_path / "model" / "config.json"
     kept = json.loads(file.read_text())

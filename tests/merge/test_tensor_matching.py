@@ -1,4 +1,4 @@
-"""Tests merging the rows of new tokens. The mean of the models with these rows takes the place of the base's rows."""
+"""Tests merging the rows of new tokens. The mean of the models with these rows replaces the base's rows."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_new_rows_of_one_model_are_unchanged_at_every_share(
 def test_new_rows_of_several_models_are_merged_around_their_mean(
     tmp_path: Path, tiny_bert: Path, base: dict[str, Tensor], first: int, kind: str
 ) -> None:
-    """The mean of the new rows takes the place of the base's rows. A model without new rows is left out of the mean."""
+    """The mean of the new rows replaces the base's rows. A model without new rows is left out of the mean."""
     models = [extended(tmp_path / f"{seed}", tiny_bert, WORDS, seed=seed) for seed in (1, 2)]
     old = folder_of(tmp_path / "old", moved(base, 3), like=tiny_bert)
     tokens = NewTokens(first, 3, (0, 2))

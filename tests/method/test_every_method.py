@@ -1,4 +1,4 @@
-"""Tests that every training method is independent of ranks and ZeRO stages, resumes exactly, and can be off."""
+"""Tests that every training method is independent of ranks and ZeRO stages, resumes exactly, and can be turned off."""
 
 from dataclasses import replace
 from pathlib import Path

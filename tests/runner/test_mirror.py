@@ -32,7 +32,7 @@ def bucket_of(store: Store) -> S3Bucket:
 
 
 def forget(store: Store) -> None:
-    """Lets the next look at the records read the bucket."""
+    """Makes the next access to the records read the bucket."""
     mirror_of(store).records._looked = -1e9
 
 

@@ -136,7 +136,7 @@ def machines(objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def result(machine: Machine) -> dict[str, str]:
-    """Returns the files of the finished stage as a machine without them reads them, with their digests checked."""
+    """Returns the files of the finished stage, copied to a machine that lacks them, after a check of their digests."""
     machine.mirror.records.refresh(0.0)
     folder = machine.mirror.records.folder("train", KEY)
     assert folder
@@ -195,7 +195,7 @@ def test_a_run_that_lost_its_lease_is_asked_to_end_and_says_why(
     def training() -> None:
         two.take()
         with suppress(StorageError):
-            lease.check()  # the renewal that notices it
+            lease.check()  # this renewal notices that the lease is lost
         end = time.monotonic() + 60
         while not (one.folder / END_FILE).exists():
             assert time.monotonic() < end

@@ -41,7 +41,7 @@ def similarities(target: np.ndarray, pool: np.ndarray) -> np.ndarray:
 def ranks_of(similar: np.ndarray) -> np.ndarray:
     """Returns the rank of each document for each target text, from 0.
 
-    Of equally similar documents, the first has the lower rank.
+    Among equally similar documents, the first has the lowest rank.
     """
     return np.argsort(np.argsort(-similar, axis=1, kind="stable"), axis=1)
 

@@ -75,7 +75,7 @@ def test_a_training_ends_at_the_limit_and_goes_on_with_a_larger_budget(store: St
     assert "the budget is spent" in caught.value.what
     assert "raise resources.budget and run the same command" in caught.value.fix
     with (
-        pytest.raises(BudgetError, match="train papers did not start"),  # what was spent before counts
+        pytest.raises(BudgetError, match="train papers did not start"),  # time spent before counts
         within_budget(resources(**limits), [EXPORT], store) as admitting,
     ):
         ensure(EXPORT, admitting)
@@ -168,7 +168,7 @@ def test_the_plan_compares_the_expected_time_with_the_budget(store: Store) -> No
 
 
 def test_the_plan_counts_what_an_unfinished_training_did_and_lost(store: Store) -> None:
-    """Of 4 hours, a started training has done 1; it has also lost half an hour."""
+    """A started training has done 1 of its 4 hours, and has also lost half an hour."""
     ensure(TRAINING, store)
     again = Paid("again", "train", idle, {"again": 1})
     folder = store.folder_of(again)

@@ -15,7 +15,7 @@ def shares(columns: dict[str, list[float]], outcome: list[float]) -> dict[str, f
 def test_shares_are_those_of_an_additive_function() -> None:
     """The outcome is 2 a + b with uniform a and b.
 
-    Of its variance a explains 4/5, b explains 1/5, and c explains nothing.
+    Variable a explains 4/5 of its variance, b explains 1/5, and c explains nothing.
     """
     generator = np.random.default_rng(0)
     a, b, c = generator.uniform(size=(3, 150))

@@ -31,7 +31,7 @@ def test_one_look_has_the_whole_level(spending):
 @pytest.mark.parametrize("spending", PUBLISHED)
 @pytest.mark.parametrize("fractions", [(0.25, 0.5, 0.75, 1.0), (1 / 6, 1 / 3, 1.0), tuple(np.arange(2, 21) / 20)])
 def test_random_walks_leave_the_boundaries_as_often_as_the_function_allows(spending, fractions):
-    """The walks are sums of independent normal steps. The share of those that left is compared after each look."""
+    """Walks are sums of independent normal steps. The share that has crossed a boundary is compared after each look."""
     rng, studies = np.random.default_rng(1), 60_000
     steps = np.sqrt(np.diff((0.0, *fractions)))
     walks = np.cumsum(steps * rng.standard_normal((studies, len(steps))), axis=1) / np.sqrt(fractions)

@@ -57,13 +57,13 @@ def test_a_run_without_failures_has_start_steps_waits_and_an_end(tmp_path: Path)
     )
     held, productive, lost = read(tmp_path)
     assert (held, productive) == (2 * 43, 2 * 25)
-    # half a second of the 20 seconds is in no count, and the export takes 3 seconds
+    # "other" contains the export, which takes 3 seconds, and half a second per device that no count contains
     assert lost == {"start": 20, "data wait": 4, "checkpoint": 2, "evaluation": 3, "other": 7}
     assert HeldTime.load(tmp_path).goodput == pytest.approx(50 / 86)
 
 
 def test_steps_after_the_last_checkpoint_are_redone(tmp_path: Path) -> None:
-    """Of 16 steps, the 10 in the checkpoint stay. The crash was noticed and repaired from second 126 to 140."""
+    """The checkpoint has 10 of the 16 steps. The crash was noticed and repaired from second 126 to 140."""
     write(
         tmp_path, begin(100), ranks(110, 0), steps(120, 10, 10), steps(126, 16, 6), ranks(140, 10), steps(150, 20, 10)
     )

@@ -98,7 +98,7 @@ GROUPED = {"embedding_rate": 0.5, "layer_decay": 0.6}
 
 @pytest.mark.parametrize("optimizer", ["adamw", "stable_adamw"])
 def test_embeddings_and_lower_layers_train_at_their_share_of_the_rate(ranks, optimizer):
-    """Of two layers, the upper layer trains at the full rate and the lower layer at 0.6 of the rate.
+    """The upper of two layers trains at the full rate, and the lower layer at 0.6 of the rate.
 
     Embeddings train at 0.5 * 0.6^2 of the rate.
     """

@@ -334,7 +334,7 @@ def phased(case: Case, folder: Path, name: str, first: int, until: int) -> Any:
         case: settings, with the number of steps up to the end of the phase.
         folder: folder of the phase's stage.
         name: name of the run.
-        first: number of steps of the phases before.
+        first: number of steps of the previous phases.
         until: step after which the run is stopped.
     """
     loop = replace(build(case), first_step=first, branch_step=None)
@@ -365,7 +365,7 @@ def test_phases_train_like_one_run_with_their_rates(ranks, tmp_path: Path, world
     falling = {**own, "schedule": "linear", "learning_rate": 1e-3, "warmup_steps": 0}
     case = Case(zero_stage, steps=9, training=falling)
     assert run(phased, case, second, "run", 4, 7)[0][2] == 4
-    start_from_phase(record, 4, second / "checkpoints" / "run", tmp_path)  # it has a checkpoint of its own
+    start_from_phase(record, 4, second / "checkpoints" / "run", tmp_path)  # it has its own checkpoint
     weights, averages, begun = run(phased, case, second, "run", 4, 9)[0]
     assert begun == 7
     expected = reference(Case(steps=9), [1e-3, 2e-3, 2e-3, 2e-3, *(1e-3 * (1 - step / 5) for step in range(5))])

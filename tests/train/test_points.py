@@ -1,4 +1,4 @@
-"""Measurements between the steps of a training: they change nothing, and end it exactly, also after a resume."""
+"""Measurements between steps change nothing in a training, and end it at the right step, even after a resume."""
 
 import contextlib
 from collections.abc import Mapping

@@ -209,7 +209,7 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
 
     Only statements are visited, because expressions contain no docstrings and visiting them is slow.
     """
-    waiting: list[ast.AST] = [tree]  # no recursion, because each `elif` of a chain is nested in the one before
+    waiting: list[ast.AST] = [tree]  # no recursion, because each `elif` of a chain is nested in the previous one
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -116,7 +116,7 @@ class CheckpointRequests:
         """Ends all ranks if a node leaves. Call it after the checkpoint of the step.
 
         Raises:
-            NodeLeaves: it is. Ray Train then starts the ranks again on other nodes.
+            NodeLeaves: a node leaves. Ray Train then starts the ranks again on other nodes.
         """
         if self.leaves:
             raise NodeLeaves("the last checkpoint before a node leaves is saved")

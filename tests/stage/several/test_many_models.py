@@ -74,7 +74,7 @@ def test_teachers_enter_the_key_by_their_content(config: Config, tmp_path: Path,
         (copy / file.name).write_bytes(file.read_bytes())
     one, same, other = (distil_stages(student(config, path)).training for path in (large, str(copy), str(tiny_bert)))
     assert one.key == same.key != other.key
-    # without teachers, the key is that of the method that keeps outputs near those of the model before
+    # without teachers, the key is that of distillation from the model before the training
     plain = dapt_stages(student(config)).training
     assert "teachers" not in plain.what()
 
@@ -155,7 +155,7 @@ def test_models_of_the_chain_are_members_and_teachers(config: Config, tmp_path: 
     assert [taught.inputs[f"teachers.{number}.training"] for number in (0, 1)] == made
     assert ensemble.labels == ("member[1]", "member[2]", "student", "average", "base")
     assert trainings(goals["student"].after)[:2] == tuple(training.key for training in made)
-    # measurements of the members are those that the trainings made
+    # the members are not measured again: the measurements after their trainings are used
     assert {single.key for single in ensemble.singles[:2]} == {goals[f"member[{seed}]"].after.key for seed in (1, 2)}
 
 
