@@ -1,4 +1,4 @@
-"""Which share of the held device time is useful if processes of a training are killed at random.
+"""Measures the useful share of the held device time if processes of a training are killed at random.
 
 Two workers train a model of MiniLM's size (6 layers of 384, random weights). At random times, whose distances are
 exponential with the given mean, a worker or, one time in four, the driver is killed by SIGKILL. A killed driver is

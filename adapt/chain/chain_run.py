@@ -153,7 +153,7 @@ class ChainRun:
     def finish(self) -> Chain:
         """Runs all unfinished stages. Stages that use the best values of a search run after that search.
 
-        In a sequential study, a round of seeds runs after the looks at the round before it. A round after the first
+        In a sequential study, a round of seeds runs after the looks at the previous round. A round after the first
         does not start if its forecast exceeds `resources.budget`; then the models that are finished are pushed.
         """
         while True:

@@ -349,7 +349,7 @@ def _found(text: CorpusProperties | None, task: TaskProperties | None, outlook: 
 
 
 def _form(text: CorpusProperties) -> str:
-    """Describes the formats of a corpus and what a document is in them."""
+    """Describes the formats of a corpus, and which part of a file is a document."""
     parts = [f"text in field {text.text_field!r}"] if text.text_field else []
     if "text" in text.formats:
         parts.append(f"plain text, one {text.text_unit} each")

@@ -40,7 +40,7 @@ def check_metadata(export: ExportConfig) -> None:
     """Checks the licence and the languages, which the Hub would refuse only after the training.
 
     Raises:
-        ConfigError: one of them is not known.
+        ConfigError: the Hub does not know the licence or a language.
     """
     if export.license and export.license not in LICENSES:
         raise ConfigError(

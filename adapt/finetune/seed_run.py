@@ -86,7 +86,7 @@ def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, fold
 
 
 def _domain_parts(model: Any, problem: Problem, domain: str | None, place: FinetuneDevice) -> dict[str, str]:
-    """Activates the model's parts (such as adapters) for the configured domain, else for the domain nearest to it.
+    """Activates the model's parts (such as adapters) for the configured domain, or for the domain nearest to the task.
 
     Returns:
         The domain whose parameters are used, and the nearest domain; empty if the model has none for single domains.

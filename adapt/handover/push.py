@@ -64,7 +64,7 @@ def check_repository(repository: str, field: str = "export.push") -> None:
     """Checks the name of a repository.
 
     Raises:
-        ConfigError: it does not have the form OWNER/NAME.
+        ConfigError: the name does not have the form OWNER/NAME.
     """
     if not NAME.fullmatch(repository) or "--" in repository or ".." in repository or len(repository) > 96:
         raise ConfigError(

@@ -142,7 +142,7 @@ class Method:
             model: folder of the first model.
 
         Raises:
-            AdaptError: says why.
+            AdaptError: the method does not support the configuration or the model.
         """
 
     def at_folders(self, folders: Sequence[Path]) -> Any:

@@ -75,7 +75,7 @@ def check_method(config: Config, model: Path) -> None:
         model: folder of the first model.
 
     Raises:
-        AdaptError: says why.
+        AdaptError: the method does not support the configuration or the model.
     """
     method, zero_stage = method_of(config), config.resources.zero_stage
     if zero_stage not in method.zero_stages:

@@ -47,7 +47,7 @@ class Address:
         """Parses a URL.
 
         Raises:
-            ConfigError: it is not the URL of an S3 bucket, or has characters that file names cannot have.
+            ConfigError: the URL is not that of an S3 bucket, or has characters that file names cannot have.
         """
         scheme, _, place = url.partition("://")
         bucket, *parts = place.strip("/").split("/")

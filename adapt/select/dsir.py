@@ -147,7 +147,7 @@ def check_some_known(known: KnownGrams) -> None:
     """Checks that target and pool have grams in common.
 
     Raises:
-        DataError: they have none.
+        DataError: target and pool have no grams in common.
     """
     if not len(known.hashes):
         raise DataError(

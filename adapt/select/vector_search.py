@@ -77,7 +77,7 @@ def documents_of(given: Given) -> int:
     """Returns the number of permitted documents of the pool that have vectors.
 
     Raises:
-        DataError: there is none.
+        DataError: no permitted document has a vector.
     """
     assert given.vectors is not None, "Selection.vectors names what is read"
     count = IndexFacts.load(given.vectors.pool).vectors if given.permitted is None else len(given.permitted)

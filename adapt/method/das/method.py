@@ -61,9 +61,9 @@ class DasOptions:
     """What the mask scales down for the parameters of important units: their `update`, or, as published, their
     `gradient`. Adam undoes most of the scaling of gradients. `none` masks nothing."""
     general_importance: Literal["kl", "random", "none"] = "kl"
-    """Which units (attention heads and neurons) count as important for general knowledge before the first domain: `kl`
-    those on which the divergence of two dropout passes depends most, `random` random ones, `none` none. This importance
-    is kept for all later domains."""
+    """Which units (attention heads and neurons) count as important for general knowledge before the first domain. `kl`:
+    the units on which the divergence of two dropout passes depends most. `random`: random units. `none`: no unit. This
+    importance is kept for all later domains."""
     importance: Literal["gate", "magnitude", "gradient", "fisher", "taylor"] = "gate"
     """Criterion of a unit's importance. `gate`, as published: the size of the loss's gradient at a gate on the unit's
     output. The others are pruning criteria on the weights that the mask protects: `magnitude` their norm, which needs
