@@ -1,9 +1,9 @@
 """Keeps a job or a chain within its budget of device time or money (`resources.budget`).
 
-The budget counts the device time of all stages of the job or chain, whenever and wherever they ran: that of finished
-stages from their records, that of unfinished trainings from the time for which they held their devices
-(`adapt.train.held_time`), and that of unfinished generations of text from their finished blocks. Therefore nothing is
-lost when a job that reached its budget continues with a larger one.
+The budget counts the device time of all stages of the job or chain, whenever and wherever they ran. The time of a
+finished stage is in its record. An unfinished training counts the time for which it held its devices
+(`adapt.train.held_time`), and an unfinished generation of text the time of its finished blocks. Therefore a job that
+reached its budget loses nothing when it continues with a larger one.
 """
 
 import threading

@@ -86,8 +86,9 @@ class SequenceResult(SequenceFigures):
         title = f"{record.name}: figures of the sequence ({self.method}, seed {self.seed})"
         warnings = [FindingBlock("warning", warning, "warning") for warning in self.warnings[:MOST_WARNINGS]]
         more = len(self.warnings) - MOST_WARNINGS
+        # records of earlier versions have no `changes`
         return [
-            *([self.verdict().block()] if self.changes or not self.losses.columns else []),  # not of earlier versions
+            *([self.verdict().block()] if self.changes or not self.losses.columns else []),
             *summary(*self._sentences()),
             *(table for table in tables if table),
             *(self.benchmarks.blocks(record.name) if self.benchmarks else []),

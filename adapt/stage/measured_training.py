@@ -184,7 +184,7 @@ def _examples(task: TaskPrepared) -> HeldoutText:
 
 
 def check_measures(config: Config, texts: Mapping[str, Stage[Any]]) -> None:
-    """Refuses settings of the measurements while a model trains that can be seen to be wrong before it starts.
+    """Refuses wrong settings of measurements during training, as far as they can be found before the training starts.
 
     Raises:
         ConfigError: names the field.

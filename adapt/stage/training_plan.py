@@ -186,7 +186,7 @@ def part_of(
 
 
 _ROWS = 64
-"""Largest number of rows of which the documents are looked at to forecast padding."""
+"""Largest number of rows whose documents are examined to forecast padding."""
 
 
 def documents_as_rows(

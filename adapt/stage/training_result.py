@@ -62,7 +62,7 @@ class Trained:
     held_device_seconds: Less[float | None] = None
     """Time for which the training held its devices, in all attempts, summed over the devices [s]."""
     lost_device_seconds: dict[str, float] | None = None
-    """The part of it that was lost [s], by cause (`adapt.train.held_time.Loss`). None in earlier versions' records."""
+    """The lost part of this time [s], by cause (`adapt.train.held_time.Loss`). None in records of earlier versions."""
     points: list[Point] = field(default_factory=list)
     """Held-out losses while the model trained. Empty without evaluation.interval_steps."""
     sampling: Sampling | None = None
@@ -77,7 +77,7 @@ class Trained:
 
 
 def held_figures(held: HeldTime | None) -> dict[str, Any]:
-    """Returns the fields of `Trained` that describe the time for which the devices were held. None is not known."""
+    """Returns the fields of `Trained` on the time for which the devices were held. They are None if it is not known."""
     return {
         "goodput": held and held.goodput,
         "held_device_seconds": held and held.held,
