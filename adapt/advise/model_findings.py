@@ -62,7 +62,7 @@ def phases_are_published(case: Case) -> Finding | None:
     if case.model.kind != "modernbert" or case.config.training.phases:
         return None
     return Finding(
-        "ModernBERT goes on from a checkpoint of its stable phase in two phases without a warm-up (training.phases):"
+        "ModernBERT continues from a checkpoint of its stable phase in two phases without a warm-up (training.phases):"
         " 30% masking at a constant rate, then 15% while the rate falls (dontstop recipes modernbert_dapt)"
     )
 
@@ -114,7 +114,7 @@ def replaced_tokens_fit(case: Case) -> Finding | None:
     if case.model.kind not in ("electra", "deberta-v2") or case.config.objective.kind == "rtd":
         return None
     return Finding(
-        f"{case.model.kind} models are pre-trained by replaced-token detection: go on with it (objective.kind rtd)"
+        f"{case.model.kind} models are pre-trained by replaced-token detection: continue with it (objective.kind rtd)"
     )
 
 

@@ -81,7 +81,7 @@ def _value(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) 
         if number == len(rest) - 1:
             return attributes[name]
         if name not in source.sets:
-            raise ConfigError(f"{{{path}}} in {place}: {name} is no set", f"use one of {', '.join(source.sets)}")
+            raise ConfigError(f"{{{path}}} in {place}: {name} is not a set", f"use one of {', '.join(source.sets)}")
         of_set, member = name, str(attributes[name])
     return member
 

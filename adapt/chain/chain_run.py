@@ -167,7 +167,7 @@ class ChainRun:
                 log(chain.sequential.sentence())
                 if (chain.sequential.next_look or 1) > 1 and exceeds_budget(chain.resources, stages, chain.store):
                     log(
-                        "The next round would exceed resources.budget, so the study ends here. A larger budget goes on."
+                        "The next round would exceed resources.budget, so the study ends here. Raise it to continue."
                     )
                     if ready := ready_pushes(chain):
                         run_stages(ready, chain.store, chain.resources)
@@ -202,7 +202,7 @@ def ready_pushes(chain: Chain) -> list[Push]:
     for push in chain.pushes:
         if push not in ready:
             log(
-                f"{push.repository} is not pushed, because {push.export.name} is not finished. A larger budget goes on."
+                f"{push.repository} is not pushed, because {push.export.name} is not finished. Raise the budget."
             )
     return ready
 

@@ -131,7 +131,7 @@ def push_folder(folder: Path, repository: str, private: bool = True) -> Sent:
     """
     check_repository(repository)
     if not (folder / CONFIG).is_file():
-        raise ModelError(f"{folder} has no {CONFIG}, so it is no model", "give a folder such as runs/export/papers-KEY")
+        raise ModelError(f"{folder} has no {CONFIG}: it holds no model", "give a folder such as runs/export/papers-KEY")
     model_files(folder)
     check_finished(folder)
     token = check_access(folder, repository)

@@ -361,7 +361,7 @@ def turned_wrongly(folder: Path, is_turned: bool) -> ModelError:
             "set objective.kind to mntp",
         )
     return ModelError(
-        f"objective.kind mntp is for decoders that see both sides of a token, and {folder} is none",
+        f"objective.kind mntp is for decoders that see both sides of a token, and {folder} is not one",
         "set model.attention to bidirectional for a decoder, or objective.kind to mlm for an encoder",
     )
 

@@ -17,9 +17,9 @@ _FIXES = (
     (r"'[@`%]'|directive", "put text that begins with @, % or ` in quotes"),
     (
         r"mapping values are not allowed",
-        "put text that contains `: ` in quotes, and indent the keys of a section alike",
+        "put text that contains `: ` in quotes, and indent the keys of a section equally",
     ),
-    (r"block end>", "indent the keys of a section alike, and those of sections not at all"),
+    (r"block end>", "indent the keys of a section equally, and those of sections not at all"),
     (r"constructor for the tag", "remove the tag, which is the word after the !"),
     (r"another document", "give one document per file: remove the `---` line, or split the file"),
     (r"could not find expected ':'", "write `key: value`, with a blank after the colon"),

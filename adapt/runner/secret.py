@@ -64,7 +64,7 @@ def secret_of(root: Path) -> Secret:
     file = root / f".key-{os.getuid()}"
     if mirror_at(root):
         say_once(
-            f"checkpoints are signed with the key in {file}; set {VARIABLE} so that a training can go on elsewhere too"
+            f"checkpoints are signed with the key in {file}; set {VARIABLE} so that a training can continue elsewhere"
         )
     with locked(file), storage_errors(file):
         if not os.path.lexists(file):

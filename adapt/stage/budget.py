@@ -227,7 +227,7 @@ class Ledger:
         where = f": {cause.what}" if isinstance(cause, BudgetError) else ""
         return BudgetError(
             f"the budget is spent ({said}){where}",
-            "raise resources.budget and run the same command: it goes on where it stopped",
+            "raise resources.budget and run the same command: it continues where it stopped",
         )
 
 

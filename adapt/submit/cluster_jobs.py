@@ -225,7 +225,7 @@ def ended(job: JobDetails) -> JobDetails:
     if job.status == "SUCCEEDED":
         return job
     if job.status == "STOPPED":
-        raise ClusterError(f"{job.submission_id} was stopped", "submit it again to go on: finished stages are kept")
+        raise ClusterError(f"{job.submission_id} was stopped", "submit it again to continue: finished stages are kept")
     error = ClusterError(f"{job.submission_id} has failed: {job.message}", "its log says why; fix that, submit again")
     if job.driver_exit_code:
         error.exit_code = job.driver_exit_code
@@ -375,7 +375,7 @@ class Follower:
         if now - self.lost_at > self.patience_s:
             raise ClusterError(
                 f"the cluster has not answered for {duration(now - self.lost_at)}",
-                "open the tunnel to its dashboard again, then give the same command: it goes on following",
+                "open the tunnel to its dashboard again, then give the same command: it continues to follow the job",
             ) from error
         time.sleep(self.again_s)
         self.again_s = min(self.again_s * 2, _AGAIN_S[1])

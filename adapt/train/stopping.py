@@ -146,7 +146,7 @@ def check_rules(training: TrainingConfig, interval: int | None, metrics: Mapping
                 "set patience to end when it no longer improves, or rise to bound how much it may rise",
             )
         if rule.rise is not None and not is_loss(rule.metric):
-            raise ConfigError(f"training.stop: rise bounds a loss, but {rule.metric} is none", "set patience")
+            raise ConfigError(f"training.stop: rise bounds a loss, but {rule.metric} is not one", "set patience")
         if rule.rise is not None and rule.minimum:
             raise ConfigError("training.stop: minimum belongs to patience, but the rule has rise", "leave it out")
 

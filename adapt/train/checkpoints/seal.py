@@ -70,7 +70,7 @@ class Seal:
             files = {str(name): (int(size), str(digest)) for name, (size, digest) in content["files"].items()}
             signature = str(content["signature"])
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"{file} is no seal") from error
+            raise ValueError(f"{file} is not a seal") from error
         return cls(
             {name: size for name, (size, _) in files.items()},
             {name: digest for name, (_, digest) in files.items()},
