@@ -166,9 +166,7 @@ class ChainRun:
             if chain.sequential and ahead(chain):
                 log(chain.sequential.sentence())
                 if (chain.sequential.next_look or 1) > 1 and exceeds_budget(chain.resources, stages, chain.store):
-                    log(
-                        "The next round would exceed resources.budget, so the study ends here. Raise it to continue."
-                    )
+                    log("The next round would exceed resources.budget, so the study ends here. Raise it to continue.")
                     if ready := ready_pushes(chain):
                         run_stages(ready, chain.store, chain.resources)
                     return chain
@@ -201,9 +199,7 @@ def ready_pushes(chain: Chain) -> list[Push]:
     ready = [push for push in chain.pushes if chain.store.record_of(push.export)]
     for push in chain.pushes:
         if push not in ready:
-            log(
-                f"{push.repository} is not pushed, because {push.export.name} is not finished. Raise the budget."
-            )
+            log(f"{push.repository} is not pushed, because {push.export.name} is not finished. Raise the budget.")
     return ready
 
 
