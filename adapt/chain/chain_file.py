@@ -157,7 +157,7 @@ def _rounds(content: Mapping[str, Any], path: str) -> SeedRounds | None:
     figures = options.get("figures", ["average"])
     known = {each.name for each in fields(SequenceFigures)}
     if not isinstance(figures, list) or not figures or len({*map(str, figures)}) < len(figures):
-        what = f"sequential.figures in {path} is not a list of different figures"
+        what = f"sequential.figures in {path} is no list of different figures"
         raise ConfigError(what, "write one, such as [average, general_change]")
     for figure in figures:
         if figure not in known:

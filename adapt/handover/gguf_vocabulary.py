@@ -81,7 +81,7 @@ def read_vocabulary(folder: Path, size: int | None = None) -> Vocabulary:
     bpe = content.get("model") or {}
     if bpe.get("type") != "BPE" or bpe.get("dropout"):
         raise ConfigError(
-            f"export.kinds: the tokenizer of {folder} is not BPE ({bpe.get('type')}), which GGUF needs",
+            f"export.kinds: the tokenizer of {folder} is no BPE ({bpe.get('type')}), which GGUF needs",
             "remove gguf from export.kinds",
         )
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in bpe["merges"]]
