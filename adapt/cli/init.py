@@ -323,7 +323,7 @@ def _rate(model: ModelProperties) -> str:
 
 
 def _outlook(text: CorpusProperties, model: ModelProperties) -> TextOutlook:
-    """Measures what the text is, and how the model's tokenizer splits its words."""
+    """Measures the properties of the text, and how the model's tokenizer splits its words."""
     tokenizer = quick_tokenizer(model.folder) if model.folder else None
     legibility = Legibility.of(count_sample(text.sample, tokenizer)) if tokenizer else None
     languages = card_languages(model.folder) if model.folder else []

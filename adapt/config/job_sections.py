@@ -420,7 +420,7 @@ class StorageConfig:
     """Where results are stored."""
 
     root: str = "runs"
-    """Folder of all stages, their outputs and records, or a place in an S3 bucket: `s3://BUCKET/PREFIX`. On a cluster,
+    """Folder of all stages, their outputs and records, or a prefix in an S3 bucket: `s3://BUCKET/PREFIX`. On a cluster,
     all nodes must mount the folder, or reach the bucket."""
     cache: str = "~/.cache"
     """Folder for the local copy of a bucket, on a large and fast disk. On a cluster, each node has its own local copy

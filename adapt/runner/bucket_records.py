@@ -1,9 +1,9 @@
 """The records of finished stages in a bucket, and their copies on this machine.
 
-The object `records/KIND/KEY.json` is the record of a finished stage, with the first digits of its key. It is created
-once, by a conditional write, and never replaced. Each machine copies new records to the folders of their stages, and
-lists them in `.records.json` with the ETags of the objects. The object also has the name of the run that made the
-stage's files (`adapt.runner.uploads`), as `run`.
+The object `records/KIND/KEY.json` is the record of a finished stage. KEY stands for the first digits of the stage's
+key. The object is created once, by a conditional write, and never replaced. Its field `run` names the run that wrote
+the stage's files (`adapt.runner.uploads`). Each machine copies new records to the folders of their stages, and lists
+them in `.records.json` with the ETags of the objects.
 
 The object `packs/records` has copies of many records with their ETags, so that a new machine reads them in one request.
 A machine that had to read many records one by one writes it. A copy counts only while the record has the same ETag.

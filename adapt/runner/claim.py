@@ -36,7 +36,7 @@ class Claim(Protocol):
     """Path or URL of the folder, for messages."""
 
     def begin(self, inputs: Iterable[Record], outside: Iterable[Path] = ()) -> AbstractContextManager[None]:
-        """Brings the files of an interrupted run and of the inputs here. They stay here inside the block.
+        """Copies the files of an interrupted run and of the inputs to this machine. They stay inside the block.
 
         Args:
             inputs: records of the inputs.

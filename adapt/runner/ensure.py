@@ -110,7 +110,7 @@ def run(stage: Stage[Any], done: Done, store: Store) -> Record:
                 return record
             with logged(folder):
                 with claim.begin(done.records.values(), paths_outside(stage, store.root)):
-                    store.admit(stage)  # needs the files of an interrupted run, which say what it has spent
+                    store.admit(stage)  # reads how much device time an interrupted run has spent from its files
                     for made in done.records.values():
                         check_content(made)
                     with claim.running():

@@ -175,7 +175,7 @@ class Mirror:
 
     @property
     def id(self) -> str:
-        """Id of this local copy on this machine: a copy of its files on another machine has another one."""
+        """Id of this local copy on this machine. A copy of the folder on another machine has a different id."""
         return sha256(f"{self.mark} {socket.gethostname()}".encode()).hexdigest()[:32]
 
     @property

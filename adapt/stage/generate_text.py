@@ -84,7 +84,7 @@ class Generate(Stage[GeneratedTexts]):
             load_generators_tokenizer(self.start.pretrained, field)
 
     def run(self, folder: Path, done: Done) -> Outcome[GeneratedTexts]:
-        """Generates the text on the cluster, and goes on with the blocks that an interrupted run has left."""
+        """Generates the text on the cluster. Continues from the finished blocks of an interrupted run."""
         from adapt.generate import generate_blocks, makers
 
         section, prompts = self.config.generate, _prompts_of(self.prompts) if self.prompts else []

@@ -122,7 +122,7 @@ class Prepare(Stage[Prepared]):
         return Outcome(replace(prepared, profile=self._profile()))
 
     def _profile(self) -> TextProfile:
-        """Measures what the text is, and logs what should be changed."""
+        """Measures the properties of the text, and logs what should be changed."""
         corpus = self.files.corpus
         profile = profile_corpus(self.files.manifest, corpus, self.tokens.pretrained.model)
         for fault in profile.faults(corpus.deduplicate):

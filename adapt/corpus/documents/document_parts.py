@@ -17,7 +17,7 @@ def unmarked(text: str) -> str:
 
 
 def tidy(text: str) -> str:
-    """Removes marks, spaces at the ends of lines, and blank lines after the first. Line ends become newlines."""
+    """Removes marks, trailing spaces, and repeated blank lines. All line ends become newlines."""
     text = unmarked(text)
     for end in _LINE_ENDS:
         text = text.replace(end, "\n")  # many times as fast as a regular expression
