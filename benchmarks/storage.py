@@ -1,8 +1,9 @@
 """Measures what a bucket as storage root costs, against a server that speaks S3 on this machine.
 
 `overhead_share` is the additional time of a DAPT job whose results go to the bucket instead of local disk. `listing_s`
-is the time to read 1,000 records that the local copy does not have yet. `ran_twice` is the number of stages that ran
-more than once, while two chains of 50 stages raced on one bucket.
+is the time in which a new machine reads 1,000 records. Machines pack records so that others read them at once; a row
+of the table has the time without the pack. `ran_twice` is the number of stages that ran more than once, while two
+chains of 50 stages raced on one bucket. The whole takes about 8 minutes on 2 cores.
 """
 
 import json
@@ -26,6 +27,8 @@ from benchmarks.s3_server import BUCKET, Server, serving
 
 TARGETS = {"overhead_share": ("<=", 0.15), "listing_s": ("<=", 2.0), "ran_twice": ("<=", 0.0)}
 RECORDS, RACE = 1000, 50
+LIMIT_S = 300
+"""Longest time of the race [s]."""
 
 
 class Racing(Trivial):
@@ -45,11 +48,14 @@ def measure(options: Options) -> Result:
     """Runs jobs, lists records and lets chains race."""
     with workplace() as folder, serving() as server, _using(server):
         records, race = (100, 10) if options.quick else (RECORDS, RACE)
-        cold, warm = _listed(folder, records)
+        unpacked, cold, warm = _listed(folder, records)
         runs = _raced(folder, race)
         result = Result({"listing_s": cold * RECORDS / records, "ran_twice": sum(n > 1 for n in runs.values())})
         result.details += [
-            ("records listed", f"{records:,} in {cold:.2f} s; {warm:.3f} s when the local copy has them"),
+            (
+                "records listed",
+                f"{records:,} in {cold:.2f} s; {unpacked:.2f} s without the pack; {warm:.3f} s with a local copy",
+            ),
             ("stages of the race", f"{len(runs)} of {race} ran, {sum(runs.values())} times in all"),
         ]
         corpus, numbers = corpus_file(folder, 300 if options.quick else 3000), count()
@@ -89,8 +95,8 @@ def _using(server: Server) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _listed(folder: Path, records: int) -> tuple[float, float]:
-    """Returns the time to list the records of finished stages without and with a local copy of them [s]."""
+def _listed(folder: Path, records: int) -> tuple[float, float, float]:
+    """Returns the time to list the records of finished stages: without a pack, with it, and with a local copy [s]."""
     url = f"s3://{BUCKET}/listing"
     first = Store(mirror_folder(url, str(folder / "first")))
     ensure(Trivial("stage", 0, None), first)
@@ -109,8 +115,8 @@ def _listed(folder: Path, records: int) -> tuple[float, float]:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(copied, range(1, records)))
     times = []
-    for _ in range(2):
-        store = Store(mirror_folder(url, str(folder / "second")))
+    for machine in ("second", "third", "third"):
+        store = Store(mirror_folder(url, str(folder / machine)))
         assert store.mirror
         store.mirror.records._looked = -1e9  # as in a process that has not listed them
         began = time.perf_counter()
@@ -118,7 +124,7 @@ def _listed(folder: Path, records: int) -> tuple[float, float]:
         times.append(time.perf_counter() - began)
         if found != records:
             raise SystemExit(f"{found} of {records} records were listed")
-    return times[0], times[1]
+    return times[0], times[1], times[2]
 
 
 def _raced(folder: Path, stages: int) -> Counter[str]:
@@ -127,7 +133,13 @@ def _raced(folder: Path, stages: int) -> Counter[str]:
     program = f"from benchmarks.storage import race; race({str(noted)!r}, {stages}, __import__('sys').argv[1])"
     command = [sys.executable, "-c", program]
     racing = [subprocess.Popen([*command, str(folder / name)], cwd=ROOT) for name in ("one", "two")]
-    codes = [process.wait() for process in racing]
+    try:
+        codes = [process.wait(LIMIT_S) for process in racing]
+    except subprocess.TimeoutExpired:
+        raise SystemExit(f"the race takes over {LIMIT_S} s") from None
+    finally:
+        for process in racing:
+            process.kill()
     if any(codes):
         raise SystemExit("a chain of the race failed")
     return Counter(noted.read_text().split())

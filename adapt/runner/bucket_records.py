@@ -6,7 +6,8 @@ the stage's files (`adapt.runner.uploads`). Each machine copies new records to t
 them in `.records.json` with the ETags of the objects.
 
 The object `packs/records` has copies of many records with their ETags, so that a new machine reads them in one request.
-A machine that had to read many records one by one writes it. A copy counts only while the record has the same ETag.
+A machine that wrote many records, or had to read many one by one, writes it. A copy counts only while the record has
+the same ETag.
 """
 
 import gzip
@@ -59,6 +60,8 @@ class BucketRecords:
         self._looked = -FRESH_S
         self._faults: dict[str, str] = {}
         """Why records cannot be used, by kind and digits of the key."""
+        self._committed: dict[str, ReadObject] = {}
+        """Records that this process has created and not packed yet, by kind and digits of the key."""
         self._file = root / ".records.json"
         self._known: Mapping[str, list[str]] = {}
         """ETag, folder and run of each record, by kind and digits of the key."""
@@ -114,7 +117,9 @@ class BucketRecords:
                 (self._root / index.pop(gone)[1] / RECORD_FILE).unlink(missing_ok=True)
             self._faults = {place: fault for place, fault in self._faults.items() if place in there}
             wanted = [place for place, etag in there.items() if not self._has(index.get(place), etag)]
-            packed = self._packed(there) if len(wanted) >= _MANY else {}
+            packed = {}
+            if len(wanted) >= _MANY:
+                packed = {place: of for place, of in self._packed().items() if there.get(place) == of.etag}
 
             def copied(place: str) -> tuple[ReadObject | None, list[str] | None]:
                 read = packed.get(place) or self._bucket.get(_object(place))
@@ -171,8 +176,9 @@ class BucketRecords:
         values["run"] = run
         with self._lock:
             lease.check()
+            body = (json.dumps(values, indent=2) + "\n").encode()
             try:
-                etag = self._bucket.put(_object(place), (json.dumps(values, indent=2) + "\n").encode(), ABSENT)
+                etag = self._bucket.put(_object(place), body, ABSENT)
             except ConflictError as error:
                 raise ConflictError(
                     f"another run finished the stage {record.stage}/{record.path.name} meanwhile",
@@ -180,22 +186,22 @@ class BucketRecords:
                 ) from error
             record.save()
             self._write({**self._read(), place: [etag, f"{record.stage}/{record.path.name}", run]})
+            self._committed[place] = ReadObject(body, etag, True)
+            if len(self._committed) >= _MANY:
+                with suppress(StorageError):
+                    self._pack({**self._packed(), **self._committed})
+                self._committed.clear()
 
-    def _packed(self, there: Mapping[str, str]) -> dict[str, ReadObject]:
-        """Reads the records in the pack that have not changed since, keyed by kind and digits of the key.
-
-        Args:
-            there: present ETag of each record.
-        """
+    def _packed(self) -> dict[str, ReadObject]:
+        """Reads the records in the pack, keyed by kind and digits of the key. They may have changed since."""
         read = self._bucket.get(_PACK)
         if read is None or not read.is_intact:
             return {}
         try:
             known = json.loads(gzip.decompress(read.body))
-            found = {place: ReadObject(str(body).encode(), str(etag), True) for place, (etag, body) in known.items()}
+            return {place: ReadObject(str(body).encode(), str(etag), True) for place, (etag, body) in known.items()}
         except (OSError, EOFError, ValueError, TypeError, AttributeError, zlib.error):
             return {}
-        return {place: record for place, record in found.items() if there.get(place) == record.etag}
 
     def _pack(self, records: Mapping[str, ReadObject]) -> None:
         """Writes the pack. If that fails, for example without permission, other machines read record by record."""
