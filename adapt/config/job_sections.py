@@ -57,7 +57,7 @@ class EvaluationConfig:
     determines the number of held-out documents, of which the first evaluation.sequence_length tokens are measured."""
     probe: Literal["knn", "linear"] | None = how(None)
     """Also measure, at the same points, how well a simple classifier on the frozen features of the model in training
-    solves each task of kind single_label (`task`, `tasks`): by the vote of the nearest train examples
+    solves each task (`task`, `tasks`), which may not be of kind tokens: by the vote of the nearest train examples
     (`comparison.neighbours`, as in dontstop evaluate), or by logistic regression (`linear`). A sample of train and dev
     examples is used, bounded by evaluation.share. Needs evaluation.interval_steps."""
     probe_pooling: Literal["mean", "cls"] = how("mean")
@@ -394,9 +394,10 @@ class ResourcesConfig:
     """Time without progress after which a worker counts as stalled, for example because a signal has stopped it or a
     collective waits for a lost message [s]. The worker is named with its Python stack, and the work starts again from
     the last checkpoint. null is 5 times the slowest step so far, at least 30 s (300 s with training.compile). The
-    start, the first step, evaluations, checkpoints and the export may take 30 minutes. A process that a signal has
-    stopped is ended after 30 s in any phase. A task of another stage is ended, and run again, after 10 times its
-    slowest call, at least 30 minutes or `stall_s`."""
+    first start of a job on a host, with its first step, may take 30 minutes, later ones 5 times as long as the slowest
+    so far. Evaluations, checkpoints and the export may take 30 minutes. A process that a signal has stopped is ended
+    after 30 s in any phase. A task of another stage is ended, and run again, after 10 times its slowest call, at least
+    30 minutes or `stall_s`."""
     max_stalls: NonNegativeInt = 3
     """Number of times that a training restarts because workers stalled, before it fails. They do not count as
     failures."""

@@ -201,6 +201,7 @@ class Adapted(Trained, OneModel):
             *([f"peak memory {self.peak_memory_bytes / 2**30:.1f} GiB per device"] if self.peak_memory_bytes else []),
             *([f"cost {cost:,.2f}"] if cost is not None else []),
             *([f"{restarts.count} restarts ({restarts.redone_steps} steps computed again)"] if restarts.count else []),
+            *([f"avoided {' and '.join(restarts.avoided_nodes)}"] if restarts.avoided_nodes else []),
         ]
         return f"Training: {', '.join(parts)}."
 

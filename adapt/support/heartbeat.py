@@ -1,8 +1,8 @@
 """The heartbeat of a process: says what the process does, so that a stall is noticed and the process is ended.
 
-`under_watch` starts the heartbeat and a second process that watches it (`adapt.support.stall_watch`). `beat` says that
-the process has made progress, and what it does next. A beat takes a few microseconds. Outside of `under_watch` and
-`at_work`, `beat` does nothing. `Steady` watches Ray's tasks. Ray runs the task of a killed process again.
+`begin_watch` starts the heartbeat and a second process that watches it (`adapt.support.stall_watch`). `beat` says that
+the process has made progress, and what it does next. A beat takes a few microseconds. Without a watch, `beat` does
+nothing. `Steady` watches Ray's tasks. Ray runs the task of a killed process again.
 """
 
 from __future__ import annotations
@@ -10,29 +10,30 @@ from __future__ import annotations
 import faulthandler
 import math
 import mmap
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from adapt.support import stall_watch
-from adapt.support.stall_watch import DUMP_SIGNAL, SIZE, STALLS, Beat
+from adapt.support.stall_watch import DUMP_SIGNAL, IDLE, SIZE, STALLS, Beat
 
 FLOOR_S = 30.0
 """Smallest limit of a step if `resources.stall_s` is not set [s]."""
 TIMES = 5.0
 """Limit of a step if `resources.stall_s` is not set, as a multiple of the slowest step so far."""
 PATIENT_S = 1800.0
-"""Limit of phases whose duration is not known: start, first step, evaluation, checkpoints, and export [s]."""
+"""Limit of phases whose duration is not known: first start, first step, evaluation, checkpoints, and export [s]."""
 _PULSE_S = 0.5
-IDLE = "idle"
-"""Phase in which the process has nothing to do, for any length of time."""
+DATA_WAIT = "the data wait of step"
+"""Phase of a rank that waits for its next batch."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,31 @@ class Limits:
     """Limit of phases whose duration is not known [s]."""
     stopped_s: float = FLOOR_S
     """Limit of a process that a signal has stopped, in any phase [s]."""
+    start_s: float = PATIENT_S
+    """Limit of a phase that the process enters for the first time, such as the first step, which may compile [s]."""
+    patient: frozenset[str] = frozenset()
+    """Phases whose duration is not known, in addition to those that `beat` marks."""
 
     @classmethod
-    def of_rank(cls, stall_s: float | None, floor_s: float = FLOOR_S) -> Limits:
+    def of_rank(cls, stall_s: float | None, floor_s: float = FLOOR_S, patient: frozenset[str] = frozenset()) -> Limits:
         """Returns the limits of a rank. `stall_s` is the limit of each step after the first, if it is set [s]."""
-        return cls(stall_s, 0.0, max(stall_s, PATIENT_S), stall_s) if stall_s else cls(floor_s)
+        if not stall_s:
+            return cls(floor_s, patient=patient)
+        longest = max(stall_s, PATIENT_S)
+        return cls(stall_s, 0.0, longest, stall_s, longest, patient)
 
     @classmethod
     def of_task(cls, stall_s: float | None) -> Limits:
         """Returns the limits of a Ray task, whose calls differ more than steps. The first call may take any time."""
-        return cls(stall_s or PATIENT_S, 10.0, math.inf, stall_s or FLOOR_S)
+        return cls(stall_s or PATIENT_S, 10.0, math.inf, stall_s or FLOOR_S, math.inf)
+
+    def after_start(self, seconds: float | None) -> Limits:
+        """Returns the limits of a process on a host where such a process has started before.
+
+        Args:
+            seconds: duration of the slowest phase of an earlier start on this host [s]; None if there was none.
+        """
+        return self if seconds is None else replace(self, start_s=max(self.floor_s, TIMES * seconds))
 
 
 class Heartbeat:
@@ -67,18 +83,20 @@ class Heartbeat:
         folder: folder of the stalls of the stage (`stall_watch.STALLS`).
         limits: longest times without progress.
         size: number of processes that wait for each other.
-        patient: phases whose duration is not known, in addition to those that `beat` marks.
+        phase: what the process does first.
     """
 
-    def __init__(
-        self, name: str, folder: Path, limits: Limits, size: int = 1, patient: frozenset[str] = frozenset()
-    ) -> None:
-        self.folder, self.limits, self._patient = folder, limits, patient
+    def __init__(self, name: str, folder: Path, limits: Limits, size: int = 1, phase: str = "start") -> None:
+        self.folder, self.limits = folder, limits
+        self.slowest_start = 0.0
+        """Longest time so far in a phase with the limit `Limits.start_s` [s]."""
         self._slowest = 0.0
-        self._seen: set[str] = set()
-        """Phases that began at least once. The first step may compile, so it gets the limit of the start."""
-        self._began, self._is_patient = time.monotonic(), True
-        self._beat = Beat(0, -1, limits.patient_s, limits.stopped_s, 0, threading.get_ident(), b"", b"start")
+        self._seen = {phase}
+        """Phases that began at least once."""
+        self._began = time.monotonic()
+        self._is_start, self._is_patient = True, False
+        thread, first = threading.get_ident(), phase.encode()[:64]
+        self._beat = Beat(0, -1, limits.start_s, limits.stopped_s, 0, thread, b"", first)
         self._lock = threading.Lock()
         with tempfile.TemporaryFile() as shared:
             shared.truncate(SIZE)
@@ -100,13 +118,20 @@ class Heartbeat:
     def beat(self, phase: str, step: int = -1, patient: bool = False) -> None:
         """Says that the process has made progress; see the function `beat`."""
         now = time.monotonic()
-        if not self._is_patient:
+        if self._is_start:
+            self.slowest_start = max(self.slowest_start, now - self._began)
+        elif not self._is_patient:
             self._slowest = max(self._slowest, now - self._began)
-        is_patient = patient or phase == IDLE or phase in self._patient or phase not in self._seen
+        self._is_patient = patient or phase == IDLE or phase in self.limits.patient
+        self._is_start = not self._is_patient and phase not in self._seen
         self._seen.add(phase)
-        self._began, self._is_patient = now, is_patient
-        limit = max(self.limits.patient_s, self.limit_s) if is_patient else self.limit_s
-        limit = math.inf if phase == IDLE else limit
+        self._began, limit = now, self.limit_s
+        if phase == IDLE:
+            limit = math.inf
+        elif self._is_patient:
+            limit = max(self.limits.patient_s, limit)
+        elif self._is_start:
+            limit = self.limits.start_s
         number, thread, name = self._beat.beats + 1, threading.get_ident(), phase.encode()[:64]
         self._write(beats=number, step=step, limit_s=limit, thread=thread, phase=name)
 
@@ -138,23 +163,71 @@ _own: Heartbeat | None = None
 """The heartbeat of this process."""
 
 
-@contextmanager
-def under_watch(name: str, folder: Path, limits: Limits, **settings: Any) -> Iterator[None]:
-    """Watches this process inside the block, and kills it if it makes no progress.
+def begin_watch(
+    name: str,
+    folder: Path,
+    limits: Limits,
+    size: int = 1,
+    group: str = "",
+    phase: str = "start",
+    starts: Mapping[str, float] | None = None,
+) -> None:
+    """Watches this process from now on, and kills it if it makes no progress.
 
     Args:
         name: name of the process in messages, such as `rank 1`.
         folder: folder of the stage.
         limits: longest times without progress.
-        **settings: further arguments of `Heartbeat`.
+        size: number of processes that wait for each other.
+        group: name of the group of these processes; see `join_group`. Empty if the process belongs to none yet.
+        phase: what the process does first, for messages.
+        starts: duration of the slowest phase of earlier starts of such processes [s], by host name. It bounds the
+            start on the same host (`Limits.after_start`).
     """
     global _own
-    _own = Heartbeat(name, folder / STALLS, limits, **settings)
+    end_watch()
+    limits = limits.after_start((starts or {}).get(socket.gethostname()))
+    _own = Heartbeat(name, folder / STALLS, limits, size, phase)
+    join_group(group)
+
+
+def end_watch() -> None:
+    """Ends the watch of this process, if it is watched."""
+    global _own
+    if _own:
+        _own.end()
+        _own = None
+
+
+@contextmanager
+def under_watch(name: str, folder: Path, limits: Limits, **settings: Any) -> Iterator[None]:
+    """Watches this process inside the block, and kills it if it makes no progress.
+
+    The arguments are those of `begin_watch`.
+    """
+    begin_watch(name, folder, limits, **settings)
     try:
         yield
     finally:
-        _own.end()
-        _own = None
+        end_watch()
+
+
+@contextmanager
+def watched_to_the_end() -> Iterator[None]:
+    """Ends the watch of this process, which began earlier, after the block."""
+    try:
+        yield
+    finally:
+        end_watch()
+
+
+def slowest_start() -> float:
+    """Returns the duration of the slowest phase of the start of this process so far [s].
+
+    These are the phases that the process has entered for the first time, except those whose duration is not known. The
+    function returns 0 if the process is not watched.
+    """
+    return _own.slowest_start if _own else 0.0
 
 
 def beat(phase: str, step: int = -1, patient: bool = False) -> None:

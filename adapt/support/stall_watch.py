@@ -51,6 +51,8 @@ _LAYOUT = struct.Struct("<Q q d d Q Q 32s 64s")
 _CHECK = struct.Struct("<I")
 SIZE = _LAYOUT.size + _CHECK.size
 """Size of the shared memory [bytes]."""
+IDLE = "idle"
+"""Phase in which the process has nothing to do, for any length of time, and waits for others."""
 STALLS = "stalls"
 """Name of the folder, below the folder of a stage, with one folder per stall."""
 DUMP_SIGNAL = signal.SIGUSR2
@@ -131,7 +133,7 @@ class Stall:
     @property
     def waits_for_others(self) -> bool:
         """Whether the process waited for other ranks."""
-        return waits_for_others(self.stack, self.thread)
+        return self.phase == IDLE or waits_for_others(self.stack, self.thread)
 
     def what(self) -> str:
         """Describes the stall in one line: process, host, phase, state and innermost Python frames."""
@@ -311,7 +313,7 @@ class Watch:
         Args:
             is_starved: whether the process waited for a core for more than half of the time since its last progress.
         """
-        is_slow = self._beat.is_patient or is_starved
+        is_slow = (self._beat.is_patient or is_starved) and self._beat.phase != IDLE.encode()
         return is_slow and not waits_for_others(self._stack("S"), self._beat.thread)
 
     def _group(self) -> Path | None:

@@ -2,7 +2,7 @@
 
 - `training_run`: the settings that the driver sends to the workers, and the files through which workers answer.
 - `ray_train`: hands a function, or a training job, to Ray Train, and decides which errors end it at once.
-- `local_group`: the process group of ranks that all run on one machine.
+- `rank_group`: starts the watch of each rank, and their process group.
 - `worker`: one rank, from its start to the exported model.
 - `loop`: the training loop of a rank.
 - `points`: measures the model between steps, and keeps the weights of an earlier point.

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,8 +12,12 @@ from ray.exceptions import ActorUnavailableError
 
 from adapt.ray.runtime import causes, find_ours
 from adapt.runner.files import storage_error
-from adapt.support.errors import AdaptError, DeviceMemoryError, StorageError
+from adapt.support.errors import AdaptError, DeviceMemoryError, StallError, StorageError
+from adapt.support.stall_watch import STALLS, blamed, read_stalls
 from adapt.train.restarts import workers_failed
+
+_STATED_S = 30.0
+"""Longest wait for the statement on a stall after Ray has reported that a rank does not answer [s]."""
 
 
 @contextmanager
@@ -97,6 +102,47 @@ def culprits(ranks: Mapping[int, BaseException]) -> list[int]:
     return dead or (list(ranks) if len(ranks) == 1 else [])
 
 
+def stalls_in(folder: Path) -> set[Path]:
+    """Returns the folders of the stalls of a stage."""
+    return {statement.parent for statement in (folder / STALLS).glob("*/*.json")}
+
+
+def new_stalls(folder: Path, past: set[Path], is_unanswered: bool) -> set[Path]:
+    """Returns the folders of the stalls of a stage that are not among the `past` ones.
+
+    A rank that is stopped answers neither Ray nor the other ranks. If Ray reports this first, waits until the watcher
+    of the rank has written what the rank does.
+
+    Args:
+        folder: folder of the stage.
+        past: folders of earlier stalls.
+        is_unanswered: whether Ray has reported that a rank does not answer.
+    """
+    end = time.monotonic() + (_STATED_S if is_unanswered else 0.0)
+    while not (stalled := stalls_in(folder) - past) and time.monotonic() < end:
+        time.sleep(0.2)
+    return stalled
+
+
+def stall_error(folders: Iterable[Path]) -> StallError:
+    """Returns an error that names the processes for which the others waited.
+
+    Args:
+        folders: folders of the stalls.
+    """
+    stalls = [stall for folder in folders for stall in blamed(read_stalls(folder))]
+    return StallError(
+        f"{'; '.join(stall.what() for stall in stalls)} (all stacks: {', '.join(map(str, folders))})",
+        "mend the cause, or set resources.stall_s above the time of the slowest step; then run the same command: "
+        "it resumes",
+    )
+
+
+def ranks_named(stall: str) -> list[int]:
+    """Returns the ranks that the text of a `StallError` names."""
+    return [int(rank) for rank in re.findall(r"\brank (\d+) on ", stall)]
+
+
 class NodeLeaves(Exception):
     """Ends all ranks after the last checkpoint before an announced loss of a node, so that they start elsewhere."""
 
@@ -108,11 +154,9 @@ def is_announced(ranks: Mapping[int, BaseException]) -> bool:
     return left or any(getattr(error, "preempted", False) for error in dead)
 
 
-def is_unanswered(ranks: Mapping[int, BaseException]) -> bool:
+def is_unanswered(errors: Iterable[BaseException]) -> bool:
     """Returns whether a rank does not answer Ray, although Ray does not know that its process has ended."""
-    dead = (getattr(error, "health_check_failure", None) for error in ranks.values())
-    found = [cause for error in ranks.values() for cause in causes(error)]
-    return any(isinstance(error, ActorUnavailableError) for error in [*dead, *found])
+    return any(isinstance(cause, ActorUnavailableError) for error in errors for cause in causes(error))
 
 
 def first_of(ranks: Mapping[int, BaseException]) -> str:

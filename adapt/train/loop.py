@@ -21,7 +21,7 @@ from adapt.method.base import Method
 from adapt.method.collectives import among_hosts
 from adapt.objective.objective import Batch, Objective
 from adapt.support.errors import TrainingError
-from adapt.support.heartbeat import beat
+from adapt.support.heartbeat import DATA_WAIT, beat
 from adapt.support.splitmix import mix
 from adapt.train.elastic.requested_checkpoints import CheckpointRequests
 from adapt.train.held_time import HeldLog
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from adapt.train.engine import Engine  # needs DeepSpeed at import; any engine with the same methods works
 
 T = TypeVar("T")
-DATA_WAIT = "the data wait of step"
-"""Phase of a rank that waits for its next batch (`adapt.support.heartbeat`)."""
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,15 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, UserCallback
 from ray.train.torch import TorchTrainer
 
@@ -32,18 +34,30 @@ from adapt.ray.runtime import (
 from adapt.runner.notifications import announce
 from adapt.runner.secret import secret_of
 from adapt.support.errors import CheckpointError, StallError, TrainingError
+from adapt.support.heartbeat import DATA_WAIT, FLOOR_S, Limits, beat
 from adapt.support.schema import END_FILE
-from adapt.support.stall_watch import STALLS, blamed, read_stalls
 from adapt.terminal import library
 from adapt.terminal.console import log
 from adapt.train.capacity.out_of_memory import memory_kills
 from adapt.train.checkpoints.retain import mend_run, newest_whole, prune, step_of
 from adapt.train.checkpoints.seal import Sealing, sealed_run
 from adapt.train.elastic.sizing import Patience, Sizing
-from adapt.train.failure import as_ours, culprits, first_of, is_announced, is_unanswered, known
+from adapt.train.failure import (
+    as_ours,
+    culprits,
+    failure_text,
+    first_of,
+    is_announced,
+    is_unanswered,
+    known,
+    new_stalls,
+    ranks_named,
+    stall_error,
+    stalls_in,
+)
 from adapt.train.held_time import HeldTime, holding
-from adapt.train.local_group import LocalTorchConfig, free_reserved
 from adapt.train.progress_display import following
+from adapt.train.rank_group import RankGroupConfig, UnwatchedStarts, free_reserved
 from adapt.train.restarts import RestartLog, RestartRules, without
 from adapt.train.schedule import worlds
 from adapt.train.training_run import (
@@ -59,8 +73,6 @@ from adapt.train.training_run import (
 PATIENCE = Patience()
 _WIDTH = 300
 _SHUTDOWN_S = "5"
-_STATED_S = 30.0
-"""Longest wait for the file that describes a stall, after Ray has reported that a rank does not answer [s]."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +99,8 @@ class RankedRun:
     """
     keep_checkpoints: int
     """Number of newest checkpoints that are not removed."""
+    limits: Limits = field(default_factory=Limits)
+    """Longest times without a heartbeat of a rank (`adapt.support.heartbeat.beat`), from its start on."""
 
     @property
     def run_folder(self) -> Path:
@@ -130,7 +144,7 @@ def on_all_ranks(run: RankedRun) -> None:
         trainer: Any = TorchTrainer(
             run.function,
             train_loop_config={**run.told, "sealing": sealing},
-            torch_config=LocalTorchConfig(folder=str(local)) if local else None,
+            torch_config=RankGroupConfig(rules=run.rules, limits=run.limits, local=str(local or "")),
             scaling_config=scaling,
             run_config=_run_config(run, bool(local), avoided),
         )
@@ -138,21 +152,28 @@ def on_all_ranks(run: RankedRun) -> None:
             trainer = _elastic(trainer, run, scaling, bool(local))
         try:
             with following(run.folder / METRICS_FILE, run.folder / NOTICE_FILE):
-                _fit(trainer, run.folder, local)
+                _fit(trainer, run, local)
             is_done = True
         except BadNodeError as error:
-            avoided = frozenset(RestartLog(run.folder).bad_nodes())
+            avoided = frozenset(RestartLog(run.folder).avoided())
             log(f"{error.what}; training goes on with other nodes")
+        except LostRanksError as error:
+            time.sleep(run.rules.after("failures", error.what))
+            log(f"{error.what}; all ranks start again")
         except CheckpointError as error:  # the damaged checkpoint was removed, so the loop ends
             newest = newest_whole(run.run_folder)
             log(f"{error.what}; training goes on from step {step_of(newest) if newest else 0}")
         except StallError as error:
             stalls += 1
-            wait = run.rules.after("stalls", error.what)
+            wait = run.rules.after("stalls", error.what, ranks_named(error.what))
             announce("stall", error.what)
             if stalls > run.resources.max_stalls:
                 raise
             time.sleep(wait)
+            if len(run.sizes) == 1:
+                with suppress(BadNodeError):
+                    _group(run, avoided).leave_bad_nodes()
+                avoided = frozenset(RestartLog(run.folder).avoided())
             newest = newest_whole(run.run_folder)
             log(f"{error.what}; training goes on from step {step_of(newest) if newest else 0}")
     prune(run.run_folder, run.keep_checkpoints)
@@ -160,17 +181,19 @@ def on_all_ranks(run: RankedRun) -> None:
         (run.folder / name).unlink(missing_ok=True)
 
 
-def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
+def _fit(trainer: Any, run: RankedRun, local: Path | None) -> None:
     """Trains in a separate thread.
 
     In the main thread, Ray Train would handle signals and end the process.
 
     Args:
         trainer: trainer of Ray Train.
-        folder: folder of the stage, for messages.
+        run: the run.
         local: private folder of the training if the job started Ray itself, else None.
     """
     errors: list[BaseException] = []
+    folder, past_stalls = run.folder, stalls_in(run.folder)
+    starts = UnwatchedStarts(folder, run.limits.stopped_s)
 
     def fit() -> None:
         try:
@@ -183,6 +206,8 @@ def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
     try:
         while thread.is_alive():
             thread.join(0.2)  # a short wait, so that ctrl-C is noticed
+            if local:
+                starts.look()
     except KeyboardInterrupt:
         if library.is_active():  # in a program that uses the library; otherwise, Ray ends with the process
             disconnect()
@@ -190,6 +215,10 @@ def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
     if errors:
         if local:
             free_reserved(local)
+        if stalled := stalls_in(folder) - past_stalls:
+            raise stall_error(stalled) from errors[0]
+        if isinstance(getattr(errors[0], "controller_failure", None), RayActorError):
+            raise LostRanksError(f"workers ended at their start: {failure_text(errors[0])}", "run again") from errors[0]
         raise as_ours(errors[0], folder) from errors[0]
 
 
@@ -203,7 +232,7 @@ def _scaling(run: RankedRun, avoided: frozenset[str]) -> ScalingConfig:
 
 def _run_config(run: RankedRun, is_local: bool, avoided: frozenset[str]) -> RunConfig:
     """Returns Ray Train's configuration of storage, retries, and environment variables of the ranks."""
-    fixed = FixedGroup(run.rules, run.sizes[0], bundle_of(run.resources), avoided) if len(run.sizes) == 1 else None
+    fixed = _group(run, avoided) if len(run.sizes) == 1 else None
     callbacks: list[Any] = [EndAtOnce(run.folder, fixed)]  # Any, because Ray declares the type of an earlier version
     # If the job started Ray itself, all of Ray's processes already have these environment variables.
     environment: dict[str, Any] = {} if is_local else {"worker_runtime_env": {"env_vars": PROCESS_ENVIRONMENT}}
@@ -217,6 +246,10 @@ def _run_config(run: RankedRun, is_local: bool, avoided: frozenset[str]) -> RunC
     )
 
 
+def _group(run: RankedRun, avoided: frozenset[str]) -> "FixedGroup":
+    return FixedGroup(run.rules, run.sizes[0], bundle_of(run.resources), avoided)
+
+
 def _elastic(trainer: Any, run: RankedRun, scaling: ScalingConfig, is_local: bool) -> Any:
     """Replaces the trainer's policy for the number of ranks by our policy, and returns the trainer."""
     from adapt.ray.private import with_policy
@@ -224,6 +257,13 @@ def _elastic(trainer: Any, run: RankedRun, scaling: ScalingConfig, is_local: boo
 
     settings = ElasticRun(run.rules, not is_local)
     return with_policy(trainer, ElasticPolicy(scaling, Sizing(run.sizes, PATIENCE), settings))
+
+
+class LostRanksError(TrainingError):
+    """Ends a run of Ray Train in which ranks ended between the start of their group and that of their function.
+
+    Ray Train does not start the ranks again after such an error, so the driver does.
+    """
 
 
 class BadNodeError(TrainingError):
@@ -246,13 +286,19 @@ class FixedGroup:
 
         Ray may take a node as long as the run of Ray Train lasts. Therefore the driver starts another one.
         """
-        bad = RestartLog(self.rules.folder).bad_nodes()
-        if not bad <= self.avoided:
-            others = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in bad]
-            room = sum(min(int(node.get(name, 0) / amount) for name, amount in self.bundle.items()) for node in others)
-            if room >= self.size:
-                raise BadNodeError(f"workers failed twice on {' and '.join(sorted(bad))}", "look at these nodes")
-            tell(self.rules.folder, "workers failed twice on a node, which is used again: the others have no room")
+        log = RestartLog(self.rules.folder)
+        bad = log.bad_nodes()
+        if bad <= self.avoided:
+            return
+        others = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in bad]
+        others = [node for node in others if node.get("CPU")]  # a head without cores takes no workers
+        room = sum(min(int(node.get(name, 0) / amount) for name, amount in self.bundle.items()) for node in others)
+        if room >= self.size:
+            raise BadNodeError(f"workers failed twice on {log.avoid(bad)}", "look at these nodes")
+        bundle = " and ".join(f"{name} {amount:g}" for name, amount in self.bundle.items())
+        workers = f"{self.size} worker{'s' if self.size > 1 else ''} with {bundle}"
+        why = f"the other nodes have no room for {workers}" if others else "it is the only node"
+        tell(self.rules.folder, f"workers failed twice on {' and '.join(log.named(bad))}, which is used again: {why}")
 
 
 class EndAtOnce(UserCallback):
@@ -267,13 +313,14 @@ class EndAtOnce(UserCallback):
     """
 
     def __init__(self, folder: Path, group: "FixedGroup | None" = None) -> None:
-        self._folder, self._group, self._past_stalls = folder, group, _stalls_in(folder)
+        self._folder, self._group, self._past_stalls = folder, group, stalls_in(folder)
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Raises an error of a rank that a retry would repeat. Ray Train ends the run if a callback raises an error."""
         # The timeout is shortened, because Ray's default of 30 s is meant for groups without a failed rank.
         os.environ["TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S"] = _SHUTDOWN_S
-        if stalled := self._new_stalls(worker_exceptions):
+        unanswered = is_unanswered(worker_exceptions.values())
+        if stalled := new_stalls(self._folder, self._past_stalls, unanswered):
             raise stall_error(stalled)
         for error in worker_exceptions.values():
             if ours := known(error, self._folder):
@@ -287,42 +334,12 @@ class EndAtOnce(UserCallback):
             time.sleep(self._group.rules.after("failures", why, culprits(worker_exceptions)))
             self._group.leave_bad_nodes()
 
-    def _new_stalls(self, worker_exceptions: dict[int, Exception]) -> set[Path]:
-        """Returns the folders of new stalls.
-
-        A rank that is stopped answers neither Ray nor the other ranks. If Ray reports this first, waits until the
-        watcher of the rank has written what the rank does.
-        """
-        end = time.monotonic() + (_STATED_S if is_unanswered(worker_exceptions) else 0.0)
-        while not (stalled := _stalls_in(self._folder) - self._past_stalls) and time.monotonic() < end:
-            time.sleep(0.2)
-        return stalled
-
     def _leave(self) -> None:
         """Reports once that a node leaves. Ray Train repeats the call while it waits for the other ranks."""
         if all(line["cause"] != "preemptions" for line in RestartLog(self._folder).pending()):
             tell(self._folder, "a node leaves; all ranks resume from the last checkpoint")
             if self._group:
                 time.sleep(self._group.rules.after("preemptions", "a node left"))
-
-
-def _stalls_in(folder: Path) -> set[Path]:
-    """Returns the folders of the stalls of a stage."""
-    return {statement.parent for statement in (folder / STALLS).glob("*/*.json")}
-
-
-def stall_error(folders: Iterable[Path]) -> StallError:
-    """Returns an error that names the processes for which the others waited.
-
-    Args:
-        folders: folders of the stalls.
-    """
-    stalls = [stall for folder in folders for stall in blamed(read_stalls(folder))]
-    return StallError(
-        f"{'; '.join(stall.what() for stall in stalls)} (all stacks: {', '.join(map(str, folders))})",
-        "mend the cause, or set resources.stall_s above the time of the slowest step; then run the same command: "
-        "it resumes",
-    )
 
 
 def launch(job: TrainingRun) -> dict[str, Any]:
@@ -343,8 +360,14 @@ def launch(job: TrainingRun) -> dict[str, Any]:
     kept = max(config.training.keep_checkpoints, 1)
     (folder / END_FILE).unlink(missing_ok=True)
     told, sizes = {"job": job}, worlds(config.training, config.resources.workers)
+    limits = Limits.of_rank(
+        config.resources.stall_s,
+        FLOOR_S * (10 if config.training.compile else 1),  # a compiled model may be compiled again at any step
+        frozenset({DATA_WAIT} if job.online else ()),
+    )
+    run = RankedRun(train_loop_per_worker, told, folder, job.run_name, config.resources, sizes, kept, limits)
     with memory_kills(config, folder), holding(folder, sizes[0], waits=not is_own_ray()):
-        on_all_ranks(RankedRun(train_loop_per_worker, told, folder, job.run_name, config.resources, sizes, kept))
+        on_all_ranks(run)
     counts = json.loads((folder / PROGRESS_FILE).read_text())
     return {**counts, "restarts": RestartLog(folder).restarts(), "held": HeldTime.load(folder)}
 
@@ -352,6 +375,7 @@ def launch(job: TrainingRun) -> dict[str, Any]:
 def train_loop_per_worker(config: dict[str, Any]) -> None:
     """Trains on one rank. Ray Train calls it. Heavy libraries are imported here and not in the driver."""
     hide_unreserved_gpus()
+    beat("the import of the libraries")
     from adapt.train.worker import train_rank
 
     train_rank(config["job"], config["sealing"])

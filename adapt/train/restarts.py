@@ -8,9 +8,9 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -56,6 +56,8 @@ class Restarts:
 
     It does not include the time in which no job ran.
     """
+    avoided_nodes: tuple[str, ...] = ()
+    """Names of the nodes that were avoided after workers had failed twice on them."""
 
     @property
     def count(self) -> int:
@@ -65,8 +67,12 @@ class Restarts:
 
 def summed_restarts(parts: Sequence[Restarts | None]) -> Restarts | None:
     """Adds up the restarts of the phases of a run. Returns None if those of a phase are not known."""
-    known = [asdict(part) for part in parts if part]
-    return Restarts(**{name: sum(part[name] for part in known) for name in known[0]}) if all(parts) else None
+    known = [part for part in parts if part]
+    if len(known) < len(parts):
+        return None
+    avoided = tuple(sorted({name for part in known for name in part.avoided_nodes}))
+    numbers = [field.name for field in fields(Restarts) if field.name != "avoided_nodes"]
+    return Restarts(**{name: sum(getattr(part, name) for part in known) for name in numbers}, avoided_nodes=avoided)
 
 
 class RestartLog:
@@ -94,19 +100,37 @@ class RestartLog:
         """Notes that a job runs this training. It is an interruption if workers of an earlier job had started."""
         self.note("interruptions", "a job began")
 
-    def group_began(self, step: int, nodes: Sequence[str]) -> None:
+    def group_began(self, step: int, nodes: Sequence[str], names: Mapping[str, str] | None = None) -> None:
         """Notes that all workers have loaded their state and begin to train. Rank 0 calls it.
 
         Args:
             step: number of finished steps in the loaded checkpoint, or 0.
             nodes: id of the node of each rank.
+            names: name of each node for messages, by id.
         """
         reached, since = self._reached()
         pending = self.pending()
         if pending and all(line["cause"] == "interruptions" for line in pending):
             since = pending[-1]["time"]  # before that, no job ran
         redone, seconds = max(reached - step, 0), max(time.time() - since, 0.0)
-        self._add({"step": step, "nodes": list(nodes), "redone": redone, "seconds": seconds})
+        names = dict(names or {})
+        self._add({"step": step, "nodes": list(nodes), "names": names, "redone": redone, "seconds": seconds})
+
+    def started(self, starts: Mapping[str, float]) -> None:
+        """Notes how long the slowest phase of the start took on each host. Rank 0 calls it after its first step.
+
+        Args:
+            starts: duration [s], by host name.
+        """
+        self._add({"started": {host: round(seconds, 1) for host, seconds in starts.items()}})
+
+    def starts(self) -> dict[str, float]:
+        """Returns the duration of the slowest phase of all starts in this job [s], by host name."""
+        slowest: dict[str, float] = {}
+        for line in self._lines_of_this_job():
+            for host, seconds in line.get("started", {}).items():
+                slowest[host] = max(slowest.get(host, 0.0), seconds)
+        return slowest
 
     def reach(self, step: int) -> None:
         """Stores the number of finished steps. Rank 0 calls it after each step. Takes some microseconds."""
@@ -126,12 +150,16 @@ class RestartLog:
     def pending(self) -> list[dict[str, Any]]:
         """Returns the causes that were noted since the last start of the workers."""
         lines = self.lines()
-        return lines[max((number for number, line in enumerate(lines, 1) if "step" in line), default=0) :]
+        start = max((number for number, line in enumerate(lines, 1) if "step" in line), default=0)
+        return [line for line in lines[start:] if "cause" in line]
 
     def of_this_job(self) -> list[dict[str, Any]]:
         """Returns the causes of restarts since the present job began."""
-        lines = [line for line in self.lines() if "cause" in line]
-        begun = (number for number, line in enumerate(lines, 1) if line["cause"] == "interruptions")
+        return [line for line in self._lines_of_this_job() if "cause" in line]
+
+    def _lines_of_this_job(self) -> list[dict[str, Any]]:
+        lines = self.lines()
+        begun = (number for number, line in enumerate(lines, 1) if line.get("cause") == "interruptions")
         return lines[max(begun, default=0) :]
 
     def nodes_of(self, ranks: Sequence[int]) -> list[str]:
@@ -145,12 +173,36 @@ class RestartLog:
         failed = Counter(node for line in self.of_this_job() if line["cause"] in causes for node in line["nodes"])
         return {node for node, count in failed.items() if count >= _BAD}
 
+    def avoid(self, nodes: Collection[str]) -> str:
+        """Notes that no worker runs on some nodes from now on. Returns their names for messages.
+
+        Args:
+            nodes: ids of the nodes.
+        """
+        named = self.named(nodes)
+        if not set(nodes) <= self.avoided():
+            self._add({"avoided": sorted(nodes), "called": named})
+        return " and ".join(named)
+
+    def avoided(self) -> set[str]:
+        """Returns the ids of the nodes that this job avoids."""
+        return {node for line in self._lines_of_this_job() for node in line.get("avoided", ())}
+
+    def named(self, nodes: Collection[str]) -> list[str]:
+        """Returns the names of nodes for messages, sorted. A node without a name is named by its id."""
+        names = {node: name for line in self.lines() for node, name in line.get("names", {}).items()}
+        return sorted(names.get(node, node) for node in nodes)
+
     def restarts(self) -> Restarts:
         """Counts the restarts that the log contains."""
-        total, causes, is_first = Restarts(), set[str](), True
-        for line in self.lines():
+        lines = self.lines()
+        avoided = {name for line in lines for name in line.get("called", ())}
+        total, causes, is_first = Restarts(avoided_nodes=tuple(sorted(avoided))), set[str](), True
+        for line in lines:
             if "cause" in line:
                 causes.add(line["cause"])
+                continue
+            if "step" not in line:
                 continue
             if not is_first:
                 # Ray reports no error if it ends the workers of a node that leaves
@@ -218,7 +270,8 @@ class RestartRules:
         """
         log, newest = RestartLog(self.folder), newest_whole(self.checkpoints)
         saved = step_of(newest) if newest else 0
-        log.note(cause, why, log.nodes_of(ranks), saved)
+        is_new = bool(log.pending())  # a group that has not begun to train may have other nodes than the one before
+        log.note(cause, why, [] if is_new else log.nodes_of(ranks), saved)
         lines = [line for line in log.of_this_job() if line["saved"] is not None]
         if cause == "failures" and sum(line["cause"] == cause for line in lines) > self.max_failures:
             raise workers_failed(why)

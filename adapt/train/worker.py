@@ -2,13 +2,14 @@
 
 import json
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import ray.train
 import torch
@@ -33,7 +34,7 @@ from adapt.ray.node_files import at_home, on_node
 from adapt.ray.runtime import is_own_ray
 from adapt.runner.files import folder_aside, share_with_group, write_atomically
 from adapt.runner.record import load_record
-from adapt.support.heartbeat import FLOOR_S, Limits, beat, join_group, under_watch
+from adapt.support.heartbeat import beat, slowest_start, watched_to_the_end
 from adapt.terminal.console import log_values
 from adapt.train.capacity.flops import added_work, mean_length, summed_sizes, workload
 from adapt.train.capacity.micro_batch import RankPlace, passes
@@ -45,7 +46,7 @@ from adapt.train.elastic.requested_checkpoints import CheckpointRequests
 from adapt.train.engine import Engine
 from adapt.train.failure import portable_errors
 from adapt.train.held_time import HeldLog, spent_on
-from adapt.train.loop import DATA_WAIT, Loop
+from adapt.train.loop import Loop
 from adapt.train.meter import Utilization, peak_memory
 from adapt.train.metric_trackers import Trackers
 from adapt.train.model_options import apply_options, freeze
@@ -71,28 +72,17 @@ def train_rank(job: TrainingRun, sealing: Sealing) -> None:
     die_with_parent()
     folder = Path(job.folder)
     stage = f"{folder.parent.name}/{folder.name}"
+    beat("the arrival of the files", patient=True)
     with log_values(stage=stage, rank=rank), portable_errors(), on_node(folder, leaves=_LARGE):
         share_with_group(folder.parent.parent)
-        with only_run(folder, rank), _watched(job, rank):
+        with only_run(folder, rank), watched_to_the_end():
             _train(job, rank, sealing)
 
 
-def _watched(job: TrainingRun, rank: int) -> AbstractContextManager[None]:
-    """Watches this rank, which is ended if it makes no progress. A compiled model may be compiled again at any step."""
-    return under_watch(
-        f"rank {rank}",
-        Path(job.folder),
-        Limits.of_rank(job.config.resources.stall_s, FLOOR_S * (10 if job.config.training.compile else 1)),
-        size=dist.get_world_size(),
-        patient=frozenset({DATA_WAIT}) if job.online else frozenset(),
-    )
-
-
 def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
+    beat("the load of the model")
     parts = RankParts.of(job)
-    folder, group = Path(job.folder), [uuid4().hex]
-    dist.broadcast_object_list(group)
-    join_group(group[0])
+    folder = Path(job.folder)
     if rank == 0:
         at_home(folder, note_pass, folder, parts.resources["micro_batch"])
     engine, method = parts.loop.engine, parts.loop.method
@@ -100,13 +90,15 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
     run_folder, branch = folder / CHECKPOINTS / job.run_name, job.branch_step
     points = parts.loop.points
     checkpoints = Checkpoints(engine, method, run_folder, sealing, folder / BRANCHES, branch, points)
+    beat("the load of the checkpoint", patient=True)
     progress, restarts = checkpoints.load(), RestartLog(folder)
-    nodes = _nodes()
+    beat("the start of the readers", patient=True)
+    nodes, starts = _nodes(), _starts()
     if rank == 0:
-        at_home(folder, restarts.group_began, progress.step, nodes)
+        at_home(folder, restarts.group_began, progress.step, [node for node, _ in nodes], dict(nodes))
     loop = replace(parts.loop, spike_text=SpikeText(job))
     if rank == 0:
-        loop = replace(loop, reached=restarts.reach)
+        loop = replace(loop, reached=partial(_reach, folder, restarts, starts))
     with checkpoints.arriving():
         feeding = _feeding(job, progress.step, parts.loop.objective)
         with Trackers(job, progress.step, active=rank == 0) as trackers, feeding as batches:
@@ -138,11 +130,30 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
         dist.barrier()
 
 
-def _nodes() -> list[str]:
-    """Returns the id of the node of each rank. All ranks must call it."""
+def _nodes() -> list[tuple[str, str]]:
+    """Returns the id of the node of each rank, and its name for messages. All ranks must call it."""
     nodes: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(nodes, ray.get_runtime_context().get_node_id())
+    name = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
+    dist.all_gather_object(nodes, (ray.get_runtime_context().get_node_id(), name))
     return nodes
+
+
+def _starts() -> dict[str, float]:
+    """Returns the duration of the slowest phase of the start so far [s], by host name. All ranks must call it."""
+    starts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(starts, (socket.gethostname(), slowest_start()))
+    return {host: max(seconds for other, seconds in starts if other == host) for host, _ in starts}
+
+
+def _reach(folder: Path, restarts: RestartLog, starts: dict[str, float], step: int) -> None:
+    """Stores the number of finished steps. After the first step of this group, also stores how long the start took.
+
+    All ranks take their steps together, so the first step of rank 0 lasts as long as that of the others.
+    """
+    restarts.reach(step)
+    if starts:
+        at_home(folder, restarts.started, {host: max(took, slowest_start()) for host, took in starts.items()})
+        starts.clear()
 
 
 @dataclass(frozen=True)

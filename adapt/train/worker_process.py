@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.runner.lock import locked
+from adapt.support.heartbeat import beat
 from adapt.train.training_run import tell
 
 
@@ -156,5 +157,6 @@ def only_run(folder: Path, rank: int) -> Iterator[None]:
         message = f"waiting for workers of an earlier run that still train in {folder} ({holder})"
         tell(folder, f"{message}; end them if they hang")
 
+    beat("the wait for workers of an earlier run", patient=True)
     with locked(folder / "training", waits_for):
         yield

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import pytest
 
 from adapt.support import heartbeat, stall_watch
-from adapt.support.heartbeat import FLOOR_S, IDLE, PATIENT_S, TIMES, Heartbeat, Limits
-from adapt.support.stall_watch import CoreDelays, Stall, blamed, delays_of, read_stalls
+from adapt.support.heartbeat import FLOOR_S, PATIENT_S, TIMES, Heartbeat, Limits, begin_watch, end_watch, slowest_start
+from adapt.support.stall_watch import IDLE, CoreDelays, Stall, blamed, delays_of, read_stalls
 
 LIMIT_S = 1.0
 SCRIPT = """
-import ctypes, sys, threading, time
+import ctypes, socket, sys, threading, time
 from pathlib import Path
-from adapt.support.heartbeat import IDLE, Limits, beat, join_group, under_watch
+from adapt.support.heartbeat import IDLE, Limits, beat, under_watch
 
 name, folder, what = sys.argv[1:]
 
@@ -57,18 +57,24 @@ def holds_the_gil():
     threading.Thread(target=lambda: ctypes.PyDLL(None).sleep(1000), daemon=True).start()
     time.sleep(1000)
 
+def hangs():
+    time.sleep(1000)
+
 def is_idle():
     beat(IDLE)
     time.sleep(2.5)
+
+def stays_idle():
+    beat(IDLE)
+    time.sleep(1000)
 
 def is_patient():
     works()
     beat("checkpoint", patient=True)
     time.sleep(2.5)
 
-with under_watch(name, Path(folder), Limits.of_rank(1.0), size=2 if "rank" in name else 1):
-    if "rank" in name:
-        join_group("group")
+group = {"size": 2, "group": "group"} if "rank" in name else {"starts": {socket.gethostname(): 0.1}}
+with under_watch(name, Path(folder), Limits.of_rank(1.0), **group):
     print("begun", flush=True)
     globals()[what]()
 """
@@ -121,6 +127,11 @@ def test_a_waiting_process_is_killed_and_its_stack_is_known(tmp_path: Path, star
     assert not stall.is_gil_held
 
 
+def test_a_start_that_takes_far_longer_than_earlier_ones_is_killed(tmp_path: Path, started: list) -> None:
+    assert killed(start(started, "reader", tmp_path, "hangs"))
+    assert "in start: at <string>" in only_stall(tmp_path).what()
+
+
 def test_a_process_that_a_signal_stopped_is_killed(tmp_path: Path, started: list) -> None:
     """It cannot write its stack, and is late in any phase, also in phases of unknown duration."""
     process = start(started, "reader", tmp_path, "is_idle")
@@ -156,6 +167,13 @@ def test_all_processes_of_a_group_end_and_the_one_that_they_wait_for_is_named(tm
     ]
     assert blamed(stalls) == stalls[1:]
     assert "rank 1" in stalls[1].what()
+
+
+def test_an_idle_process_of_a_group_waits_for_the_others(tmp_path: Path, started: list) -> None:
+    ranks = [start(started, "rank 0", tmp_path, "stays_idle"), start(started, "rank 1", tmp_path, "waits")]
+    assert all(map(killed, ranks))
+    stalls = read_stalls(tmp_path / "stalls" / "group")
+    assert blamed(stalls) == stalls[1:]
 
 
 def test_a_group_waits_for_a_process_at_work(tmp_path: Path, started: list) -> None:
@@ -195,6 +213,26 @@ def test_the_limit_follows_the_slowest_step_but_not_the_first(tmp_path: Path, mo
     finally:
         heart.end()
     assert limits == [PATIENT_S, FLOOR_S, FLOOR_S, TIMES * 20]
+
+
+def test_the_start_may_take_some_times_as_long_as_earlier_ones_on_this_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, host = 0.0, os.uname().nodename
+    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: now))
+    limits = []
+    for starts in ({"other": 20.0}, {host: 20.0, "other": 90.0}, {host: 0.1}):
+        begin_watch("rank 0", tmp_path, Limits.of_rank(None), starts=starts)
+        limits.append(heartbeat._own and heartbeat._own._beat.limit_s)
+    assert limits == [PATIENT_S, TIMES * 20, FLOOR_S]
+    try:
+        for seconds, phase, is_patient in ((3, "load", True), (50, "step", False), (7, "step", False), (9, "", False)):
+            now += seconds
+            heartbeat.beat(phase, patient=is_patient)
+        assert slowest_start() == 7.0  # the load of 50 s is a phase of unknown duration, and the second step no start
+    finally:
+        end_watch()
+    assert slowest_start() == 0.0
 
 
 def test_time_without_a_core_is_measured_for_the_most_delayed_thread(monkeypatch: pytest.MonkeyPatch) -> None:

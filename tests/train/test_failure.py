@@ -24,11 +24,12 @@ from ray import cloudpickle
 from adapt.config import Config, ResourcesConfig, TrainingConfig
 from adapt.model.locate import Pretrained
 from adapt.support.errors import AdaptError, DataError, StorageError, TrainingError
-from adapt.support.heartbeat import Limits, beat, join_group, under_watch
+from adapt.support.heartbeat import beat
 from adapt.support.stall_watch import STALLS, read_stalls
 from adapt.train import ray_train
 from adapt.train.checkpoints.retain import checkpoints, is_whole, step_of
 from adapt.train.failure import NodeLeaves, as_ours, is_announced, portable_errors
+from adapt.train.rank_group import RankGroup, RankGroupConfig
 from adapt.train.restarts import RestartLog, RestartRules, Restarts
 from adapt.train.training_run import NOTICE_FILE, PROGRESS_FILE, TrainingRun
 from tests.train.checkpoints.sealed import SEALING
@@ -121,7 +122,7 @@ def live(job: TrainingRun, phase: str, at_rank: int) -> list[Any]:
         patch.setattr("ray.train.report", store)
         patch.setattr("ray.train.get_preemption_info", lambda: None)
         patch.setattr(worker, "die_with_parent", lambda: None)
-        patch.setattr(worker, "_nodes", lambda: ["a", "a"])
+        patch.setattr(worker, "_nodes", lambda: [("a", "node a")] * 2)
         patch.setattr(worker, "_columns", _columns, raising=False)
         patch.setattr(worker, "_feeding", feeding)
         if rank == at_rank:
@@ -218,25 +219,43 @@ def test_our_errors_end_the_training_and_others_are_retried(
     assert said in capsys.readouterr().err
 
 
+def _stop_once(file: Path) -> None:
+    """Stops this process by a signal if the file does not exist yet."""
+    if not file.exists():
+        file.touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class StoppedGroup(RankGroup):
+    """A group whose rank 1 is stopped in its first start, before the process group."""
+
+    def meet(self, worker_group: Any, backend_config: Any) -> None:
+        worker_group.execute_single_async(1, _stop_once, backend_config.rules.folder / "stopped-at-start")
+        super().meet(worker_group, backend_config)
+
+
+class StoppedGroupConfig(RankGroupConfig):
+    """Makes Ray Train start a `StoppedGroup`."""
+
+    @property
+    def backend_cls(self) -> type[StoppedGroup]:
+        return StoppedGroup
+
+
 def _stopped_once(config: dict[str, Any]) -> None:
-    """Runs a rank that joins the other rank in a collective per step. In the first start, a signal stops rank 1."""
+    """Runs a rank that joins the other rank in a collective per step. In the first call, a signal stops rank 1."""
     import torch
 
     folder, rank = Path(config["job"].folder), dist.get_rank()
-    is_first = not (folder / "begun").exists()
-    dist.barrier()
-    (folder / "begun").touch()
-    with under_watch(f"rank {rank}", folder, Limits.of_rank(1.0), size=2):
-        join_group("first" if is_first else "second")
-        for step in range(1, 4):
-            beat("step", step)
-            if is_first and (rank, step) == (1, 3):
-                os.kill(os.getpid(), signal.SIGSTOP)
-            dist.all_reduce(torch.zeros(1))
+    for step in range(1, 4):
+        beat("step", step)
+        if (rank, step) == (1, 3):
+            _stop_once(folder / "stopped-in-step")
+        dist.all_reduce(torch.zeros(1))
     (folder / PROGRESS_FILE).write_text(json.dumps({"step": 4}))
 
 
-def test_a_rank_that_is_stopped_is_named_and_all_ranks_start_again(
+def test_a_rank_that_is_stopped_at_its_start_or_in_a_step_is_named_and_all_ranks_start_again(
     ray_cluster: None,
     tmp_path: Path,
     tiny_bert: Path,
@@ -244,16 +263,21 @@ def test_a_rank_that_is_stopped_is_named_and_all_ranks_start_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(ray_train, "train_loop_per_worker", lambda config, toy=_stopped_once: toy(config))
-    result = ray_train.launch(a_job(tmp_path, tiny_bert, max_failures=0))
+    monkeypatch.setattr(ray_train, "RankGroupConfig", StoppedGroupConfig)
+    job = a_job(tmp_path, tiny_bert, max_failures=0)
+    resources = replace(job.config.resources, stall_s=1.0)
+    result = ray_train.launch(replace(job, config=replace(job.config, resources=resources)))
     assert result["step"] == 4
-    assert [line["cause"] for line in RestartLog(tmp_path).of_this_job()] == ["stalls"]
-    (told,) = (line for line in capsys.readouterr().err.splitlines() if "no progress" in line)
-    assert re.match(
-        r"rank 1 on \S+ \(process \d+\) made no progress for \d+ s in step 3: a signal has stopped it", told
-    )
-    first, second = read_stalls(tmp_path / STALLS / "first")
-    assert (first.is_stopped, first.waits_for_others) == (False, True)
-    assert second.is_stopped
+    assert [line["cause"] for line in RestartLog(tmp_path).of_this_job()] == ["stalls", "stalls"]
+    told = [line for line in capsys.readouterr().err.splitlines() if "no progress" in line]
+    for phase, line in zip(("the start of the process group", "step 3"), told, strict=True):
+        assert re.match(
+            rf"rank 1 on \S+ \(process \d+\) made no progress for \d+ s in {phase}: a signal has stopped it", line
+        )
+    for group in (tmp_path / STALLS).iterdir():
+        first, second = read_stalls(group)
+        assert (first.is_stopped, first.waits_for_others) == (False, True)
+        assert second.is_stopped
 
 
 def _eventually(condition: Callable[[], bool]) -> None:
@@ -314,7 +338,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ray_train.FixedGro
 
 def ended(group: ray_train.FixedGroup, *errors: Exception) -> None:
     """Imitates a group on nodes a and b that starts and ends with errors."""
-    RestartLog(group.rules.folder).group_began(0, ["a", "b"])
+    RestartLog(group.rules.folder).group_began(0, ["a", "b"], {"a": "host a", "b": "host b"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "30")
         for _ in range(2 if is_announced(dict(enumerate(errors))) else 1):  # Ray repeats it while it waits
@@ -339,9 +363,22 @@ def test_a_node_on_which_a_fixed_group_failed_twice_is_left_if_others_have_room(
     nodes.append({"NodeID": "a", "Alive": True, "Resources": {"CPU": 1.0}})
     monkeypatch.setattr(ray_train.ray, "nodes", lambda: nodes)
     ended(group, GLOO, Dead(preempted=False).error)
-    with pytest.raises(ray_train.BadNodeError, match="failed twice on b") if is_left else nullcontext():
+    with pytest.raises(ray_train.BadNodeError, match="failed twice on host b") if is_left else nullcontext():
         ended(group, GLOO, Dead(preempted=False).error)
     ended(replace(group, avoided=frozenset("b")), GLOO, Dead(preempted=False).error)
+    log, said = RestartLog(group.rules.folder), (group.rules.folder / NOTICE_FILE).read_text()
+    assert log.restarts().avoided_nodes == (("host b",) if is_left else ())
+    assert ("host b, which is used again: the other nodes have no room for 1 worker with CPU 2" in said) != is_left
+
+
+def test_the_only_node_is_used_again_and_said_to_be_the_only_one(
+    group: ray_train.FixedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_train.ray, "nodes", lambda: [{"NodeID": "b", "Alive": True, "Resources": {"CPU": 2.0}}])
+    for _ in range(2):
+        ended(group, GLOO, Dead(preempted=False).error)
+    said = (group.rules.folder / NOTICE_FILE).read_text()
+    assert said.count("workers failed twice on host b, which is used again: it is the only node") == 1
 
 
 # --- the error message

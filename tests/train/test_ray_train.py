@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorUnavailableError
+from ray.exceptions import ActorUnavailableError, RayActorError
 
 from adapt.config import ResourcesConfig
 from adapt.support.errors import CheckpointError, StallError, StorageError, TrainingError
@@ -83,7 +83,7 @@ def test_a_run_restarts_without_a_node_on_which_it_failed_twice(
         for _ in range(2):
             log.group_began(10, ["a"])
             run.rules.after("failures", "", [0])
-        return BadNodeError("workers failed twice on a", "look at it")
+        return BadNodeError(f"workers failed twice on {log.avoid(log.bad_nodes())}", "look at it")
 
     fits(monkeypatch, failed, lambda: None)
     on_all_ranks(run)
@@ -112,6 +112,28 @@ def test_a_stalled_run_restarts_a_limited_number_of_times(
     assert announced == [("stall", "rank 1 made no progress")] * 3
     assert capsys.readouterr().err.count("rank 1 made no progress; training goes on from step 15") == 2
     assert [line["cause"] for line in RestartLog(run.folder).of_this_job()] == ["stalls"] * 3
+
+
+def test_ranks_that_are_lost_before_their_function_starts_are_started_again_a_limited_number_of_times(
+    run: RankedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class LostError(Exception):
+        """Imitates Ray Train's error for ranks that ended while it started the training function."""
+
+        controller_failure = RayActorError(error_msg="the worker died")
+
+    class Trainer:
+        def fit(self) -> None:
+            started.append(None)
+            raise LostError("control loop")
+
+    started: list[None] = []
+    monkeypatch.setattr(ray_train, "TorchTrainer", lambda *_, **__: Trainer())
+    monkeypatch.setattr(ray_train.time, "sleep", lambda _: None)
+    run = replace(run, resources=ResourcesConfig(max_failures=2))
+    with pytest.raises(TrainingError, match="the workers failed: workers ended at their start"):
+        on_all_ranks(run)
+    assert len(started) == 3
 
 
 def test_a_new_stall_ends_the_group_with_the_rank_that_the_others_waited_for(run: RankedRun) -> None:

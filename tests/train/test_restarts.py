@@ -70,6 +70,28 @@ def test_the_gravest_of_several_causes_counts(tmp_path: Path, clock: Clock) -> N
     assert RestartLog(tmp_path).restarts().lost_nodes == RestartLog(tmp_path).restarts().count == 1
 
 
+def test_the_slowest_start_of_this_job_on_each_host_is_known(tmp_path: Path, clock: Clock) -> None:
+    log = RestartLog(tmp_path)
+    log.started({"a": 90.0})
+    log.job_began()
+    trained(tmp_path, clock, 0, 5)
+    for starts in ({"a": 4.0, "b": 6.0}, {"a": 3.0}):
+        log.started(starts)
+    assert log.starts() == {"a": 4.0, "b": 6.0}
+    assert log.pending() == []
+    trained(tmp_path, clock, 0, 5)
+    assert log.restarts().count == 1
+
+
+def test_a_group_that_fails_before_it_trains_blames_no_node(tmp_path: Path, clock: Clock) -> None:
+    """Its ranks may be on other nodes than those of the group before."""
+    RestartLog(tmp_path).job_began()
+    trained(tmp_path, clock, 0, 5)
+    for _ in range(2):
+        rules(tmp_path).after("failures", "", [0])
+    assert [line["nodes"] for line in RestartLog(tmp_path).of_this_job()] == [["a"], []]
+
+
 def test_a_torn_line_is_left_out(tmp_path: Path, clock: Clock) -> None:
     trained(tmp_path, clock, 0, 3)
     with (tmp_path / RESTARTS_FILE).open("a") as file:
@@ -79,8 +101,12 @@ def test_a_torn_line_is_left_out(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_the_restarts_of_phases_are_added_up() -> None:
-    parts = Restarts(failures=1, redone_steps=3, seconds=2.0), Restarts(failures=2, stalls=1, seconds=0.5)
-    assert summed_restarts(parts) == Restarts(failures=3, stalls=1, redone_steps=3, seconds=2.5)
+    parts = (
+        Restarts(failures=1, redone_steps=3, seconds=2.0, avoided_nodes=("b",)),
+        Restarts(failures=2, stalls=1, seconds=0.5, avoided_nodes=("a", "b")),
+    )
+    summed = Restarts(failures=3, stalls=1, redone_steps=3, seconds=2.5, avoided_nodes=("a", "b"))
+    assert summed_restarts(parts) == summed
     assert summed_restarts([*parts, None]) is None
 
 

@@ -112,7 +112,10 @@ class ElasticPolicy(ScalingPolicy):
 
     def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> dict[str, str] | None:
         """Returns the label selector that excludes nodes on which workers failed twice. None if there are none."""
-        return without(self._bad_nodes(free_slots(self._bundle))) or None
+        bad = self._bad_nodes(free_slots(self._bundle))
+        if bad:
+            tell(self._run.folder, f"workers failed twice on {self._log.avoid(bad)}; training goes on with other nodes")
+        return without(bad) or None
 
     def _bad_nodes(self, free: Mapping[str, int]) -> set[str]:
         """Returns the nodes to avoid. They are not avoided if the other nodes have no room for the fewest workers."""

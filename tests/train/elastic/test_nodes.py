@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from adapt.train.restarts import RestartLog
 from adapt.train.training_run import Progress
 from cluster.here.nodes import Nodes
 from tests.cluster.metadata import served
@@ -33,8 +34,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 def started(cluster: Nodes, tmp_path: Path) -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
 
-    def start(workers: tuple[int, int], interval: int, dies_in_save: bool = False) -> Run:
-        runs.append(Run(cluster, tmp_path, workers, interval, dies_in_save))
+    def start(workers: tuple[int, int], interval: int, dies_in_save: bool = False, max_failures: int = 1) -> Run:
+        runs.append(Run(cluster, tmp_path, workers, interval, dies_in_save, max_failures))
         return runs[-1]
 
     yield start
@@ -49,6 +50,31 @@ def alone(last: int) -> list[float]:
     batches = feed(0, last, SIZES["global_batch"])
     loop.run(batches, Progress(), lambda metrics: losses.append(metrics["loss"]), lambda progress: None)
     return losses
+
+
+def test_a_node_that_always_kills_its_rank_is_avoided_and_named(
+    cluster: Nodes, started: Callable[..., Run], tmp_path: Path, ranks
+) -> None:
+    """A second node joins after the first failure, so that both failures are on the same node."""
+    run = started((1, 1), 5, max_failures=3)
+    run.wait(lambda rows: run.saved())
+    bad = run.rows()[-1]["node"]
+    for failure in range(2):
+        before = len(run.rows())
+        (tmp_path / f"kill-on-{bad}").touch()
+        run.wait(lambda rows, before=before: len(rows) > before + 2 and not (tmp_path / f"kill-on-{bad}").exists())
+        if not failure:
+            other = cluster.add()
+    run.wait(lambda rows: rows[-1]["node"] != bad)
+    run.stop()
+    other.lose()
+    log, name = RestartLog(tmp_path), f"host {bad[:8]}"
+    assert log.avoided() == {bad}
+    assert log.restarts().avoided_nodes == (name,)
+    assert f"workers failed twice on {name}; training goes on with other nodes" in run.told.read_text()
+    rows = run.rows()
+    expected = ranks(1).run(alone, max(row["step"] for row in rows))[0]
+    assert [row["loss"] for row in rows] == pytest.approx([expected[row["step"] - 1] for row in rows], rel=1e-5)
 
 
 def test_a_group_grows_and_shrinks_with_its_nodes(cluster: Nodes, started: Callable[..., Run], ranks) -> None:

@@ -38,6 +38,7 @@ class ToyRun:
     """Number of steps between checkpoints."""
     dies_in_save: bool = False
     """Whether rank 1 is killed in the middle of the checkpoint that a notice requests."""
+    max_failures: int = 1
 
 
 def main(told: ToyRun) -> None:
@@ -45,7 +46,8 @@ def main(told: ToyRun) -> None:
     from adapt.train.elastic.sizing import Patience
 
     ray_train.PATIENCE = Patience(settle_s=2, look_s=0.5, looks=3)
-    resources = ResourcesConfig(address=told.address, workers=told.workers, gpus_per_worker=0, max_failures=1)
+    failures = told.max_failures
+    resources = ResourcesConfig(address=told.address, workers=told.workers, gpus_per_worker=0, max_failures=failures)
     connect(resources)
     sizes = [number for number in range(told.workers[0], told.workers[1] + 1) if SIZES["global_batch"] % number == 0]
     on_all_ranks(
@@ -63,6 +65,7 @@ def on_a_rank(config: dict[str, Any]) -> None:
     from adapt.train.checkpoints.checkpoint import Checkpoints
     from adapt.train.elastic import requested_checkpoints
     from adapt.train.failure import portable_errors
+    from adapt.train.restarts import RestartLog
     from tests.train.toy import Case, build, feed
 
     requested_checkpoints._ASK_S = 1.0
@@ -81,6 +84,8 @@ def on_a_rank(config: dict[str, Any]) -> None:
             checkpoint.write_seal = partial(_killed, loop, checkpoint.write_seal)  # type: ignore[assignment]
         checkpoints = Checkpoints(loop.engine, Method(), folder / CHECKPOINTS / NAME, config["sealing"])
         progress = checkpoints.load()
+        if rank == 0:
+            RestartLog(folder).group_began(progress.step, [node], {node: f"host {node[:8]}"})
 
         def report(metrics: dict[str, Any]) -> None:
             if rank == 0:
@@ -91,6 +96,9 @@ def on_a_rank(config: dict[str, Any]) -> None:
         def paced() -> Iterator[Any]:
             for share in feed(progress.step, told.steps, case.global_batch):
                 time.sleep(PACE_S)
+                if (folder / f"kill-on-{node}").exists():
+                    (folder / f"kill-on-{node}").unlink()
+                    os.kill(os.getpid(), signal.SIGKILL)
                 yield share
 
         loop.run(paced(), progress, report, checkpoints.save)

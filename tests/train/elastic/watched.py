@@ -30,12 +30,13 @@ class Run:
         workers: tuple[int, int],
         interval: int,
         dies_in_save: bool = False,
-        **environment: str,
+        max_failures: int = 1,
     ) -> None:
         self.folder = folder
         self.told = folder / "told"
-        run = ToyRun(str(folder), cluster.address, workers, STEPS, interval=interval, dies_in_save=dies_in_save)
-        environment = {**cluster.environment, "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "0.5", **environment}
+        given = {"interval": interval, "dies_in_save": dies_in_save, "max_failures": max_failures}
+        run = ToyRun(str(folder), cluster.address, workers, STEPS, **given)
+        environment = {**cluster.environment, "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "0.5"}
         files = [f"{folder}/out", str(self.told)]
         self.process = Forked(become_member, toy_run.__file__, [json.dumps(asdict(run))], environment, files)
 
