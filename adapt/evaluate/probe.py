@@ -25,7 +25,7 @@ from adapt.model.packing.packed import Packed
 from adapt.model.sentence_vectors import FEATURES
 from adapt.model.sparse_prediction import states_of
 from adapt.model.states import features_of
-from adapt.statistics.outcomes import metric_from_counts
+from adapt.statistics.outcomes import metric_from_counts, multi_label
 from adapt.task.dataset import Facts, Split
 from adapt.train.points import Place
 from adapt.train.stopping import DEV, OTHER_DEV
@@ -49,12 +49,13 @@ class Probe:
             *(Split.load(Path(probe.folder), s) for s in ("train", "dev")),
         )
         self._name, self._metric, self._classes = facts.name, facts.metric, len(facts.labels)
+        classes = self._classes if facts.kind == "multi_label" else None
         clean = np.flatnonzero(~np.array(dev.leaked, bool))
         sizes = probed_examples(len(train), len(clean), probe.examples)
         known, asked = _first(np.arange(len(train)), sizes[0]), _first(clean, sizes[1])
-        self._labels = _labels(train, known)
-        halves = halves_of(_labels(dev, asked))
-        self._truth = [_labels(dev, asked[half]) for half in halves]
+        self._labels = _labels(train, known, classes)
+        halves = halves_of(_labels(dev, asked, classes))
+        self._truth = [_labels(dev, asked[half], classes) for half in halves]
         self._places = [len(known) + half for half in halves]
         length = evaluation.sequence_length
         self._tokens = [split.tokens[i][:length] for split, of in ((train, known), (dev, asked)) for i in of]
@@ -103,11 +104,15 @@ class Probe:
 def linear_labels(known: np.ndarray, labels: np.ndarray, queries: np.ndarray) -> np.ndarray:
     """Returns the label of each text by logistic regression on standardized features, with L2 regularization of 1.
 
+    A task with several labels per text gets one regression per class.
+
     Args:
         known: features of the train texts [train, H].
-        labels: labels of the train texts [train].
+        labels: labels of the train texts [train]; for several per text 0 and 1 [train, classes].
         queries: features of the texts to classify [queries, H].
     """
+    if labels.ndim == 2:
+        return np.stack([linear_labels(known, column, queries) for column in labels.T], axis=1)
     if len(np.unique(labels)) == 1:
         return np.full(len(queries), labels[0])
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=ITERATIONS))
@@ -118,23 +123,30 @@ def score_of(truth: np.ndarray, predicted: np.ndarray, classes: int, metric: str
     """Returns the score of predicted labels, as a fraction.
 
     Args:
-        truth: true classes [examples].
-        predicted: predicted classes [examples].
+        truth: true classes [examples]; for several per example 0 and 1 [examples, classes].
+        predicted: predicted classes, in the same form.
         classes: number of classes of the task.
         metric: `macro_f1`, `micro_f1` or `accuracy`.
     """
+    if truth.ndim == 2:
+        true, guess = ([np.flatnonzero(row).tolist() for row in rows] for rows in (truth, predicted))
+        return float(multi_label([true], [guess], classes, metric).scores[0])
     confusion = np.zeros((classes, classes))
     np.add.at(confusion, (truth, predicted), 1)
     return float(metric_from_counts(confusion, metric))
 
 
 def halves_of(labels: Sequence[int] | np.ndarray) -> list[np.ndarray]:
-    """Divides examples into two halves with about equally many examples of each class.
+    """Divides examples into two halves with about equally many examples of each class, or of each set of classes.
+
+    Args:
+        labels: classes [examples]; for several per example 0 and 1 [examples, classes].
 
     Returns:
         The sorted indices of the examples of each half. The first half has one more if their number is odd.
     """
-    by_class = np.argsort(np.asarray(labels), kind="stable")
+    _, numbers = np.unique(np.asarray(labels), axis=0, return_inverse=True)
+    by_class = np.argsort(numbers.ravel(), kind="stable")
     return [np.sort(by_class[start::2]) for start in (0, 1)]
 
 
@@ -144,6 +156,12 @@ def _first(numbers: np.ndarray, count: int) -> np.ndarray:
     return first
 
 
-def _labels(split: Split, numbers: np.ndarray) -> np.ndarray:
-    labels: np.ndarray = np.array(split.labels)[numbers]
-    return labels
+def _labels(split: Split, numbers: np.ndarray, classes: int | None) -> np.ndarray:
+    """Returns the classes of some examples [examples]; with a number of classes 0 and 1 [examples, classes]."""
+    if classes is None:
+        labels: np.ndarray = np.array(split.labels)[numbers]
+        return labels
+    held = np.zeros((len(numbers), classes), np.int64)
+    for row, number in zip(held, numbers, strict=True):
+        row[split.labels[number]] = 1
+    return held

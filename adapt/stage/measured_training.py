@@ -84,9 +84,9 @@ def probed_tasks(context: Context) -> dict[str, Stage[Any]]:
             "evaluation.probe is set, but no task is configured", "name its files in task.train, task.dev and task.test"
         )
     for task in tasks:
-        if task.kind != "single_label":
+        if task.kind == "tokens":
             raise ConfigError(
-                f"evaluation.probe: task {task.name} is of kind {task.kind}, and a probe predicts one label per text",
+                f"evaluation.probe: task {task.name} is of kind tokens, and a probe predicts labels of whole texts",
                 "leave the task or evaluation.probe out",
             )
         for split in ("train", "dev"):

@@ -1,6 +1,7 @@
 """Probes on a model in training: their features and scores, on all ranks, and that they change no weight."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from adapt.config import ComparisonConfig, Config, EvaluationConfig, TrainingConfig
+from adapt.evaluate.knn_accuracy import knn_labels
 from adapt.evaluate.probe import Probe, halves_of, linear_labels, score_of
 from adapt.evaluate.while_training import TaskProbe, probed_examples
 from adapt.task.dataset import Facts, Split
@@ -115,6 +117,51 @@ def test_scores_are_those_of_scikit_learn() -> None:
     for average in ("macro", "micro"):
         expected = f1_score(truth, predicted, average=average, zero_division=0)
         assert score_of(truth, predicted, 4, f"{average}_f1") == pytest.approx(expected)
+
+
+def test_scores_of_several_labels_are_those_of_scikit_learn() -> None:
+    from sklearn.metrics import accuracy_score, f1_score
+
+    draw = np.random.default_rng(0)
+    truth, predicted = draw.integers(0, 2, (50, 4)), draw.integers(0, 2, (50, 4))
+    for average in ("macro", "micro"):
+        expected = f1_score(truth, predicted, average=average, zero_division=0)
+        assert score_of(truth, predicted, 4, f"{average}_f1") == pytest.approx(expected)
+    assert score_of(truth, predicted, 4, "accuracy") == pytest.approx(accuracy_score(truth, predicted))
+
+
+@pytest.mark.parametrize("kind", ["knn", "linear"])
+def test_each_label_of_a_text_is_predicted_as_if_it_were_the_only_one(kind: str) -> None:
+    draw = np.random.default_rng(0)
+    known, asked = draw.normal(size=(60, 3)), draw.normal(size=(40, 3))
+    labels = np.stack([known[:, 0] > 0, known[:, 1] > 0.5, known[:, 2] > 9], axis=1).astype(int)  # one never occurs
+    predict = linear_labels if kind == "linear" else partial(knn_labels, neighbours=5)
+    several = predict(known, labels, asked)
+    assert several.shape == (40, 3)
+    for column in range(3):
+        np.testing.assert_array_equal(several[:, column], predict(known, labels[:, column], asked))
+
+
+def test_a_task_with_several_labels_per_text_is_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts have the label of their tokens, and b as well if their number is even."""
+    prepared(tmp_path)
+    for split in ("train", "dev"):
+        one = Split.load(tmp_path, split)
+        labels = [sorted({label, 1} if number % 2 == 0 else {label}) for number, label in enumerate(one.labels)]
+        replace(one, labels=labels).save(tmp_path, split)
+    Facts("toy", "multi_label", ["a", "b", "c"], "macro_f1").save(tmp_path)
+    monkeypatch.setattr(Place, "add_up", lambda *_: None)
+    probe, toy = Probe(place(torch.device("cpu"), 0, 1), TaskProbe(str(tmp_path), "linear", 1000)), model()
+    assert probe._labels.shape == (31, 3)
+    assert sorted(map(tuple, np.concatenate(probe._truth))) == sorted(
+        tuple(int(label in those) for label in range(3))
+        for those, leaks in zip(labels, Split.load(tmp_path, "dev").leaked, strict=True)
+        if not leaks
+    )
+    with evaluating(toy):
+        scores = probe(toy)
+    assert scores.keys() == NAMES
+    assert all(0.3 < score <= 1 for score in scores.values())
 
 
 def test_the_linear_probe_minimizes_regularized_log_loss() -> None:

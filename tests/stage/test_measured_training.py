@@ -76,7 +76,7 @@ def test_the_metric_that_would_choose_enters_no_key_without_a_choice(config: Con
     [
         ({"evaluation__probe": "knn", "evaluation__interval_steps": None}, "evaluation.probe is set, but nothing is"),
         ({"evaluation__probe": "knn", "task": TaskConfig()}, "evaluation.probe is set, but no task is configured"),
-        ({"evaluation__probe": "knn", "task__kind": "multi_label"}, "task intent is of kind multi_label"),
+        ({"evaluation__probe": "knn", "task__kind": "tokens"}, "task intent is of kind tokens"),
         ({"evaluation__probe": "knn", "task__dev": "data/test.jsonl"}, "task.dev of intent has only the class a"),
         ({"training__keep": "best", "evaluation__interval_steps": None}, "training.keep best is set, but nothing is"),
         ({**BEST, "evaluation__probe": None}, "training.keep_metric: intent.dev_macro_f1 is not measured"),
