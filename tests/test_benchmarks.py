@@ -2,20 +2,24 @@
 
 import importlib
 import json
+import os
 import re
 import runpy
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import asdict
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from adapt.train.held_time import HELD_FILE
 from benchmarks import rounds as rounds_module
 from benchmarks.common import Options, Result, processor, report
-from benchmarks.goodput import Schedule
+from benchmarks.goodput import Schedule, State
 from benchmarks.rounds import Load, Ratio, Rounds, Watch, alternate
 from scripts import benchmark_table
 
@@ -217,3 +221,27 @@ def test_failures_come_at_random_times_that_the_seed_determines() -> None:
     assert 0.95 < len(failures) / 4000 < 1.05
     assert 0.22 < sum(is_driver for _, is_driver, _ in failures) / len(failures) < 0.28
     assert {rank for *_, rank in failures} == {0, 1}
+
+
+def test_parts_of_a_run_end_at_failures_where_there_are_any() -> None:
+    schedule = Schedule(600.0, 6000.0, 3)
+    ends, failures = [0.0], {at for at, *_ in schedule.failures()}
+    while ends[-1] < schedule.length_s:
+        ends.append(schedule.end_of_part(ends[-1], 1500.0))
+    assert ends[-1] == schedule.length_s
+    for begin, end in pairwise(ends):
+        assert 0 < end - begin <= 1500
+        assert end in failures or end == schedule.length_s or not {at for at in failures if begin + 750 < at <= end}
+    assert schedule.end_of_part(0.0, schedule.length_s) == schedule.length_s
+
+
+def test_a_part_that_was_interrupted_counts_until_its_last_sign(tmp_path: Path) -> None:
+    schedule, held = Schedule(600.0, 6000.0, 3), tmp_path / "runs" / "train" / "a-1" / HELD_FILE
+    held.parent.mkdir(parents=True)
+    held.touch()
+    os.utime(held, (1100.0, 1100.0))
+    State(asdict(schedule), done_s=300.0, since=1000.0, killed={"worker": 2}).save(tmp_path)
+    state = State.load(tmp_path, schedule)
+    assert (state.done_s, state.since, sum(state.killed.values())) == (400.0, None, 3)
+    with pytest.raises(SystemExit, match="name another folder"):
+        State.load(tmp_path, Schedule(120.0, 6000.0, 3))
