@@ -51,7 +51,7 @@ quick: env ## run the tests that start neither Ray nor jobs, while you write cod
 fuzz: env ## try random corpora and configurations for ten minutes
 	$(PY) -m pytest tests/fuzz -k further --minutes 10 $(ARGS)
 
-faults: env ## kill, stop, cut and damage a chain in 16 ways, in ten minutes
+faults: env ## kill, stop, cut and damage a chain in 17 ways, in ten minutes
 	$(PY) -m tests.chaos --minutes 10 $(ARGS)
 
 chaos: env ## the same at 20 moments each, in some hours; call it again to continue

@@ -197,6 +197,23 @@ def test_a_diverging_run_ends_at_once_and_keeps_its_checkpoints(
     assert not list(job.root.glob("train/*/stage.json"))
 
 
+def test_a_budget_ends_a_job_that_goes_on_with_a_larger_one(
+    jobs: Jobs, peaceful: list[Job], arguments: list[str], tmp_path: Path
+) -> None:
+    """The budget is reached at once, so the training ends after its first steps."""
+    job = jobs.start(with_text(peaceful[0].root, tmp_path), [*arguments, "--resources.budget={device_hours: 0.000001}"])
+    check_failed(job, 9, "BudgetError: the budget is spent", "raise resources.budget and run the same command")
+    reached = whole_step(job.root)
+    assert 0 < reached < STEPS
+    assert f"training stopped after step {reached} of {STEPS}, with a checkpoint" in job.err
+    assert not list(job.root.glob("train/*/stage.json"))
+
+    job = jobs.start(tmp_path, [*arguments, "--resources.budget={device_hours: 100}"])
+    result = job.result()
+    check_resumed(job, reached)
+    assert weights(result) == weights(peaceful[0].result())
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Mounts a file system with a capacity of 32 MB."""

@@ -62,6 +62,17 @@ def cut_the_network(scene: Scene) -> None:
         set_loopback(found[0].pid, "up")
 
 
+def cut_the_network_for_long(scene: Scene) -> None:
+    """Cuts all connections for 40 s, after which Ray's own processes have ended."""
+    found = scene.run.below()
+    if not found:
+        return
+    with suppress(subprocess.CalledProcessError):  # the command has ended meanwhile
+        set_loopback(found[0].pid, "down")
+        time.sleep(40)
+        set_loopback(found[0].pid, "up")
+
+
 def fill_the_disk(scene: Scene) -> None:
     """Fills the disk until the command ends, or for 30 s."""
     filler = Path(scene.place.root.url).parent / "filler"
@@ -212,6 +223,7 @@ def kill_the_submitter(scene: Scene) -> None:
 FAULTS = {
     "stop": Fault("a rank is stopped (SIGSTOP)", "local", stop_a_process),
     "network": Fault("network cut for 1 to 20 s", "apart", cut_the_network),
+    "outage": Fault("network cut for 40 s", "apart", cut_the_network_for_long),
     "disk": Fault("full disk", "disk", fill_the_disk),
     "store": Fault("every third write fails", "local", fail_writes),
     "shard": Fault("flipped bit in a shard", "local", flip_a_shard),

@@ -113,5 +113,5 @@ def test_wrong_options_are_refused(option: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_all_kinds_of_the_issue_are_there() -> None:
-    assert len(FAULTS) == 16
+    assert len(FAULTS) == 17
     assert all(fault.happen.__doc__ for fault in FAULTS.values())

@@ -1,6 +1,7 @@
 """A training that is killed in the middle of a step and run again has the weights of an undisturbed training.
 
-Covered are phases, documents as padded rows, replaced-token detection, and ramps of batch size and row length.
+Covered are phases, documents as padded rows, replaced-token detection, ramps of batch size and row length, and
+trainings that measurements end early or that export the model of an earlier step.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pytest
 import ray.train
 import torch
 
-from adapt.config import Config, TrainingConfig
+from adapt.config import Config, StopConfig, TrainingConfig
 from adapt.corpus.sample_order import Mixture
 from adapt.corpus.shard_batches import Feed
 from adapt.corpus.token_shards import write_shard
@@ -34,6 +35,8 @@ from adapt.train.checkpoints.branch import start_from_phase
 from adapt.train.checkpoints.checkpoint import Checkpoints
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop
+from adapt.train.points import Points
+from adapt.train.stopping import as_points, described, early_end, kept
 from adapt.train.training_run import TrainingRun
 from tests.train.checkpoints.test_branch import finished, sealing, stage, stored
 from tests.train.test_two_towers import objective, pair
@@ -180,3 +183,57 @@ def test_ramps_of_batch_size_and_length(ranks: Any, tmp_path: Path) -> None:
     write_shard(tmp_path / "corpus" / "train-000000-000000.arrow", documents, VOCABULARY)
     of = Killed(ramped_loop, dies=4, resumes=3, corpus=tmp_path / "corpus")
     check(ranks, of, tmp_path / "train" / "whole-1", tmp_path / "train" / "killed-1")
+
+
+BEST = [StopConfig(metric="domain_loss", patience=3)]
+BUDGET = [StopConfig(metric="general_loss", rise=0.5)]
+
+
+def measured(
+    folder: Path, dies: int | None, changes: dict[str, Any]
+) -> tuple[dict[str, torch.Tensor], dict[str, Any], int]:
+    """Trains on the calling rank with measurements after each step. The domain loss is lowest at step 2.
+
+    Returns:
+        The exported weights, the report on the measurements, and the step at which the training started.
+    """
+    case = Case(steps=9, dropout=0.2, training={**OFTEN, **changes})
+    loop, name = build(case, method=Dying(dies)), RUN
+    run_folder = folder / "checkpoints" / name
+    ray.train.report = stored(run_folder)
+
+    def measure(_: Any) -> dict[str, float]:
+        return {"domain_loss": 3.0 + abs(progress.step - 2), "general_loss": 2.0 + 0.15 * progress.step}
+
+    points = Points(loop.engine, [measure], 1, loop.training, loop.objective, loop.method)
+    states = Checkpoints(loop.engine, loop.method, run_folder, sealing(folder, name), points=points)
+    progress = states.load()
+    begun = progress.step
+    replace(loop, points=points).run(feed(begun, case.steps), progress, lambda _: None, states.save)
+    weights, seen = points.result(progress), as_points(progress.points)
+    said = [*described(early_end(seen, loop.training), seen), *kept(seen, loop.training)]
+    return weights, {"points": seen, "said": said, "steps": progress.step, **points.figures()}, begun
+
+
+@pytest.mark.parametrize(
+    ("changes", "dies", "resumes", "steps", "exported"),
+    [
+        ({"keep": "best"}, 5, 4, 9, 2),
+        ({"keep": "best", "stop": BEST}, 3, 2, 5, 2),
+        ({"stop": BUDGET}, 3, 2, 4, 3),  # the point beyond the budget comes after the resume
+    ],
+)
+def test_the_exported_step_and_its_report(
+    ranks: Any, tmp_path: Path, changes: dict[str, Any], dies: int, resumes: int, steps: int, exported: int
+) -> None:
+    folders = [tmp_path / "train" / name for name in ("whole-1", "killed-1")]
+    expected, report, _ = ranks(1).run(measured, folders[0], None, changes)[0]
+    assert (report["steps"], report["exported_step"]) == (steps, exported)
+    assert report["said"]
+    with pytest.raises(EOFError):
+        ranks(1).run(measured, folders[1], dies, changes)
+    weights, again, begun = ranks(1).run(measured, folders[1], None, changes)[0]
+    assert begun == resumes
+    assert again == report
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weight, expected[name]) for name, weight in weights.items())
