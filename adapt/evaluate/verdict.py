@@ -105,11 +105,11 @@ class ChosenStep:
     points: int
     """Number of measurements among which the step was chosen."""
     metric: str
-    """Figure that chose the step."""
+    """Figure by which the step was chosen."""
     before: float
-    """The figure before the first step, on the sample that chose."""
+    """The figure before the first step, on the sample by which the step was chosen."""
     after: float
-    """The figure at the chosen step, on the sample that chose."""
+    """The figure at the chosen step, on the sample by which it was chosen."""
     other_before: float | None = None
     """The figure before the first step, on the other sample. None if it was measured on no other sample."""
     other_after: float | None = None

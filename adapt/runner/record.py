@@ -201,5 +201,5 @@ class OneModel:
     """Base class of results of stages that write one model to their folder."""
 
     def models_made(self, record: Record) -> dict[str, Path]:
-        """Returns the folder of the model, keyed by an empty name."""
+        """Returns the folder of the model under the key "", because the stage makes only one model."""
         return {"": record.path}

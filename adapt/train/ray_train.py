@@ -279,7 +279,7 @@ class FixedGroup:
     bundle: Mapping[str, float]
     """Resources that each rank reserves."""
     avoided: frozenset[str]
-    """Ids of the nodes on which no rank runs."""
+    """Ids of the nodes on which no rank may run."""
 
     def leave_bad_nodes(self) -> None:
         """Raises BadNodeError if ranks failed twice on a node that is not avoided yet, and other nodes suffice.

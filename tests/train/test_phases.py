@@ -148,7 +148,7 @@ def mixture_of(config: Config, rows: tuple[int, ...], length: int) -> Mixture:
 
 
 def parts_of(*phases: dict[str, Any], rows: tuple[int, ...] = (700, 300)) -> list[RunPart]:
-    """Returns the parts of phases, whose batches have 10 rows of 16 tokens."""
+    """Returns the part of the run that each phase takes. Batches have 10 rows of 16 tokens."""
     parts: list[RunPart] = []
     for phase in phases_of(config(*phases, **SIZES)):
         mixture_at = partial(mixture_of, phase.config, rows)
