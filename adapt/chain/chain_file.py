@@ -16,8 +16,7 @@ from adapt.parse.command_line import note_repeated
 from adapt.parse.keys import nested, unknown
 from adapt.parse.yaml_file import compose_yaml, line_namer, load_yaml, node_at, read_yaml, yaml_text
 from adapt.statistics.continual_metrics import SequenceFigures
-from adapt.statistics.seed_rounds import SPENDINGS, SeedRounds
-from adapt.statistics.seeds import MARGIN, Margin
+from adapt.statistics.seeds import MARGIN, SPENDINGS, Margin, SeedRounds
 from adapt.support.errors import ConfigError
 
 _KEYS = {"name", "baseline", "let", "common", "sets", "stages", "report", "study", "sequential"}

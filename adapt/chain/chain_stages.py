@@ -24,8 +24,7 @@ from adapt.stage.merge_stage import Merge
 from adapt.stage.push_model import Push
 from adapt.stage.select_documents import Select
 from adapt.stage.train import Train
-from adapt.statistics.seed_rounds import Looked
-from adapt.statistics.seeds import MARGIN, Margin
+from adapt.statistics.seeds import MARGIN, Looked, Margin
 from adapt.support.errors import ConfigError
 from adapt.support.redact import redact
 from adapt.tuning.confirm import Confirm

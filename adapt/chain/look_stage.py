@@ -12,8 +12,7 @@ from typing import Any, Optional
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.show.blocks import joined_names
 from adapt.show.report.study import Entry, Study
-from adapt.statistics.seed_rounds import Looked, SeedRounds
-from adapt.statistics.seeds import Margin
+from adapt.statistics.seeds import Looked, Margin, SeedRounds
 from adapt.support.errors import ConfigError
 from adapt.terminal.console import log
 
@@ -72,8 +71,7 @@ class SeedLook(Stage[Looked]):
     def run(self, folder: Path, done: Done) -> Outcome[Looked]:
         """Compares the open recipes with the baseline, and decides which comparisons end."""
         from adapt.show.report import sequence_runs, task_comparison, task_runs
-        from adapt.statistics.looks import judge, samples_for
-        from adapt.statistics.spending import corrected_levels, seed_levels
+        from adapt.statistics.looks import corrected_levels, judge, samples_for, seed_levels
 
         entries = [Entry(run.name, run.job, run.values, done[run.stage], task=run.task) for run in self.runs.values()]
         study, margin, better = Study("", self.baseline, entries, margin=self.margin), self.margin.share, 1

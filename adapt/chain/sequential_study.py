@@ -22,8 +22,7 @@ from adapt.runner.stage import everything
 from adapt.show.blocks import NONE, worded_interval
 from adapt.show.progress.study_now import ComparisonNow, CostForecast, StudyNow
 from adapt.show.report.study import method_name, row_names
-from adapt.statistics.seed_rounds import Ending, Looked, SeedRounds, endings
-from adapt.statistics.seeds import Margin
+from adapt.statistics.seeds import Ending, Looked, Margin, SeedRounds, endings
 from adapt.support.errors import ConfigError
 
 if TYPE_CHECKING:

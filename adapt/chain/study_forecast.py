@@ -13,7 +13,7 @@ from adapt.runner.stage import everything
 from adapt.show.progress.study_now import CostForecast
 from adapt.stage.budget import hours_of
 from adapt.stage.train import Train
-from adapt.statistics.seed_rounds import Ending, SeedRounds
+from adapt.statistics.seeds import Ending, SeedRounds
 
 if TYPE_CHECKING:
     from adapt.statistics.looks import Outlook

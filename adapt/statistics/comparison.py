@@ -41,8 +41,7 @@ from adapt.statistics.power import (
     quantile,
     seeds_needed,
 )
-from adapt.statistics.seed_rounds import Conclusion
-from adapt.statistics.seeds import CONFIDENCE, LEVEL, MARGIN, ROUNDING, Spread, spread
+from adapt.statistics.seeds import CONFIDENCE, LEVEL, MARGIN, ROUNDING, Conclusion, Spread, spread
 
 SAMPLES = 2000
 """Number of resamples of the bootstrap and of the permutation of examples."""

@@ -1,7 +1,13 @@
-"""Computes the mean, standard deviation and interval of a score over the seeds of one recipe, and holds the margin."""
+"""Describes scores over the seeds of a recipe, and the looks of a sequential study, which adds seeds in rounds.
+
+`Margin` says which difference matters, and `spread` computes mean, standard deviation and interval. `SeedRounds` says
+how many seeds there are at each look, and `Looked` what a look found. The statistics of looks are in
+`adapt.statistics.looks`, which loads scipy. This module does not, because plans read it.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -57,3 +63,127 @@ def spread(scores: Sequence[float] | np.ndarray) -> Spread:
         return Spread(mean, 0.0, None, None, n)
     half = float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * deviation / n**0.5
     return Spread(mean, deviation, mean - half, mean + half, n)
+
+
+Spending: TypeAlias = Literal["obrien_fleming", "pocock"]
+"""How much of the error rate each look may use (`adapt.statistics.looks`)."""
+Conclusion: TypeAlias = Literal["better", "worse", "equal", "open"]
+"""How a comparison has ended: the recipe is better or worse than the baseline, no difference that matters is left, or
+the comparison is undecided."""
+SPENDINGS: tuple[Spending, ...] = ("obrien_fleming", "pocock")
+
+
+@dataclass(frozen=True)
+class SeedRounds:
+    """The section `sequential` of a chain file: when a sequential study looks at its results."""
+
+    first_seeds: int = 5
+    """Number of seeds per recipe at the first look (at least 2)."""
+    round_seeds: int = 5
+    """Number of seeds that each further round adds to the recipes whose comparison is open (at least 1)."""
+    max_seeds: int = 20
+    """Largest number of seeds per recipe, at the last look (at least `first_seeds`)."""
+    spending: Spending = "obrien_fleming"
+    """Share of the error rate that each look uses: `obrien_fleming` uses little at early looks, so that the last look
+    is nearly as strict as a test without looks; `pocock` ends large differences earlier and is stricter at the end."""
+    figures: list[str] = field(default_factory=lambda: ["average"])
+    """Figures of sequences that must end, such as `average`, `loss_average` or `general_change`. Fine-tuning runs have
+    one figure, the score of the task."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Number of seeds per recipe at each look. The last round is shorter if the numbers do not fit."""
+        return (*range(self.first_seeds, self.max_seeds, self.round_seeds), self.max_seeds)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one look found about one recipe. Differences are from the baseline, in the unit of the figure."""
+
+    difference: float
+    low: float | None
+    """Lower end of the repeated 95% interval. None if the interval is unknown."""
+    high: float | None
+    error: float | None
+    """Standard error of the difference. None if nothing varies."""
+    p: float | None
+    """Two-sided p of this look, without any correction. None if nothing varies."""
+    level: float
+    """Largest p that is significant at this look, after Holm's correction for the recipes of the comparison."""
+    conclusion: Conclusion
+    """`better`, `worse`, `equal`, or `open`."""
+    over: list[str] = field(default_factory=list)
+    """Sources of chance that the tests include: `examples`, `seeds`, or both."""
+    fixed: float = 0.0
+    """Part of the standard error that more seeds do not reduce, because the test examples stay the same."""
+    pairs: int = 0
+    """Number of pairs of seeds of a paired comparison; 0 for other comparisons."""
+    floor: float = 0.0
+    """Smallest p that the test over examples can give, with any number of seeds: 1 / (number of permutations + 1). It
+    is 0 without predictions."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the difference has a standard error, which a forecast needs."""
+        return self.error is not None and self.error > ROUNDING
+
+
+@dataclass(frozen=True)
+class Looked:
+    """Result of a look at the recipes that are compared on one task, or in one figure of sequences."""
+
+    row: str
+    """Name of the task with its swept values, or title of the figure."""
+    figure: str
+    """Name of the figure of sequences. Empty for scores of fine-tuning runs."""
+    look: int
+    """Number of the look, from 1."""
+    seeds: list[int]
+    """Number of seeds per recipe at each planned look."""
+    level: float
+    """Level of this look for a single comparison. The repeated intervals have the confidence 1 - level."""
+    margin: float
+    """Largest difference that does not matter, in the unit of the figure."""
+    recipes: int
+    """Number of recipes that are compared with the baseline, for which p is corrected."""
+    significant: int
+    """Number of recipes that are better or worse than the baseline, at this look or an earlier one."""
+    spending: str
+    found: dict[str, Seen]
+    """What was found, keyed by recipe. Recipes whose comparison ended earlier are not among them."""
+
+    @property
+    def open(self) -> list[str]:
+        """Names of the recipes whose comparison has not ended."""
+        return [recipe for recipe, seen in self.found.items() if seen.conclusion == "open"]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The latest look at one recipe: the look at which its comparison ended, or the last look so far."""
+
+    seen: Seen
+    looked: Looked
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds per side at this look."""
+        return self.looked.seeds[self.looked.look - 1]
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no further look is planned."""
+        return self.looked.look == len(self.looked.seeds)
+
+
+def endings(looks: Sequence[Looked]) -> dict[tuple[str, str, str], Ending]:
+    """Returns the latest look at each recipe, keyed by row, figure and recipe.
+
+    Args:
+        looks: all looks of a study, with earlier looks first.
+    """
+    return {
+        (looked.row, looked.figure, recipe): Ending(seen, looked)
+        for looked in looks
+        for recipe, seen in looked.found.items()
+    }

@@ -15,8 +15,7 @@ from adapt.chain.sequential_study import built_chain, study_nodes
 from adapt.config import Config, flat
 from adapt.job.job_run import Job
 from adapt.parse import parse
-from adapt.statistics.seed_rounds import SeedRounds
-from adapt.statistics.seeds import MARGIN, Margin
+from adapt.statistics.seeds import MARGIN, Margin, SeedRounds
 from adapt.support.errors import ConfigError
 
 VERBS = ("submit", "stop", "check", "stages")

@@ -13,8 +13,7 @@ from adapt.runner.record import Record
 from adapt.show.report.report_page import contents_of
 from adapt.show.terminal import render_text
 from adapt.stage.domain_sequence import SequenceResult
-from adapt.statistics.seed_rounds import Looked, SeedRounds
-from adapt.statistics.seeds import MARGIN
+from adapt.statistics.seeds import MARGIN, Looked, SeedRounds
 from adapt.support.errors import ConfigError
 from tests.show.report.fake_sequences import fake_sequences
 

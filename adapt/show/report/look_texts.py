@@ -7,7 +7,7 @@ import numpy as np
 from adapt.show.blocks import NONE, Cell, Table, worded_interval
 from adapt.show.drawing import INK, WIDTH, canvas, color, style, svg
 from adapt.statistics.comparison import Comparison, p_value
-from adapt.statistics.seed_rounds import Conclusion, Ending, Looked, endings
+from adapt.statistics.seeds import Conclusion, Ending, Looked, endings
 
 Change = Callable[[float], str]
 """Function that formats a difference."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from adapt.runner.record import Record
 from adapt.show.blocks import FindingBlock
 from adapt.show.report.study import upstream
-from adapt.statistics.repeats_law import fit_repeats, stop_of
+from adapt.statistics.loss_laws import fit_repeats, stop_of
 
 REPLAY = "(replay)"
 """Name of replayed general text among the sources of a training."""

@@ -19,8 +19,7 @@ from adapt.statistics.continual_metrics import (
     sequence_figures,
 )
 from adapt.statistics.permutation import vary
-from adapt.statistics.seed_rounds import Conclusion, Looked, endings
-from adapt.statistics.seeds import MARGIN, Margin
+from adapt.statistics.seeds import MARGIN, Conclusion, Looked, Margin, endings
 from adapt.support.better import better_directions
 
 ONE = "against_one"

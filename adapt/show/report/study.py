@@ -7,8 +7,7 @@ from typing import Any
 
 from adapt.runner import Finished
 from adapt.runner.record import Record, load_record
-from adapt.statistics.seed_rounds import Looked
-from adapt.statistics.seeds import MARGIN, Margin
+from adapt.statistics.seeds import MARGIN, Looked, Margin
 from adapt.support.errors import StageError
 
 HTML = "report.html"

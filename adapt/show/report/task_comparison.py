@@ -20,8 +20,7 @@ from adapt.statistics.comparison import (
     verdict,
 )
 from adapt.statistics.outcomes import Tested
-from adapt.statistics.seed_rounds import Conclusion, Ending, endings
-from adapt.statistics.seeds import MARGIN
+from adapt.statistics.seeds import MARGIN, Conclusion, Ending, endings
 
 WORDS = {"better": "better", "worse": "worse", "equal": "equal", "open": "undecided"}
 """Words for the conclusions of comparisons in tables."""

@@ -10,8 +10,7 @@ import numpy as np
 from adapt.runner.record import Record
 from adapt.show.report.study import Entry, Study, row_names, upstream
 from adapt.statistics.outcomes import Tested, entities, multi_label, single_label
-from adapt.statistics.seed_rounds import Looked
-from adapt.statistics.seeds import MARGIN
+from adapt.statistics.seeds import MARGIN, Looked
 
 FILE = "predictions.jsonl"
 TOLERANCE = 1e-4

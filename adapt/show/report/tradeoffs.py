@@ -10,7 +10,7 @@ from adapt.show.drawing import INK, SERIES, WIDTH, canvas, color, style, svg
 from adapt.show.report.repeats import REPLAY, Repeated, passes_over, repeats_finding
 from adapt.show.report.study import Entry, Study, upstream
 from adapt.show.report.task_comparison import hours, nats
-from adapt.statistics.mixture_law import LARGEST, MixtureLaw, fit_law, share_that_keeps
+from adapt.statistics.loss_laws import LARGEST, MixtureLaw, fit_law, share_that_keeps
 from adapt.statistics.seeds import MARGIN
 
 VARIED = (

@@ -1,8 +1,13 @@
-"""Fits how the loss on a domain falls as its text is repeated, and finds the passes beyond which repeats stop helping.
+"""Fits two laws of the loss: by the tokens and the mixture of a training, and by the passes over a text.
 
-A text of U tokens that is read e times is worth as much as D' = U (1 + R* (1 - exp(-(e - 1) / R*))) different tokens
-(Muennighoff et al., arXiv 2305.16264, equation 5): with each repeat, tokens lose value, and R* repeats take it to 1/e.
-The law of the loss adds two terms to that paper's B / D'^b:
+The D-CPT law (arXiv 2406.01375) predicts the loss on a kind of text after training on a mixture: L(D, r) = E + B r^eta /
+D^b + C / (r + eps)^g, where D is the number of training tokens, and r the share of this kind of text among them. The law
+holds for models of the same size (the paper's term A / N^a is then part of E).
+
+The law of repeats says how the loss on a domain falls as its text is repeated, and finds the passes beyond which repeats
+stop helping. A text of U tokens that is read e times is worth as much as D' = U (1 + R* (1 - exp(-(e - 1) / R*)))
+different tokens (Muennighoff et al., arXiv 2305.16264, equation 5): with each repeat, tokens lose value, and R* repeats
+take it to 1/e. The law of the loss adds two terms to that paper's B / D'^b:
 
     L(e, r) = E + B / (D' / U)^b + P (e - 1) + C r
 
@@ -16,11 +21,124 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from scipy.optimize import minimize, nnls
+from scipy.optimize import least_squares, minimize, nnls
 
 from adapt.statistics.seeds import CONFIDENCE
 
-FEWEST_POINTS, FEWEST_PASSES = 8, 4
+FEWEST_POINTS, FEWEST_KINDS = 9, 3
+"""Smallest number of training runs for a fit, and smallest number of different lengths and shares among them."""
+LOW, HIGH = np.array([0.05, 0.05, 1e-3, 0.05]), np.array([4.0, 2.0, 1.0, 4.0])
+"""Bounds of eta, b, eps and g."""
+STARTS = [*product((0.3, 1.5), (0.3,), (0.01, 0.3), (0.3, 1.5))]
+"""Starting points of the search for eta, b, eps and g."""
+LARGEST, STEP = 0.5, 0.01
+"""Largest share of replayed text that `share_that_keeps` tries, and the step between shares."""
+
+
+@dataclass(frozen=True)
+class MixtureLaw:
+    """The fitted parameters of the law, and the quality of the fit."""
+
+    exponents: tuple[float, float, float, float]
+    """Fitted eta, b, eps and g."""
+    factors: tuple[float, float, float]
+    """Fitted E, B and C, with D in units of `unit`; none is below 0."""
+    unit: float
+    """Length of the longest training run [tokens]."""
+    error: float = 0.0
+    """Root mean square error of predicting each point from a fit to all others [nats]."""
+    explained: float = 0.0
+    """Share of the losses' variance that these predictions explain. Below 0, the mean predicts better than the law."""
+
+    def loss(self, tokens: float, share: float) -> float:
+        """Predicts the loss [nats].
+
+        Args:
+            tokens: number of training tokens.
+            share: share of the measured kind of text among them, from 0 to 1.
+        """
+        row = _terms(np.array(self.exponents), np.array([tokens / self.unit]), np.array([share]))
+        return float((row @ np.array(self.factors))[0])
+
+
+def fit_law(tokens: Sequence[float], shares: Sequence[float], losses: Sequence[float]) -> MixtureLaw | None:
+    """Fits the law by least squares, and measures how well it predicts each point if fitted to the others.
+
+    Args:
+        tokens: number of training tokens of each run.
+        shares: share of the measured kind of text in each run, from 0 to 1.
+        losses: loss at the end of each run [nats].
+
+    Returns:
+        The law; None if there are too few runs, lengths or shares to fit all terms.
+    """
+    if len(losses) < FEWEST_POINTS or min(len({*tokens}), len({*shares})) < FEWEST_KINDS:
+        return None
+    length, share, loss = (np.asarray(values, dtype=float) for values in (tokens, shares, losses))
+    unit = float(length.max())
+
+    def squared(exponents: np.ndarray) -> float:
+        return float(np.square(_residuals(exponents, length / unit, share, loss)).sum())
+
+    best = min((_search(np.array(start), length / unit, share, loss) for start in STARTS), key=squared)
+    left_out = []
+    for point in range(len(loss)):
+        rest = np.arange(len(loss)) != point
+        exponents = _search(best, length[rest] / unit, share[rest], loss[rest])
+        predicted = _law(exponents, length[rest], share[rest], loss[rest], unit).loss(length[point], share[point])
+        left_out.append(loss[point] - predicted)
+    squares, spread = float(np.square(left_out).sum()), float(np.square(loss - loss.mean()).sum())
+    fitted = _law(best, length, share, loss, unit)
+    explained = 1 - squares / spread if spread else 0.0
+    return MixtureLaw(fitted.exponents, fitted.factors, unit, (squares / len(loss)) ** 0.5, explained)
+
+
+def share_that_keeps(law: MixtureLaw, tokens: float, before: float) -> float | None:
+    """Returns the smallest share of replayed general text with which the loss on general text does not rise.
+
+    Returns None if the loss rises with every share up to LARGEST.
+
+    Args:
+      law: law of the loss on general text.
+      tokens: number of training tokens.
+      before: loss before the training [nats].
+    """
+    shares = np.arange(0, LARGEST + STEP / 2, STEP)
+    return next((float(share) for share in shares if law.loss(tokens, float(share)) <= before), None)
+
+
+def _terms(exponents: np.ndarray, length: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Returns the factors that E, B and C are multiplied with in the law, [points, 3]."""
+    eta, b, eps, g = exponents
+    terms: np.ndarray = np.stack([np.ones_like(length), share**eta / length**b, (share + eps) ** -g], axis=1)
+    return terms
+
+
+def _law(exponents: np.ndarray, length: np.ndarray, share: np.ndarray, loss: np.ndarray, unit: float) -> MixtureLaw:
+    factors, _ = nnls(_terms(exponents, length / unit, share), loss)
+    eta, b, eps, g = map(float, exponents)
+    return MixtureLaw((eta, b, eps, g), (float(factors[0]), float(factors[1]), float(factors[2])), unit)
+
+
+def _residuals(exponents: np.ndarray, length: np.ndarray, share: np.ndarray, loss: np.ndarray) -> np.ndarray:
+    """Returns the residuals with the best E, B and C. Least squares gives these, as the law is linear in E, B and C."""
+    terms = _terms(exponents, length, share)
+    residuals: np.ndarray = terms @ nnls(terms, loss)[0] - loss
+    return residuals
+
+
+def _search(start: np.ndarray, length: np.ndarray, share: np.ndarray, loss: np.ndarray) -> np.ndarray:
+    logarithms: np.ndarray = least_squares(
+        lambda logs: _residuals(np.exp(logs), length, share, loss),
+        np.log(np.clip(start, LOW * 1.01, HIGH * 0.99)),
+        bounds=(np.log(LOW), np.log(HIGH)),
+        max_nfev=60,
+    ).x
+    exponents: np.ndarray = np.exp(logarithms)
+    return exponents
+
+
+FEWEST_TRAININGS, FEWEST_PASSES = 8, 4
 """Smallest number of trainings for a fit, and smallest number of different numbers of passes among them."""
 EXPONENTS = np.geomspace(0.05, 3.0, 12)
 """Values of b that the search tries first."""
@@ -54,7 +172,7 @@ class RepeatsLaw:
             passes: number of times that the text is read; may be below 1.
             share: share of general text among the training rows.
         """
-        terms = _terms(self.exponent, self.worth, np.array([passes]), np.array([share]))
+        terms = _repeat_terms(self.exponent, self.worth, np.array([passes]), np.array([share]))
         return float((terms @ _signed(self.factors))[0])
 
     def stops_at(self, margin: float) -> float:
@@ -67,7 +185,7 @@ class RepeatsLaw:
             The smallest number of passes whose loss is at most `margin` above the lowest loss of any larger number.
         """
         passes = np.concatenate([np.geomspace(1.0, FAR, 600)])
-        terms = _terms(self.exponent, self.worth, passes, np.zeros_like(passes))
+        terms = _repeat_terms(self.exponent, self.worth, passes, np.zeros_like(passes))
         losses = terms @ _signed(self.factors)
         lowest_later = np.minimum.accumulate(losses[::-1])[::-1]
         return float(passes[np.argmax(losses - lowest_later <= margin)])
@@ -96,7 +214,7 @@ def fit_repeats(passes: Sequence[float], shares: Sequence[float], losses: Sequen
     Returns:
         The law; None if there are too few trainings, or too few different numbers of passes.
     """
-    if len(losses) < FEWEST_POINTS or len({*passes}) < FEWEST_PASSES:
+    if len(losses) < FEWEST_TRAININGS or len({*passes}) < FEWEST_PASSES:
         return None
     read, share, loss = (np.asarray(values, dtype=float) for values in (passes, shares, losses))
     return _fitted(read, share, loss, refined=True)
@@ -144,7 +262,7 @@ def worth_in_tokens(passes: np.ndarray, worth: float) -> np.ndarray:
     return value
 
 
-def _terms(exponent: float, worth: float, passes: np.ndarray, share: np.ndarray) -> np.ndarray:
+def _repeat_terms(exponent: float, worth: float, passes: np.ndarray, share: np.ndarray) -> np.ndarray:
     """Returns the factors that E, B, P, C and -C are multiplied with in the law, [points, 5]."""
     terms: np.ndarray = np.stack(
         [
@@ -168,14 +286,14 @@ def _fitted(read: np.ndarray, share: np.ndarray, loss: np.ndarray, refined: bool
     """Searches b and R* on a grid and then, if `refined`, near its best point. Least squares gives E, B, P and C."""
 
     def squared(exponent: float, worth: float) -> float:
-        return float(nnls(_terms(exponent, worth, read, share), loss)[1]) ** 2
+        return float(nnls(_repeat_terms(exponent, worth, read, share), loss)[1]) ** 2
 
     best = min(product(EXPONENTS.tolist(), WORTHS.tolist()), key=lambda point: squared(*point))
     if refined:
         bounds = [(np.log(values[0]), np.log(values[-1])) for values in (EXPONENTS, WORTHS)]
         found = minimize(lambda logs: squared(*np.exp(logs)), np.log(best), method="Nelder-Mead", bounds=bounds)
         best = min(best, tuple(np.exp(found.x).tolist()), key=lambda point: squared(*point))
-    factors, distance = nnls(_terms(*best, read, share), loss)
+    factors, distance = nnls(_repeat_terms(*best, read, share), loss)
     base, gain, penalty, price, bonus = map(float, factors)
     freedom = max(len(loss) - _parameters(share), 1)
     error = float(distance) / freedom**0.5
