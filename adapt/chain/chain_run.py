@@ -18,9 +18,8 @@ from adapt.runner.notifications import notifying
 from adapt.runner.stage import everything
 from adapt.show.blocks import Block, Section, TextBlock, first_sentence, summary
 from adapt.show.pages import SelfShown
-from adapt.show.progress.chain_now import ChainNow, chain_now
+from adapt.show.progress.chain_now import ChainNow, StudyNow, chain_now
 from adapt.show.progress.goals import goal_states, goals_table, trainings_table
-from adapt.show.progress.study_now import StudyNow
 from adapt.show.report.study import Study
 from adapt.show.terminal import render_text
 from adapt.stage.budget import budget_outlook, exceeds_budget, within_budget

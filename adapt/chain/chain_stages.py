@@ -16,8 +16,8 @@ from adapt.model.start import Start
 from adapt.runner import Finished, Record, Stage, Store
 from adapt.runner.ensure import check_ahead, unfinished
 from adapt.runner.stage import everything
+from adapt.show.progress.chain_now import StudyNow
 from adapt.show.progress.goals import TrainingAhead
-from adapt.show.progress.study_now import StudyNow
 from adapt.show.report.study import Entry, Study
 from adapt.stage.context import Context, root_of
 from adapt.stage.merge_stage import Merge

@@ -13,8 +13,8 @@ from adapt.runner.record import Record
 from adapt.select.document_losses import sample_losses
 from adapt.select.selection_metrics import kl_divergence, separability
 from adapt.show.blocks import Figures, Findings, Folded, Table
-from adapt.show.report.selections import selection_blocks
 from adapt.show.report.study import Entry
+from adapt.show.report.trainings import selection_blocks
 from adapt.stage.context import Context
 from adapt.stage.judge_selection import SelectionJudged
 from adapt.stage.text_sources import lines_of

@@ -14,7 +14,7 @@ from adapt.chain.chain_stages import Chain
 from adapt.config import Config, ExportConfig
 from adapt.runner import Done, Outcome, Stage, Store, ensure
 from adapt.show.blocks import shown_by
-from adapt.show.progress.study_now import StudyNow
+from adapt.show.progress.chain_now import StudyNow
 from adapt.stage.push_model import Push
 from adapt.support.errors import ConfigError, HubError
 from tests.handover.fake_hub import FakeHub

@@ -1,4 +1,7 @@
-"""Holds the state of running chains and searches as plain values, and shows it in tables, drawings and sentences."""
+"""Holds the state of running chains, searches and sequential studies as plain values, and shows it.
+
+A sequential study also has its round, the state of each comparison, and what the remaining rounds may cost.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +14,18 @@ from adapt.runner.claim import is_claimed
 from adapt.runner.files import write_atomically
 from adapt.runner.stage import Stage, everything
 from adapt.runner.store import Store, logged_lines
-from adapt.show.blocks import Block, Drawing, Figures, FindingBlock, Findings, Table, TextBlock, summary
+from adapt.show.blocks import (
+    NONE,
+    Block,
+    Drawing,
+    Figures,
+    FindingBlock,
+    Findings,
+    Table,
+    TextBlock,
+    joined_names,
+    summary,
+)
 from adapt.show.drawing import loss_curve
 from adapt.show.pages import SelfShown
 from adapt.show.progress.goals import (
@@ -26,11 +40,109 @@ from adapt.show.progress.goals import (
     spent_lines,
     states_by_entry,
 )
-from adapt.show.progress.study_now import StudyNow
 from adapt.terminal.console import duration
 from adapt.train.held_time import HeldTime
 from adapt.train.progress_display import describe
 from adapt.train.training_run import METRICS_FILE
+
+
+@dataclass(frozen=True)
+class ComparisonNow:
+    """A comparison of a sequential study, as text."""
+
+    name: str
+    """Name of the task or figure, and the recipe."""
+    verdict: str
+    """The verdict, `undecided`, or `not looked at yet`."""
+    look: str
+    """The look at which the comparison ended, or the latest look, such as `2 of 4`."""
+    seeds: int
+    """Number of seeds per side at this look."""
+    difference: str
+    interval: str
+    """Repeated 95% interval of the difference."""
+    outlook: str = ""
+    """Expected number of seeds, and the probability of a verdict. Empty if the comparison has ended."""
+    is_open: bool = True
+
+
+@dataclass(frozen=True)
+class CostForecast:
+    """The remaining stages, device time and cost of a sequential study, in one of three forecasts."""
+
+    name: str
+    """Which forecast: `smallest`, `expected` or `largest`, and what it means."""
+    stages: int | None
+    """Number of stages that take device time. None if unknown."""
+    device_hours: float | None
+    """Device-hours of the stages whose time is known. None if none is known."""
+    cost: float | None
+    unknown: int = 0
+    """Number of stages whose time is not known."""
+
+
+@dataclass(frozen=True)
+class StudyNow:
+    """The state of a sequential study."""
+
+    looks: int
+    """Number of planned looks."""
+    seeds: Sequence[int]
+    """Number of seeds per recipe at each planned look."""
+    next_look: int | None
+    """Number of the look that the running or next round leads to. None if no further look will be made."""
+    comparisons: Sequence[ComparisonNow] = ()
+    ahead: Sequence[CostForecast] = field(default_factory=list)
+
+    @property
+    def open(self) -> int:
+        """Number of comparisons that have not ended."""
+        return sum(comparison.is_open for comparison in self.comparisons)
+
+    def sentence(self) -> str:
+        """Returns a sentence on the round and the number of comparisons that have ended."""
+        if not self.comparisons:
+            seeds = joined_names([str(number) for number in self.seeds])
+            return f"This study is sequential: it looks at its results with {seeds} seeds per side."
+        total = len(self.comparisons)
+        ended = f"{total - self.open} of {total} comparisons have ended"
+        if self.next_look is None:
+            return f"The sequential study is finished: {ended} within {self.seeds[-1]} seeds per side."
+        left = self.looks - self.next_look
+        more = f"{left} more may follow, up to {self.seeds[-1]} seeds" if left else "it is the last"
+        return (
+            f"Round {self.next_look} of {self.looks}, with {self.seeds[self.next_look - 1]} seeds per side: {ended};"
+            f" {more}."
+        )
+
+    def blocks(self) -> list[Block]:
+        """Shows the round, every comparison, and the forecast of the cost."""
+        blocks: list[Block] = [*summary(self.sentence())]
+        if self.comparisons:
+            rows = [
+                [each.name, each.verdict, each.look, str(each.seeds), each.difference, each.interval, each.outlook]
+                for each in self.comparisons
+            ]
+            header = ["comparison", "verdict", "look", "seeds", "difference", "repeated interval", "outlook"]
+            blocks.append(Table(header, rows, "Comparisons", words=True))
+        if self.ahead:
+            costs = [[each.name, *_numbers(each)] for each in self.ahead]
+            note = (
+                "Runs are stages that take device time. Their time is the mean of finished runs of the same task, or "
+                "the forecast of a training. Smallest: all comparisons end at the next look. Expected: the observed "
+                "differences and variances are the true ones. Largest: no comparison ends before the last look."
+            )
+            blocks.append(Table(["forecast", "runs", "device-hours", "cost"], costs, "What the study may take", note))
+        return blocks
+
+
+def _numbers(ahead: CostForecast) -> list[str]:
+    if ahead.stages is None:
+        return ["known after the first look", NONE, NONE]
+    more = f" and {ahead.unknown} runs of unknown time" if ahead.unknown else ""
+    hours = "?" if ahead.device_hours is None else f"{ahead.device_hours:.3g}{more}"
+    return [f"{ahead.stages}", hours, "?" if ahead.cost is None else f"{ahead.cost:,.2f}"]
+
 
 TRIALS_FILE = "trials.json"
 """Name of the file with the trials of a running search. The file is in the search's folder. The trials of a finished

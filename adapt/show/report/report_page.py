@@ -27,20 +27,28 @@ from adapt.show.report.lineage import draw_lineage, lineage
 from adapt.show.report.look_texts import Change, look_drawings, looks_table
 from adapt.show.report.search_results import searches_of
 from adapt.show.report.searches import search_blocks, search_verdicts
-from adapt.show.report.selections import selection_blocks
 from adapt.show.report.sequence_runs import MEASURES, Sequences, sequences_of
 from adapt.show.report.sequence_section import front_verdict, sequence_verdicts, sequence_warnings
 from adapt.show.report.sequence_section import section as sequences_section
 from adapt.show.report.study import HTML, Entry, Study
 from adapt.show.report.task_comparison import Compared, Trainings, compare_all, verdicts
-from adapt.show.report.task_figures import cost_against_gain, difference_figures, learning_curves, training_curve
 from adapt.show.report.task_runs import Results, Row, collect
-from adapt.show.report.task_tables import best_recipe, score_differences, score_tables, seeds
+from adapt.show.report.task_tables import (
+    best_recipe,
+    cost_against_gain,
+    difference_figures,
+    learning_curves,
+    score_differences,
+    score_tables,
+    seeds,
+    training_curve,
+)
 from adapt.show.report.tradeoffs import FEWEST, ComparableModels, tradeoff_section, tradeoff_verdicts, tradeoffs
 from adapt.show.report.trainings import (
     dropped_texts,
     exports_of,
     pretraining,
+    selection_blocks,
     standard_evaluations,
     training_costs,
     training_verdicts,

@@ -23,7 +23,7 @@ from adapt.show.report.sequence_tables import (
     sequence_differences,
 )
 from adapt.show.report.task_comparison import nats
-from adapt.show.report.task_figures import Drawn
+from adapt.show.report.task_tables import Drawn
 from adapt.show.report.tradeoffs import FEWEST, knee, pareto_front
 from adapt.statistics.comparison import out_of_reach, p_value, to_decide
 from adapt.statistics.continual_metrics import Matrix

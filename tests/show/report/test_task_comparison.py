@@ -17,7 +17,7 @@ from adapt.show.report.task_comparison import (
     stars,
     verdicts,
 )
-from adapt.show.report.task_figures import cost_against_gain
+from adapt.show.report.task_tables import cost_against_gain
 from adapt.statistics.comparison import Comparison, compare, holm
 
 

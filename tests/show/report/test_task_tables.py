@@ -10,9 +10,8 @@ from adapt.runner.record import plain_values
 from adapt.show.blocks import NONE
 from adapt.show.report.study import Entry, Study
 from adapt.show.report.task_comparison import compare_all
-from adapt.show.report.task_figures import reliability
 from adapt.show.report.task_runs import collect
-from adapt.show.report.task_tables import best_recipe, score_differences, score_tables, seeds
+from adapt.show.report.task_tables import best_recipe, reliability, score_differences, score_tables, seeds
 from adapt.show.report.trainings import pretraining
 from tests.runner.made import made_up
 from tests.show.report.fake_studies import RECIPES, Fake, fake_study, finished
