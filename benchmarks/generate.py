@@ -113,7 +113,7 @@ def rate(side: Callable[[int, int], int], seed: int, texts: int) -> float:
 def ours(path: str, prompts: list[list[int]]) -> Callable[[int, int], int]:
     """Returns a function that generates from the first prompts with our decoder, and returns the number of tokens."""
     from adapt.generate.decoder import Decoder
-    from adapt.generate.token_draws import Request
+    from adapt.generate.sampling import Request
     from adapt.model.locate import Pretrained
 
     decoder = Decoder(Pretrained(Path(path), Path(path)))
@@ -153,7 +153,7 @@ def on_ray(path: str, root: str, tokens: int, actors: int) -> float:
     from adapt.config import ResourcesConfig
     from adapt.generate.generate_blocks import make_texts
     from adapt.generate.makers import FromDecoder
-    from adapt.generate.token_draws import DrawSettings
+    from adapt.generate.sampling import DrawSettings
     from adapt.model.locate import Pretrained
 
     folder = Path(root) / f"{actors}-{os.getpid()}"

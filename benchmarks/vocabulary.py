@@ -33,8 +33,7 @@ def measured(megabytes: float, data: Path | None, models: Path | None) -> Result
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from adapt.model.tokenize.text_tokenizer import QuickTokenizer
-    from adapt.vocabulary.analysis import analyze_words
-    from adapt.vocabulary.candidates import by_saved
+    from adapt.vocabulary.analysis import analyze_words, by_saved
     from adapt.vocabulary.extension import build_reached
     from adapt.vocabulary.word_reader import WordReader, count_chunks, count_words
 

@@ -6,7 +6,6 @@
 - `recipe_costs`: estimates the cost of each recipe.
 - `regime`: tokens per parameter and repeats of the texts, and recommendations for them.
 - `findings`: checks the conditions of the rules.
-- `model_findings`: the conditions of the rules about the model.
 - `rules`: lists the rules with published figures.
 - `advice`: orders the recipes by votes and cost.
 """

@@ -17,8 +17,8 @@ from adapt.evaluate.domain_similarity import word_overlaps
 from adapt.evaluate.losses import SAMPLE_SEED, loss_on
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
-from adapt.model.new_head import lacks_head, write_with_head
 from adapt.model.packing.padded import document_rows, padding_of
+from adapt.model.rebuilt_model import lacks_head, write_with_head
 from adapt.model.size import model_size
 from adapt.model.tokenize.ragged import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from adapt.advise import findings, model_findings
+from adapt.advise import findings
 from adapt.advise.findings import Case, Finding
 
 Strength = Literal["strong", "moderate", "weak"]
@@ -168,60 +168,60 @@ RULES = (
         "head_is_missing",
         "strong",
         "arXiv 1908.10084: models for sentence embeddings are fine-tuned by siamese networks, which drop the head",
-        model_findings.head_is_missing,
+        findings.head_is_missing,
     ),
     Rule(
         "vectors_are_kept",
         "moderate",
         "TSDAE, arXiv 2104.06979, as sentence-transformers reports it: mean of four tasks 52.3 without adaptation, "
         "55.9 with MLM and 56.5 with TSDAE; retrieval 45.2, 46.7 and 49.2",
-        model_findings.vectors_are_kept,
+        findings.vectors_are_kept,
     ),
     Rule(
         "phases_are_published",
         "moderate",
         "arXiv 2412.13663 releases checkpoints of the stable phase for this; BioClinical ModernBERT (arXiv 2506.10896)"
         " goes on from one with 30%, then 15% masking",
-        model_findings.phases_are_published,
+        findings.phases_are_published,
     ),
     Rule(
         "detour_may_help",
         "weak",
         "arXiv 2605.12438: .3 to .8 points above MLM on 11 English biomedical tasks (ModernBERT, 55 billion tokens),"
         " and 1.2 to 2.8 on 8 French ones (ModernCamemBERT)",
-        model_findings.detour_may_help,
+        findings.detour_may_help,
     ),
     Rule(
         "optimizer_differs",
         "weak",
         "the optimizer's moments follow the scale of the gradients, for which pre-training chose them: RoBERTa found"
         " beta2 .98 more stable than .999 with large batches (arXiv 1907.11692, section 3.1)",
-        model_findings.optimizer_differs,
+        findings.optimizer_differs,
     ),
     Rule(
         "documents_are_padded",
         "moderate",
         "arXiv 2107.02027: of rows of 512 tokens of Wikipedia half is padding, and packing trains BERT 2 times faster",
-        model_findings.documents_are_padded,
+        findings.documents_are_padded,
     ),
     Rule(
         "replaced_tokens_fit",
         "moderate",
         "ELECTRA, arXiv 2003.10555; DeBERTaV3, arXiv 2111.09543",
-        model_findings.replaced_tokens_fit,
+        findings.replaced_tokens_fit,
     ),
     Rule(
         "instructions_are_forgotten",
         "strong",
         "arXiv 2410.10739: continued pre-training of an instruct model loses up to 10 points of instruction following,"
         " which adding the residual to the adapted base restores",
-        model_findings.instructions_are_forgotten,
+        findings.instructions_are_forgotten,
     ),
     Rule(
         "decoder_is_rewarmed",
         "strong",
         "arXiv 2403.08763: re-warming, re-decaying and 5% replay for a weak shift (25% for a strong one) match"
         " training anew on all data, at 405 M and 10 B parameters",
-        model_findings.decoder_is_rewarmed,
+        findings.decoder_is_rewarmed,
     ),
 )

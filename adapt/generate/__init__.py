@@ -1,8 +1,7 @@
 """Generates text with models: text to replay in place of general text, and documents rewritten in other formats.
 
-- `token_draws`: draws tokens, with random numbers that depend on the text and the position only.
+- `sampling`: draws tokens, with random numbers that depend on the text and the position only; samples from an encoder.
 - `decoder`: generates texts with a decoder, in batches that stay full.
-- `gibbs`: samples texts from an encoder.
 - `rewriting`: the formats in which documents are rewritten, and their prompts.
 - `makers`: the three ways to make the texts of a block.
 - `block_files`: the files of finished blocks, and the time that the blocks took.

@@ -26,7 +26,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from adapt.generate.token_draws import Request, draw_tokens, never_drawn, uniforms
+from adapt.generate.sampling import Request, draw_tokens, never_drawn, uniforms
 from adapt.model.additions.table import additions_of
 from adapt.model.load import check_complete, check_direction, read_weights
 from adapt.model.locate import Pretrained
@@ -166,7 +166,7 @@ class Decoder:
         Args:
             requests: the texts to generate.
             seed: seed of the random numbers.
-            top_p: see `adapt.generate.token_draws.draw_tokens`.
+            top_p: see `adapt.generate.sampling.draw_tokens`.
             at_once: largest number of texts that are generated at the same time.
         """
         return _Batch(self, requests, seed, top_p, at_once).run()
@@ -219,7 +219,7 @@ class Decoder:
             scores: scores of the vocabulary, [texts, V].
             too_short: whether each text may not end yet, bool [texts].
             temperatures: temperature of each text, float [texts].
-            p: see `top_p` of `adapt.generate.token_draws.draw_tokens`.
+            p: see `top_p` of `adapt.generate.sampling.draw_tokens`.
             draws: random number of each text, float64 [texts].
         """
         if too_short.any():

@@ -14,9 +14,8 @@ from typing import Any, Literal
 from adapt.config import GenerateConfig, SynthesizeConfig
 from adapt.corpus.heldout import keys_of
 from adapt.generate.decoder import Decoder
-from adapt.generate.gibbs import GibbsSampler
 from adapt.generate.rewriting import Format, formats_of
-from adapt.generate.token_draws import DrawSettings, Request
+from adapt.generate.sampling import DrawSettings, GibbsSampler, Request
 from adapt.model.locate import Pretrained
 
 
@@ -98,7 +97,7 @@ class FromDecoder(Maker):
 
 
 class FromEncoder(Maker):
-    """Samples texts from an encoder (`adapt.generate.gibbs`).
+    """Samples texts from an encoder (`adapt.generate.sampling`).
 
     Args:
         pretrained: the encoder.

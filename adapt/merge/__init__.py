@@ -4,8 +4,7 @@
 - `merger`: the interface of merge methods, and the methods `average` and `interpolate`.
 - `task_vectors`: the methods `task_arithmetic`, `residual`, `dare` and `ties`.
 - `compatibility`: refuses models of another architecture or with other tokens.
-- `tensor_matching`: matches the tensors and rows of two checkpoints.
-- `tensor_files`: reads and writes weights one tensor at a time.
+- `tensor_files`: reads and writes weights one tensor at a time, and matches tensors and rows of two checkpoints.
 - `streamed_merge`: merges all tensors, one at a time.
 - `companion_files`: copies settings and tokenizer, and writes the model card.
 """

@@ -15,15 +15,18 @@ from adapt.merge.merger import Merger, Merging
 from adapt.merge.table import MERGERS
 from adapt.merge.tensor_files import (
     FLOATS,
+    Names,
+    NewRows,
+    Shapes,
     StoredWeights,
     Weights,
     formed_like,
+    same_tensors,
     size_of,
     stored_weights,
     write_index,
     write_tensor,
 )
-from adapt.merge.tensor_matching import Names, NewRows, Shapes, same_tensors
 from adapt.model.locate import INDEX
 from adapt.model.safeguards import check_finite
 
@@ -50,7 +53,7 @@ def merge_models(
         models: for each model, its folder (for messages) and its weights.
         targets: target folder of each share.
         trust_remote_code: whether code that comes with the base may run. The code is needed if names or tokens differ.
-        tokens: tokens that some models have and the base lacks. `adapt.merge.tensor_matching` explains their rows.
+        tokens: tokens that some models have and the base lacks. `adapt.merge.tensor_files` explains their rows.
 
     Returns:
         The number of tensors that were merged.

@@ -1,14 +1,24 @@
-"""Reads and writes the weights of a checkpoint in safetensors, one tensor at a time.
+"""Reads and writes the weights of a checkpoint one tensor at a time, and matches the tensors of different checkpoints.
 
 A new file has the same tensors, in the same order and types, as an existing safetensors file.
+
+Checkpoints of one architecture may differ in the names of tensors (`LayerNorm.gamma` or `LayerNorm.weight`), in the
+prefix of names (`bert.`), in the name under which tied tensors are stored, and in parts that no language model has (a
+pooler). The model class of transformers is instantiated without weights to find out which names are equivalent.
+
+Some models may have embedding rows of tokens that the base lacks. Before merging, a missing row of a model is taken
+from the base, and a missing row of the base is the mean of this row over the models that have it. So every merge
+method treats these rows like all others. A row that only one model has, or that is equal in all models that have it, is
+unchanged at every share.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -17,9 +27,12 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from adapt.merge.tensor_matching import Shapes
+from adapt.merge.compatibility import NewTokens
+from adapt.model.load import model_class
 from adapt.model.locate import read_json, weight_files
+from adapt.model.safeguards import quiet
 from adapt.model.size import read_header
+from adapt.model.tokenizer import load_config
 from adapt.runner.files import file_aside, link_or_copy, write_atomically
 from adapt.support.errors import ModelError
 
@@ -162,3 +175,145 @@ def write_tensor(file: BinaryIO, tensor: Tensor) -> None:
     """Writes the values of a tensor in the format of safetensors: little-endian, without gaps."""
     numbers: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
     file.write(memoryview(numbers))
+
+
+OLD = {"gamma": "weight", "beta": "bias"}
+"""Old names of the parameters of layer norms, and their present names."""
+Shapes = Mapping[str, tuple[int, ...]]
+"""The shape of each tensor, by its name."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of the tensors of an architecture.
+
+    Args:
+        folder: folder of a model.
+        trust_remote_code: whether code that comes with the model may run.
+    """
+
+    folder: Path
+    trust_remote_code: bool = False
+
+    @cached_property
+    def _model(self) -> Any:
+        """The language model on the meta device. It has no weights, because only names and ties are needed."""
+        config = load_config(self.folder, self.trust_remote_code)
+        with quiet(), torch.device("meta"):
+            return model_class(config).from_config(config, trust_remote_code=self.trust_remote_code)
+
+    @cached_property
+    def of_language_model(self) -> set[str]:
+        """Names of the language model's tensors. Of tied tensors, only the first name is included."""
+        return {self.first(name) for name in self._model.state_dict()}
+
+    @cached_property
+    def by_token(self) -> set[str]:
+        """Names of tensors with one row per token: embeddings, head and head bias. Of tied tensors, the first name."""
+        layers = (self._model.get_input_embeddings(), self._model.get_output_embeddings())
+        parts = {id(part) for layer in layers if layer is not None for part in layer.parameters()}
+        named = self._model.named_parameters(remove_duplicate=False)
+        return {self.first(name) for name, part in named if id(part) in parts}
+
+    def first(self, name: str) -> str:
+        """Returns the present name of a tensor with its full prefix; for a tied tensor, the name of the first one."""
+        stem, dot, last = name.rpartition(".")
+        name = f"{stem}{dot}{OLD.get(last, last) if 'norm' in stem.lower() else last}"
+        known, prefix = self._known, f"{self._model.base_model_prefix}."
+        if name not in known and prefix + name in known:
+            name = prefix + name
+        while name in self._model.all_tied_weights_keys:
+            name = self._model.all_tied_weights_keys[name]
+        return name
+
+    @cached_property
+    def _known(self) -> set[str]:
+        return {*self._model.state_dict(), *self._model.all_tied_weights_keys}
+
+
+def same_tensors(base: Shapes, model: Shapes, names: Names, folder: Path) -> dict[str, str]:
+    """Returns the name that each tensor of the base has in the model, keyed by the tensor's name in the base.
+
+    Parts that no language model has, such as a pooler, may be missing.
+
+    Args:
+        base: the tensors of the base.
+        model: the tensors of the model.
+        names: the names in the base's architecture.
+        folder: folder of the model, for messages.
+
+    Raises:
+        ModelError: the model lacks a tensor of the base, has an additional tensor, or has a tensor of another shape.
+    """
+    pairs = {name: name for name in base} if base.keys() == model.keys() else _matched(base, model, names, folder)
+    wrong = sorted(name for name, other in pairs.items() if base[name] != model[other])
+    if wrong:
+        shapes = f"{wrong[0]}: {list(model[pairs[wrong[0]]])} in the model, {list(base[wrong[0]])} in the base"
+        raise ModelError(
+            f"{folder} has another architecture than the base: {len(wrong)} tensors have another shape, such as"
+            f" {shapes}",
+            "merge models that were trained from one base",
+        )
+    return pairs
+
+
+def _matched(base: Shapes, model: Shapes, names: Names, folder: Path) -> dict[str, str]:
+    theirs = {names.first(name): name for name in model}
+    pairs = {name: theirs[names.first(name)] for name in base if names.first(name) in theirs}
+    missing = sorted(name for name in base if name not in pairs and names.first(name) in names.of_language_model)
+    ours = {names.first(name) for name in base}
+    unknown = sorted(other for name, other in theirs.items() if name not in ours and name in names.of_language_model)
+    for difference, differing in (("lacks", missing), ("also has", unknown)):
+        if differing:
+            more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+            raise ModelError(
+                f"{folder} has another architecture than the base: it {difference} {', '.join(differing[:3])}{more}",
+                "merge models that were trained from one base, saved with their language-model head",
+            )
+    return pairs
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """Adds rows of new tokens to the tensors of the base and of models without these tokens."""
+
+    tokens: NewTokens
+    names: Names
+    """The tensor names of the base's architecture."""
+
+    def shapes(self, base: Shapes, models: Sequence[Shapes]) -> list[Shapes]:
+        """Returns the shapes of the tensors of the base and of each model after the rows of new tokens were added."""
+        wide = models[self.tokens.extended[0]]
+        rows = {self.names.first(name): shape[0] for name, shape in wide.items() if self._has_rows(name)}
+        return [
+            _with_rows(own, {name: rows[first] for name in own if (first := self.names.first(name)) in rows})
+            if index not in self.tokens.extended
+            else own
+            for index, own in enumerate([base, *models], -1)
+        ]
+
+    def widen(self, name: str, base: Tensor, models: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Adds the rows of new tokens to one tensor of the base and of the models.
+
+        Args:
+            name: name of the tensor.
+            base: the base's tensor, [V, ...] fp32.
+            models: the tensor of each model, [V, ...], where V is larger in models with new tokens.
+
+        Returns:
+            The tensors with rows for all tokens. Tensors that do not have one row per token are returned unchanged.
+        """
+        if not self._has_rows(name):
+            return base, [*models]
+        first, extended = self.tokens.first, self.tokens.extended
+        new = torch.stack([models[index][first:] for index in extended]).mean(0)
+        return torch.cat([base[:first], new]), [
+            model if index in extended else torch.cat([model[:first], new]) for index, model in enumerate(models)
+        ]
+
+    def _has_rows(self, name: str) -> bool:
+        return self.names.first(name) in self.names.by_token
+
+
+def _with_rows(shapes: Shapes, rows: Mapping[str, int]) -> Shapes:
+    return {name: (rows[name], *shape[1:]) if name in rows else shape for name, shape in shapes.items()}

@@ -71,7 +71,7 @@ class Prompted(TrainsSets):
 
     def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
         """Initializes a new prompt with embeddings of tokens from the domain's text."""
-        from adapt.model.additions.soft_prompts import begin_prompt
+        from adapt.model.additions.prompts import begin_prompt
 
         begin_prompt(model, number, words(self.options.length))
 
@@ -128,7 +128,7 @@ class Prefixed(TrainsSets):
 
     def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
         """Initializes new prefixes with keys and values of tokens from the domain's text."""
-        from adapt.model.additions.prefixes import begin_prefixes
+        from adapt.model.additions.prompts import begin_prefixes
 
         begin_prefixes(model, number, words(self.options.length))
 

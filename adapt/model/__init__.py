@@ -11,8 +11,7 @@
 - `load`: loads a model with or without its head.
 - `detector`: a generator and a discriminator of replaced tokens in one module.
 - `save_model`: saves a model as a Hugging Face folder.
-- `turned_decoder`: decoders that become encoders.
-- `new_head`: gives an encoder a new head for masked tokens.
+- `rebuilt_model`: models with a new head or new top layers, and decoders that become encoders.
 - `sentence_vectors`: reads and writes the settings with which sentence-transformers makes a vector per text.
 - `model_card`: parts of the README.md of a saved model.
 - `safeguards`: silences transformers, builds models one at a time, and refuses weights that are nan or infinite.

@@ -234,7 +234,7 @@ COUNT_FROM_PADDING = {
 """Model types in which positions start at pad_token_id + 1, so the first rows of the position table are not used."""
 
 PROMPTS = "prompts"
-"""Kind of the addition `adapt.model.additions.soft_prompts`, whose vectors take positions of the model."""
+"""Kind of the addition `adapt.model.additions.prompts`, whose vectors take positions of the model."""
 
 
 def first_position(config: Any) -> int:

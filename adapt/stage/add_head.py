@@ -81,7 +81,7 @@ class AddHead(Stage[Headed]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Headed]:
         """Draws random weights for the head and writes the model, in this process."""
-        from adapt.model.new_head import write_with_head
+        from adapt.model.rebuilt_model import write_with_head
 
         return Outcome(Headed(write_with_head(self.start.made(done), folder)))
 
@@ -152,7 +152,7 @@ class RedrawTop(Stage[Redrawn]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Redrawn]:
         """Draws the weights and writes the model, in this process."""
-        from adapt.model.new_head import write_with_new_top
+        from adapt.model.rebuilt_model import write_with_new_top
 
         number = write_with_new_top(self.start.made(done), self.layers, self.seed, folder)
         return Outcome(Redrawn(self.layers, number, self.start.knows(done)))
@@ -179,6 +179,6 @@ class TurnDecoder(Stage[Turned]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Turned]:
         """Writes the model with its new config.json, and a tokenizer with a mask token, in this process."""
-        from adapt.model.turned_decoder import write_turned
+        from adapt.model.rebuilt_model import write_turned
 
         return Outcome(Turned(*write_turned(self.start.made(done), folder)))

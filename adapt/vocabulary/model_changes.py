@@ -26,7 +26,7 @@ from adapt.model.tokenizer import load_config, load_text_tokenizer, load_tokeniz
 from adapt.runner.files import write_atomically
 from adapt.support.errors import DataError, ModelError
 from adapt.terminal.console import log
-from adapt.vocabulary import candidates
+from adapt.vocabulary import analysis
 from adapt.vocabulary.analysis import parameters_and_compute
 from adapt.vocabulary.extension import (
     Reached,
@@ -129,15 +129,15 @@ def _candidates(
     """Returns the words that may become tokens, the best first."""
     asked = task.config.vocabulary
     if task.is_listed:
-        return candidates.from_file(Path(asked.candidates), words, reader, tokenizer.all_special_tokens)
+        return analysis.from_file(Path(asked.candidates), words, reader, tokenizer.all_special_tokens)
     if asked.candidates == "divergence":
         assert general
-        found = candidates.by_divergence(words, _words(reader, general, ["(general)"]), reader, asked.min_count)
+        found = analysis.by_divergence(words, _words(reader, general, ["(general)"]), reader, asked.min_count)
     elif asked.candidates == "trained":
         trained = tokenizer.train_new_from_iterator(texts(), len(tokenizer), show_progress=False)
-        found = candidates.by_training(words, trained.backend_tokenizer, reader, asked.min_count)
+        found = analysis.by_training(words, trained.backend_tokenizer, reader, asked.min_count)
     else:
-        found = candidates.by_saved(words, reader, asked.min_count)
+        found = analysis.by_saved(words, reader, asked.min_count)
     if not found:
         raise DataError(
             f"no word that occurs at least {asked.min_count} times would save pieces as a token",

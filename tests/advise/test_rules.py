@@ -46,7 +46,7 @@ PHASES = configured(training=TrainingConfig(phases=[PhaseConfig(steps=1)]))
 STABLE = configured(training=TrainingConfig(optimizer="stable_adamw"))
 COLD = configured(training=TrainingConfig(warmup_steps=0))
 RTD = ObjectiveConfig("rtd")
-RULES_ON_MODELS = [rule.name for rule in RULES if rule.judge.__module__ == "adapt.advise.model_findings"]
+RULES_ON_MODELS = [rule.name for rule in RULES if rule.judge.__module__ == "adapt.advise.findings"]
 
 SPEAKS: list[tuple[str, Case, Case]] = [
     ("tapt_gains", case(), case(tasks=[])),

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from adapt.generate import decoder as decoder_module
 from adapt.generate.decoder import Decoder
-from adapt.generate.token_draws import Request, draw_tokens, uniforms
+from adapt.generate.sampling import Request, draw_tokens, uniforms
 from adapt.model.locate import Pretrained
 from adapt.support.errors import ModelError
 from tests.generate.toys import ENDS, tiny_decoder

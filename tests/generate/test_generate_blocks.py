@@ -26,7 +26,7 @@ from adapt.generate.generate_blocks import (
 )
 from adapt.generate.makers import FromDecoder, Rewriting
 from adapt.generate.rewriting import formats_of
-from adapt.generate.token_draws import DrawSettings
+from adapt.generate.sampling import DrawSettings
 from adapt.model.locate import Pretrained
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE

@@ -7,7 +7,7 @@ import pytest
 from adapt.config import SynthesizeConfig
 from adapt.generate.makers import FromDecoder, Rewriting, prompt_tokens, shortened_text
 from adapt.generate.rewriting import OWN_TEMPLATES, formats_of
-from adapt.generate.token_draws import DrawSettings, Request
+from adapt.generate.sampling import DrawSettings, Request
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import ConfigError
 from tests.generate.toys import TEMPLATE, tiny_decoder

@@ -65,7 +65,7 @@ def test_dare_does_not_depend_on_the_order_of_tensors_or_on_files(tmp_path: Path
         base = folder_of(tmp_path / place, *shards)
         # These folders have no config.json, so names of tied tensors cannot be looked up.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("adapt.merge.tensor_matching.Names.first", lambda names, name: name)
+            patch.setattr("adapt.merge.tensor_files.Names.first", lambda names, name: name)
             merged_in(tmp_path / f"{place}-out", base, model, kind="dare")
     one, two = (weights_in(tmp_path / f"{place}-out") for place in ("whole", "parts"))
     assert all(torch.equal(one[name], two[name]) for name in weights)

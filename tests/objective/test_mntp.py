@@ -18,7 +18,7 @@ from adapt.model.architecture import check_architecture
 from adapt.model.load import check_loads, load_base, load_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.isolation import keep_documents_apart
-from adapt.model.turned_decoder import MASK, write_turned
+from adapt.model.rebuilt_model import MASK, write_turned
 from adapt.objective.masking import make
 from adapt.objective.table import measured_objective
 from adapt.stage.context import Context

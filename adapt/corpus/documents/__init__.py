@@ -3,8 +3,7 @@
 Documents are not trusted. They are parsed in a separate process with limits on time and memory, so a document that
 crashes or blocks a library is counted as unreadable, and the job continues.
 
-- `document_kinds`: kinds of documents, their packages, limits, and reasons why a document has no text.
-- `document_parts`: divides the text of a document at pages or headings.
+- `document_kinds`: kinds of documents, their packages, limits, reasons why a document has no text, and marks of parts.
 - `web_pages`: decodes HTML and finds its main text.
 - `pdf_pages`: reads the pages of PDF files, without headers and footers.
 - `zipped_documents`: reads DOCX and EPUB files.

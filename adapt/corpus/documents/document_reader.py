@@ -18,13 +18,15 @@ from typing import Any, BinaryIO
 from adapt.corpus.documents.document_kinds import (
     BROKEN,
     BROKEN_PAGES,
+    LACKS_PAGES,
     NO_TEXT,
     TOO_DEEP,
     TOO_LARGE,
     DocumentLimits,
     UnreadableDocumentError,
+    divided_text,
+    unmarked,
 )
-from adapt.corpus.documents.document_parts import LACKS_PAGES, divided_text, unmarked
 
 WALL_TIME = 10
 """Largest wall time for a document, as a multiple of its largest CPU time. It ends documents that wait forever."""

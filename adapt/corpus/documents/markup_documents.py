@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from adapt.corpus.documents.document_kinds import NO_TEXT, UnreadableDocumentError
-from adapt.corpus.documents.document_parts import HEADING, unmarked
+from adapt.corpus.documents.document_kinds import HEADING, NO_TEXT, UnreadableDocumentError, unmarked
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*\n", re.S)
 """The YAML with which many Markdown files begin."""

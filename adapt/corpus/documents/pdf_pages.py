@@ -10,13 +10,15 @@ from pypdfium2 import PdfDocument, PdfiumError
 from adapt.corpus.documents.document_kinds import (
     BROKEN,
     ENCRYPTED,
+    LACKS_PAGES,
+    PAGE,
     SCANNED,
     TOO_LARGE,
     TOO_LONG,
     DocumentLimits,
     UnreadableDocumentError,
+    unmarked,
 )
-from adapt.corpus.documents.document_parts import LACKS_PAGES, PAGE, unmarked
 
 _NEEDS_PASSWORD = {pypdfium2.raw.FPDF_ERR_PASSWORD, pypdfium2.raw.FPDF_ERR_SECURITY}
 _HYPHEN = re.compile(r"[\ufffe\x02\u00ad]\s*")

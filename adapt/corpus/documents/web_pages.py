@@ -6,8 +6,14 @@ import re
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import detect_encoding
 
-from adapt.corpus.documents.document_kinds import BROKEN, NO_ENCODING, NO_TEXT, UnreadableDocumentError
-from adapt.corpus.documents.document_parts import HEADING, unmarked
+from adapt.corpus.documents.document_kinds import (
+    BROKEN,
+    HEADING,
+    NO_ENCODING,
+    NO_TEXT,
+    UnreadableDocumentError,
+    unmarked,
+)
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),

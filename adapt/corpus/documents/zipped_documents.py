@@ -15,15 +15,17 @@ from xml.etree.ElementTree import ParseError, XMLParser
 from adapt.corpus.documents.document_kinds import (
     BROKEN,
     ENCRYPTED,
+    HEADING,
     MAX_DEPTH,
     NO_TEXT,
+    PAGE,
     TOO_DEEP,
     TOO_LARGE,
     TOO_LONG,
     DocumentLimits,
     UnreadableDocumentError,
+    unmarked,
 )
-from adapt.corpus.documents.document_parts import HEADING, PAGE, unmarked
 
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")

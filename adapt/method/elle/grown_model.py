@@ -27,7 +27,7 @@ from adapt.method.base import Setting
 from adapt.method.domain_sets import learn_prototype, sample_of, take_set
 from adapt.method.elle.growth import Growth
 from adapt.model.additions.domain_modules import attach_domains, domains_of, own_parameters, sets_of
-from adapt.model.additions.soft_prompts import attach_prompts, begin_prompt
+from adapt.model.additions.prompts import attach_prompts, begin_prompt
 from adapt.model.architecture import PROMPTS
 from adapt.model.layers import Layer, inputs, is_transposed, layers_of, outputs
 

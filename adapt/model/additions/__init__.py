@@ -8,8 +8,7 @@ attaches them.
 - `domain_modules`: stores a separate set of weights for each domain, and chooses the set to use.
 - `masks`: masks of units for each domain, and plugins with such masks.
 - `bottlenecks`: adapters, which are small bottlenecks in each layer.
-- `soft_prompts`: vectors before each document.
-- `prefixes`: keys and values before each document, in each layer.
+- `prompts`: vectors before each document, and keys and values before each document in each layer.
 - `experts`: separate feed-forward blocks for each domain.
 - `exbert`: a smaller layer next to each layer, and a gate that mixes the outputs of both.
 """

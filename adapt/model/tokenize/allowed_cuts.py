@@ -20,8 +20,15 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from adapt.model.tokenize.cuts import RULES, cut, table_of
-from adapt.model.tokenize.library_calls import DirectWords, Plain, WordsOf, by_library, handed, plain_of
-from adapt.model.tokenize.piece_tokenizer import PieceTokenizer
+from adapt.model.tokenize.piece_tokenizer import (
+    DirectWords,
+    PieceTokenizer,
+    Plain,
+    WordsOf,
+    by_library,
+    handed,
+    plain_of,
+)
 
 MOST_ADDED = 1000
 """Tokenizers with more added tokens than this are not tested, and texts are not cut for them.
@@ -49,7 +56,7 @@ def find_cuts(backend: Tokenizer, words: WordsOf | None = None) -> Cuts:
 
     Args:
         backend: the tokenizer.
-        words: see `adapt.model.tokenize.library_calls.by_library`.
+        words: see `adapt.model.tokenize.piece_tokenizer.by_library`.
     """
     if not _can_be_tried(backend):
         return Cuts()

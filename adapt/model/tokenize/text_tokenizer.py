@@ -16,8 +16,7 @@ from tokenizers import Tokenizer
 
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.allowed_cuts import Cuts, find_cuts
-from adapt.model.tokenize.library_calls import WordsOf, by_library
-from adapt.model.tokenize.piece_tokenizer import PieceTokenizer, text_batches
+from adapt.model.tokenize.piece_tokenizer import PieceTokenizer, WordsOf, by_library, text_batches
 from adapt.model.tokenize.ragged import Ragged
 from adapt.terminal.console import log
 
@@ -36,7 +35,7 @@ class QuickTokenizer:
 
     Args:
         backend: a tokenizer from `adapt.model.tokenizer.load_text_tokenizer`. It must not be changed afterwards.
-        words: finds the starts of words (see `adapt.model.tokenize.library_calls`). If given, the result has all
+        words: finds the starts of words (see `adapt.model.tokenize.piece_tokenizer`). If given, the result has all
             columns of `adapt.model.tokenize.ragged`; otherwise it only has ids.
         worth: number of characters from which the allowed cuts are tested.
         cuts: the allowed cuts, if another process has tested them.

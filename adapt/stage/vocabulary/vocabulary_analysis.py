@@ -15,8 +15,8 @@ from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.stage.context import Tokens
 from adapt.stage.prepare_text import duplicates_of
 from adapt.stage.text_sources import Dedup, Files
-from adapt.vocabulary.corpus_texts import corpus_texts, measured_in
 from adapt.vocabulary.vocabulary_results import Analyzed, draw_curves
+from adapt.vocabulary.word_reader import corpus_texts, measured_in
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from adapt.corpus.documents.document_kinds import (
     TOO_LONG,
     DocumentLimits,
     UnreadableDocumentError,
+    divided_text,
 )
-from adapt.corpus.documents.document_parts import divided_text
 from adapt.corpus.documents.document_reader import read_document
 from adapt.corpus.documents.pdf_pages import without_margins
 from adapt.corpus.documents.web_pages import decoded

@@ -5,8 +5,7 @@ import random
 import pytest
 
 from adapt.model.tokenize import piece_tokenizer
-from adapt.model.tokenize.library_calls import by_library, of_ids
-from adapt.model.tokenize.piece_tokenizer import LONGEST, PieceTable, PieceTokenizer, text_batches
+from adapt.model.tokenize.piece_tokenizer import LONGEST, PieceTable, PieceTokenizer, by_library, of_ids, text_batches
 from adapt.model.tokenize.ragged import IDS, Ragged
 from tests.model.tokenize.adversaries import adversaries
 from tests.samples import sentences

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from adapt.support.errors import ModelError
-from adapt.vocabulary.rebuild import MARGIN, Rebuilt, best_path, new_merges, new_scores, rebuild
+from adapt.vocabulary.extension import MARGIN, Rebuilt, best_path, new_merges, new_scores, rebuild
 from adapt.vocabulary.word_reader import WordReader
 from tests.tokenizers import FAMILIES, TEXTS, byte_level
 from tests.vocabulary.test_word_reader import SENTENCES

@@ -21,7 +21,7 @@ from transformers import (
 
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
-from adapt.model.new_head import write_with_head, write_with_new_top
+from adapt.model.rebuilt_model import write_with_head, write_with_new_top
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import ConfigError, ModelError
 

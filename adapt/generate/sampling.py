@@ -1,29 +1,126 @@
-"""Samples texts from an encoder: every position is masked and drawn anew, again and again (arXiv 1902.04094).
+"""Draws tokens from a model's scores, and samples texts from an encoder by drawing every position again and again.
 
-Wang and Cho (2019) read a masked language model as a Markov random field and sample from it by Gibbs sampling: a text
-begins with mask tokens, and in each step a random position is masked and its token is drawn from the model's
-distribution given all other tokens. Here, a sweep draws every position once, in a random order, and a share of the
-positions is masked and drawn together. With a share of one position, this is their sampler with an order that is drawn
-without replacement.
+The random number of a token depends only on the seed, the number of the text and the number of the token. So a text
+does not depend on which texts are generated with it, in which order, or by which process, except for rounding.
+
+Wang and Cho (2019, arXiv 1902.04094) read a masked language model as a Markov random field and sample from it by Gibbs
+sampling: a text begins with mask tokens, and in each step a random position is masked and its token is drawn from the
+model's distribution given all other tokens. Here, a sweep draws every position once, in a random order, and a share of
+the positions is masked and drawn together. With a share of one position, this is their sampler with an order that is
+drawn without replacement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from adapt.generate.token_draws import DrawSettings, draw_tokens, never_drawn, uniforms
+from adapt.config import GenerateConfig, SynthesizeConfig
+from adapt.model.linear_losses import drawn_from
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import Packed, sent
 from adapt.model.sparse_prediction import predict_at
 from adapt.model.tokenizer import load_tokenizer, sees_both_sides
 from adapt.support.errors import ModelError
+from adapt.support.splitmix import GOLDEN, mix
+
+
+@dataclass(frozen=True)
+class DrawSettings:
+    """How tokens are drawn; the fields are those of section `generate` or `synthesize`."""
+
+    temperatures: tuple[float, ...]
+    top_p: float
+    min_length: int
+    max_length: int
+    seed: int
+    micro_batch: int
+
+    @classmethod
+    def of(cls, section: GenerateConfig | SynthesizeConfig) -> DrawSettings:
+        """Takes the settings of a section of the configuration."""
+        lengths = section.min_length, section.max_length
+        return cls(tuple(section.temperatures), section.top_p, *lengths, section.seed, section.micro_batch)
+
+    def temperature(self, number: int) -> float:
+        """Returns the temperature of a text. Successive texts take the temperatures in turn."""
+        return self.temperatures[number % len(self.temperatures)]
+
+
+class Request(NamedTuple):
+    """A text to generate."""
+
+    number: int
+    """Number of the text, from 0 to 2^64 - 1, which determines its random numbers."""
+    prompt: list[int]
+    """Tokens with which the text begins, at least one."""
+    temperature: float
+    fewest: int
+    """Smallest number of new tokens; the end-of-text token is not drawn before."""
+    most: int
+    """Largest number of new tokens."""
+
+
+def uniforms(seed: int, numbers: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Returns the random numbers of tokens, uniform in [0, 1), float64.
+
+    Each text has its own sequence of the generator SplitMix64, which begins at a state that the seed and the number of
+    the text determine.
+
+    Args:
+        seed: seed of the generation.
+        numbers: number of the text of each token, uint64.
+        steps: number of each token in its text, uint64.
+    """
+    states = mix(numbers * GOLDEN + mix(np.array([seed], np.uint64)))
+    bits: np.ndarray = mix(states + (steps + np.uint64(1)) * GOLDEN) >> np.uint64(11)
+    return bits * 2.0**-53
+
+
+def draw_tokens(scores: Tensor, temperatures: Tensor, top_p: float, draws: Tensor) -> Tensor:
+    """Draws a token for each row, int64 [rows].
+
+    Args:
+        scores: scores of the vocabulary, [rows, V]; a token with the score -inf is never drawn.
+        temperatures: temperature of each row, [rows]; the scores are divided by it.
+        top_p: tokens are drawn from the smallest set of most probable tokens whose total probability is at least
+            top_p (nucleus sampling, arXiv 1904.09751).
+        draws: random numbers in [0, 1), float64 [rows].
+    """
+    probabilities = (scores.float() / temperatures[:, None]).softmax(1)
+    if top_p == 1:
+        return drawn_from(probabilities, draws)
+    ordered, tokens = probabilities.sort(dim=1, descending=True, stable=True)
+    before = ordered.double().cumsum(1) - ordered
+    places = drawn_from(ordered.masked_fill(before >= top_p, 0.0), draws)
+    return tokens.gather(1, places[:, None]).squeeze(1)
+
+
+def never_drawn(tokenizer: Any, vocabulary: int, but: Iterable[int]) -> Tensor:
+    """Returns which scores are never drawn: those of special tokens, and those without a token. Bool [vocabulary].
+
+    Special tokens are those with a role, such as padding, and added tokens that are marked as special, such as the
+    marks of a chat or an image.
+
+    Args:
+        tokenizer: tokenizer of the model.
+        vocabulary: number of scores of the model, which may be padded beyond the tokenizer's tokens.
+        but: special tokens that may be drawn, such as the end-of-text token.
+    """
+    never = torch.ones(vocabulary, dtype=torch.bool)
+    never[[number for number in tokenizer.get_vocab().values() if number < vocabulary]] = False
+    marked = [number for number, token in tokenizer.added_tokens_decoder.items() if token.special]
+    never[[number for number in (*tokenizer.all_special_ids, *marked) if number < vocabulary]] = True
+    never[list(but)] = False
+    return never
+
 
 LENGTH, ORDER, TOKEN = 0, 1 << 40, 1 << 41
 """Offsets in a text's sequence of random numbers, for its length, the orders of its positions, and its tokens."""

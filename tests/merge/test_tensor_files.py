@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import BertConfig, GPT2Config, LlamaConfig, ModernBertConfig, PreTrainedConfig, RobertaConfig
 
 from adapt.merge.compatibility import NewTokens
-from adapt.merge.tensor_matching import Names, NewRows
+from adapt.merge.tensor_files import Names, NewRows
 from adapt.support.errors import ModelError
 from tests.merge.folders import extended, folder_of, merged_in, moved, weights_in
 
