@@ -11,10 +11,18 @@ import yaml
 from adapt.config import Config, flat
 from adapt.job import JOBS, job_of
 from adapt.job.job_run import Job
-from adapt.parse.blanks import refuse_blanks, takes_list
 from adapt.parse.command_line import note_repeated
 from adapt.parse.keys import nested, unknown
-from adapt.parse.yaml_file import compose_yaml, line_namer, load_yaml, node_at, read_yaml, yaml_text
+from adapt.parse.yaml_file import (
+    compose_yaml,
+    line_namer,
+    load_yaml,
+    node_at,
+    read_yaml,
+    refuse_blanks,
+    takes_list,
+    yaml_text,
+)
 from adapt.statistics.continual_metrics import SequenceFigures
 from adapt.statistics.seeds import MARGIN, SPENDINGS, Margin, SeedRounds
 from adapt.support.errors import ConfigError

@@ -11,7 +11,7 @@ from adapt.chain.chain_file import ChainFile, read_chain
 from adapt.chain.chain_stages import Chain, ahead, check_chain, study, trainings_ahead
 from adapt.chain.sequential_study import built_chain, study_nodes
 from adapt.job.job_run import run_stages
-from adapt.job.text_outlook import outlook_blocks, text_outlooks
+from adapt.job.job_text import outlook_blocks, text_outlooks
 from adapt.runner.ensure import unfinished
 from adapt.runner.mirror import upload_results
 from adapt.runner.notifications import notifying

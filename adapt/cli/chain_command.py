@@ -132,7 +132,7 @@ def on_cluster(arguments: Sequence[str]) -> None:
         _serve(asked)
         return
     if asked.verb in VERBS or asked.address:
-        from adapt.submit.commands import run_cluster_command  # imported here, because it loads Ray
+        from adapt.submit.submission import run_cluster_command  # imported here, because it loads Ray
 
         run_cluster_command(asked)
         return

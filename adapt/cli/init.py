@@ -29,7 +29,7 @@ from adapt.corpus.files.records import read_objects
 from adapt.corpus.heldout import key_of
 from adapt.corpus.legibility import Legibility, count_sample
 from adapt.corpus.profile_sample import card_languages, profile_of
-from adapt.job.text_outlook import TextOutlook, legibility_words
+from adapt.job.job_text import TextOutlook, legibility_words
 from adapt.model.demo_checkpoint import NAME as DEMO
 from adapt.model.tokenize.text_tokenizer import quick_tokenizer
 from adapt.runner.files import storage_errors, write_atomically

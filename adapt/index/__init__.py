@@ -5,8 +5,7 @@ inverted lists or a graph, which faiss builds. The distances of the candidates a
 vectors themselves. If two vectors have the same distance, the vector with the smaller id comes first.
 
 - `exact_search`: stores parts of vectors, searches one part exactly, and merges the results of several parts.
-- `index_kinds`: chooses the kind of index, and calls faiss for inverted lists and graphs.
-- `index_files`: builds the files of an index from a stream of vectors.
+- `index_files`: chooses the kind of index, builds its files, and calls faiss for inverted lists and graphs.
 - `vector_index`: searches an index in one process.
 - `sharded_index`: searches an index in several processes.
 """

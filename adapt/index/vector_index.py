@@ -12,8 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from adapt.index.exact_search import Nearest, VectorPart, merge_nearest, nearest_of, ranked, unit_rows
-from adapt.index.index_files import IndexFacts
-from adapt.index.index_kinds import FIRST_WIDTH, FLAT_VECTORS, Proposer, widest
+from adapt.index.index_files import FIRST_WIDTH, FLAT_VECTORS, IndexFacts, Proposer, widest
 from adapt.support.errors import DataError
 
 QUERIES_AT_ONCE = 2048

@@ -3,23 +3,20 @@
 Parsing, help, chain files, plans, summaries and reports read the table JOBS.
 
 - `job_run`: runs and plans jobs.
-- `job_text`: prepares the text of a job, for training and for measuring.
+- `job_text`: prepares the text of a job, for training and for measuring, and shows what it is before anything runs.
 - `generated_text`: generates text to replay, and rewrites documents.
-- `text_outlook`: properties of a job's text, before anything runs.
 - `training_jobs`: dapt, tapt, finetune.
 - `selection_job`: select, and the selection of documents for other jobs.
 - `sequence_steps`, `sequence_job`: sequence, which adapts a model to one domain after another.
-- `merge_job`: merge, which combines models without training.
 - `measuring_jobs`: evaluate, similarity, advise, which measure models and text.
-- `many_to_one`: ensemble, which averages predictions of models, and distil, which makes one model of several.
+- `many_to_one`: merge and distil, which make one model of several, and ensemble, which averages predictions.
 - `vocabulary_job`: vocabulary, which measures how the tokenizer splits words, and changes the vocabulary.
 """
 
 from adapt.config.kinds import imported
 from adapt.job.job_run import Job
-from adapt.job.many_to_one import DISTIL_JOB, ENSEMBLE_JOB
+from adapt.job.many_to_one import DISTIL_JOB, ENSEMBLE_JOB, MERGE_JOB
 from adapt.job.measuring_jobs import ADVISE_JOB, EVALUATE_JOB, SIMILARITY_JOB
-from adapt.job.merge_job import MERGE_JOB
 from adapt.job.selection_job import SELECT_JOB
 from adapt.job.sequence_job import SEQUENCE_JOB
 from adapt.job.training_jobs import DAPT_JOB, FINETUNE_JOB, TAPT_JOB

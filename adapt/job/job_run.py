@@ -9,7 +9,7 @@ from typing import Any
 from adapt.advise.regime import Regime
 from adapt.config import Config, ResourcesConfig
 from adapt.config.job_config import Kind
-from adapt.job.text_outlook import TextOutlook, outlook_blocks, text_outlooks
+from adapt.job.job_text import TextOutlook, outlook_blocks, text_outlooks
 from adapt.model.start import Start
 from adapt.parse import parse
 from adapt.ray.runtime import address_of, connect, totals

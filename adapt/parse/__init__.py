@@ -8,7 +8,6 @@ from typing import Any
 from adapt.config import Config, section_of
 from adapt.config.job_config import DAPT, Kind
 from adapt.config.reading import hints_of, read_fields
-from adapt.parse.blanks import refuse_blanks
 from adapt.parse.command_line import asks_for, configuration_text, help_text, read_given
 from adapt.parse.keys import (
     Named,
@@ -20,6 +19,7 @@ from adapt.parse.keys import (
     refuse_unknown_values,
 )
 from adapt.parse.values import check_config, refuse_contradictions
+from adapt.parse.yaml_file import refuse_blanks
 from adapt.support.errors import ConfigError
 
 __all__ = ["check_config", "parse", "parse_values"]

@@ -16,7 +16,6 @@ import yaml
 from adapt.config import Config
 from adapt.config.job_config import DAPT, Kind
 from adapt.config.reading import hints_of, type_words
-from adapt.parse.blanks import refuse_blanks, takes_list, takes_text
 from adapt.parse.keys import (
     OPTIONS,
     TABLES,
@@ -29,7 +28,16 @@ from adapt.parse.keys import (
     refuse_unknown_key,
     refuse_unknown_values,
 )
-from adapt.parse.yaml_file import compose_yaml, line_namer, load_yaml, read_yaml, yaml_text
+from adapt.parse.yaml_file import (
+    compose_yaml,
+    line_namer,
+    load_yaml,
+    read_yaml,
+    refuse_blanks,
+    takes_list,
+    takes_text,
+    yaml_text,
+)
 from adapt.support.errors import ConfigError
 from adapt.terminal.console import log
 

@@ -28,7 +28,7 @@ from adapt.stage.text_sources import Files, TaskTexts, excluding
 
 if TYPE_CHECKING:
     from adapt.embed.cluster_embedding import StoredType
-    from adapt.index.index_kinds import IndexKind
+    from adapt.index.index_files import IndexKind
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class BuildIndex(Stage[Indexed]):
     name: str
     vectors: Embed
     index: "IndexKind | str"
-    """Kind of the index; `auto` chooses by size and memory (`adapt.index.index_kinds`)."""
+    """Kind of the index; `auto` chooses by size and memory (`adapt.index.index_files`)."""
     memory_gib: float
     """Memory that a machine may use for the index [GiB], considered by `auto`."""
     queries: int

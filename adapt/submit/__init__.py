@@ -3,7 +3,6 @@
 - `submit_order`: parses the command line, and gives the work an identity that follows from its configuration.
 - `package`: the working directory and the environment that are sent to the cluster.
 - `cluster_jobs`: connects to the cluster's dashboard, lists its jobs, and follows a job until its end.
-- `submission`: submits work as one job or each stage as a job, and runs short commands on the cluster.
+- `submission`: the command of each verb; submits work as one job or each stage as a job.
 - `cluster_check`: checks that the cluster has the storage and the nodes that the work needs.
-- `commands`: runs the command of each verb.
 """

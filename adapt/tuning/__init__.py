@@ -5,8 +5,7 @@
 - `search_forecast`: estimates the cost of a search.
 - `search_stage`: the stage that runs all trials.
 - `job_trial`: runs a job with the values of a trial, measured on dev, and names it by its values.
-- `proposals`: proposes the values of each trial.
-- `bound`: the condition on a second figure that the best trial must meet.
+- `proposals`: proposes the values of each trial, and checks the bound that the best trial must meet.
 - `trial_scheduler`: the numbers of steps after which a trial is compared and may continue.
 - `run_trials`: runs the stages of all trials, and shows progress.
 - `ray_tune`: connects to Ray Tune, which requests and stops trials.

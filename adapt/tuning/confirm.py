@@ -16,7 +16,6 @@ from adapt.runner import NOTHING, Done, Finished, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, TextBlock, interval, summary
 from adapt.terminal.console import log
-from adapt.tuning.bound import excess_of
 from adapt.tuning.job_trial import (
     DEV_SCORE,
     TEST_SCORE,
@@ -26,6 +25,7 @@ from adapt.tuning.job_trial import (
     named_by_values,
     over_seeds,
 )
+from adapt.tuning.proposals import excess_of
 from adapt.tuning.search_stage import Search, Searched
 
 

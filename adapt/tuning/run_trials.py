@@ -18,7 +18,6 @@ from adapt.support.errors import AdaptError, ClusterError, DeviceMemoryError, St
 from adapt.support.redact import redact
 from adapt.terminal.console import log
 from adapt.terminal.live import live_table
-from adapt.tuning.bound import EXCESS
 from adapt.tuning.job_trial import (
     Trial,
     check_trial_resources,
@@ -27,7 +26,7 @@ from adapt.tuning.job_trial import (
     values_shown,
     with_fewer,
 )
-from adapt.tuning.proposals import Proposals
+from adapt.tuning.proposals import EXCESS, Proposals
 from adapt.tuning.ray_tune import Answer, Asked, Board, dispatch, scheduler_of
 from adapt.tuning.search_stage import Search, TrialRow, best_first
 from adapt.tuning.search_trackers import SearchTrackers

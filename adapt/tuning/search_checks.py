@@ -19,9 +19,8 @@ from adapt.parse.keys import known_keys, named_in, unknown
 from adapt.parse.yaml_file import line_namer, read_yaml
 from adapt.support.better import better_directions
 from adapt.support.errors import AdaptError, ConfigError, nearest
-from adapt.tuning.bound import check_bound
 from adapt.tuning.job_trial import DEV_SCORE, Configure, Trial, check_test_files, figures_of, on_dev
-from adapt.tuning.proposals import Proposals, Space, draw, proposals
+from adapt.tuning.proposals import Proposals, Space, check_bound, draw, proposals
 from adapt.tuning.trial_scheduler import STEPS, check_goes_on, check_turns
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from adapt.runner.record import RECORD_FILE, Record
 from adapt.runner.stage import everything
 from adapt.show.blocks import Block, Cell, Table, TextBlock, summary
 from adapt.stage.context import Context, root_of
-from adapt.tuning.bound import excess_of
 from adapt.tuning.job_trial import (
     Configure,
     Trial,
@@ -30,7 +29,7 @@ from adapt.tuning.job_trial import (
     value_text,
     values_in,
 )
-from adapt.tuning.proposals import Proposals, Space
+from adapt.tuning.proposals import Proposals, Space, excess_of
 from adapt.tuning.trial_scheduler import STEPS, steps_after
 
 BEST_FILE = "best.yaml"

@@ -1,15 +1,20 @@
-"""Tests that proposals depend only on the seed, the trial number and earlier results, and find a known optimum."""
+"""Tests which values trials get, and which trials meet the bound of a search."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import log10
 from typing import Any
 
 import pytest
 from ray import tune
 
-from adapt.config import TuneConfig
+from adapt.config import BoundConfig, Config, EvaluationConfig, TuneConfig
+from adapt.evaluate.measurements import Estimate
+from adapt.show.blocks import Table
 from adapt.support.errors import ConfigError
-from adapt.tuning.proposals import Results, Values, proposals
+from adapt.tuning.proposals import Results, Values, check_bound, excess_of, penalised, proposals
+from adapt.tuning.search_stage import Searched, TrialRow
+from tests.show.report.fake_studies import Fake
 
 SPACE = {"a.x": tune.loguniform(1e-4, 1e-1), "a.y": tune.choice([1, 2, 3])}
 LISTED = {"a.x": tune.choice([0.1, 0.2]), "a.y": tune.choice([1, 2, 3])}
@@ -82,3 +87,61 @@ def test_tpe_takes_several_objectives() -> None:
         proposed.append(asked.propose(proposed, results))
         results.append([loss(proposed[-1]), proposed[-1]["a.x"]])
     assert len({values["a.x"] for values in proposed}) == 15
+
+
+BOUND = BoundConfig("losses.general.change", 0.1)
+
+
+def figures(domain: float, change: float) -> dict[str, Estimate]:
+    return {"losses.domain.after": Estimate(domain), BOUND.metric: Estimate(change)}
+
+
+def test_the_excess_is_the_distance_beyond_the_bound() -> None:
+    assert excess_of(BOUND, figures(2.0, 0.3), lower_is_better=True) == pytest.approx(0.2)
+    assert excess_of(BOUND, figures(2.0, 0.1), lower_is_better=True) == 0
+    assert excess_of(BoundConfig("dev_score", 0.6), {"dev_score": Estimate(0.5)}, False) == pytest.approx(0.1)
+
+
+def test_a_searcher_sees_trials_beyond_the_bound_as_worse_than_all_others() -> None:
+    known = [[1.0, 0.5, 0.0], [3.0, 0.9, 0.0], [0.1, 0.99, 0.2], None, [0.2, 0.98, 0.4]]
+    first, second, near, failed, far = penalised(known, [True, False])
+    assert (first, second, failed) == ([1.0, 0.5], [3.0, 0.9], None)
+    assert near is not None
+    assert far is not None
+    assert 3.0 < near[0] < far[0]
+    assert 0.5 > near[1] > far[1]
+    assert penalised([[5.0, 0.4], [5.0, 0.2]], [True]) == [[0.4], [0.2]]  # no trial meets the bound
+
+
+def search_result(rows: list[TrialRow], best: int, beyond: list[int]) -> Searched:
+    return Searched("dapt", {"losses.domain.after": "min"}, rows, best, [best], 0.0, 1, 0, {}, BOUND, beyond)
+
+
+def test_the_table_shows_the_bounded_figure_and_marks_trials_beyond(tmp_path) -> None:
+    rows = [TrialRow(0, {}, "a", figures(2.0, 0.05)), TrialRow(1, {"seed": 1}, "b", figures(1.5, 0.3))]
+    found = search_result(rows, 0, [1])
+    (table,) = [block for block in found.blocks(Fake(tmp_path).record("search", "s")) if isinstance(block, Table)]
+    assert table.header == ["trial", "losses.domain.after", BOUND.metric, "seed"]
+    assert [row[2] for row in table.rows] == ["0.3000 (beyond)", "0.0500"]
+    assert found.bound_sentence() == "1 of 2 trials keep losses.general.change within 0.1; the best one is among these."
+    without = search_result(rows[1:], 1, [1])
+    assert without.bound_sentence().startswith("No trial keeps losses.general.change within 0.1. Trial 1 is nearest")
+
+
+WAYS = {"losses.domain.after": -1, BOUND.metric: -1, "tokens": 0}
+GENERAL = EvaluationConfig(general_paths="general.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("bound", "config", "said"),
+    [
+        (BoundConfig("losses.general.chang", 0.1), Config(evaluation=GENERAL), "reports no losses.general.chang"),
+        (BoundConfig("tokens", 5), Config(), "reports no tokens that is better on one side"),
+        (BOUND, Config(), "needs general text"),
+        (BOUND, Config(evaluation=GENERAL, tune=TuneConfig(scheduler="asha")), "stops trials by their first objective"),
+    ],
+)
+def test_a_bound_that_cannot_be_checked_is_refused(bound: BoundConfig, config: Config, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_bound(replace(config, tune=replace(config.tune, bound=bound)), WAYS)
+    check_bound(replace(config, tune=TuneConfig()), WAYS)

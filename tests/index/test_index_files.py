@@ -2,7 +2,7 @@
 
 import pytest
 
-from adapt.index.index_kinds import IndexPlan, bytes_a_vector, plan_index
+from adapt.index.index_files import IndexPlan, bytes_a_vector, plan_index
 from adapt.support.errors import ConfigError, DataError
 
 GIB = 2**30
