@@ -8,7 +8,7 @@ from adapt.config import Config, TaskConfig
 from adapt.corpus.files.sources import sources_of
 from adapt.evaluate.while_training import BEFORE
 from adapt.job.job_text import after_training, deduplicated, measured_general_files, on_one_source, prepared_files
-from adapt.method.replay import check_share_left
+from adapt.method.sequence_modes import check_share_left
 from adapt.method.table import method_of, past_fraction
 from adapt.parse.keys import unknown
 from adapt.parse.values import check_several

@@ -7,10 +7,10 @@
 - `hat/`, `cpt`: masks of units for each domain.
 - `adapters`, `prompt_tuning`, `demix`: a set of added parameters for each domain. `domain_parameters` and
   `domain_sets` have the code that these methods share.
-- `lora/`, `freeze`, `block_expansion`, `elle/`: training of a part of the model, or growth of the model.
-- `replay`, `derpp/`, `distill` with `teacher`: training on past text, or towards the outputs of an earlier model.
-- `interpolate`, `average`: the next domain starts from a mean of models.
-- `sequence_modes`: one model per domain, one model for all domains, and merged models.
+- `lora/`, `frozen_parts`, `elle/`: training of a part of the model, or growth of the model.
+- `derpp/`, `distill` with `teacher`: training on past text, or towards the outputs of an earlier model.
+- `weight_means`: the next domain starts from a mean of models.
+- `sequence_modes`: one model per domain, one model for all domains, merged models, and replay of past text.
 - `measurement`, `row_sums`: sum measurements over rows of a text, as stages and on the cluster's devices.
 - `collectives`: computes sums and gathers rows over all ranks, for losses that compare documents of several ranks.
 """

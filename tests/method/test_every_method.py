@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from adapt.method.elle.method import TEXT
 from adapt.method.ewc import FISHER_FILE
 from adapt.method.lora.method import MOMENTS_FILE
-from adapt.method.lora.moments import shared_inputs
+from adapt.method.lora.variants import shared_inputs
 from adapt.method.table import METHODS
 from tests.method.elle.test_past_text import text_folder
 from tests.method.trained import BEFORE, Outcome, Trained, assert_close, assert_equal, train_all

@@ -11,7 +11,7 @@ from adapt.config.job_config import DAPT
 from adapt.corpus.sample_order import Mixture
 from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages
-from adapt.method.replay import Replay, ReplayOptions
+from adapt.method.sequence_modes import Replay, ReplayOptions
 from adapt.parse import parse_values
 from adapt.stage.context import Context
 from adapt.stage.train import Train

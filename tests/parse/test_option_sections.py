@@ -8,7 +8,7 @@ import pytest
 from adapt.config import flat
 from adapt.job import JOBS
 from adapt.method.das.method import DasOptions
-from adapt.method.replay import ReplayOptions
+from adapt.method.sequence_modes import ReplayOptions
 from adapt.parse import parse, parse_values
 from tests.parse.calls import DOMAINS, PATHS, parsed, refused
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from adapt.config import Config, CorpusConfig, MethodConfig, MixtureConfig, PhaseConfig, SourceConfig, TrainingConfig
 from adapt.corpus.sample_order import Mixture
-from adapt.method.average import AverageOptions
+from adapt.method.weight_means import AverageOptions
 from adapt.model.size import ModelSize
 from adapt.objective.objective import Batch
 from adapt.runner import Store

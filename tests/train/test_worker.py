@@ -7,8 +7,8 @@ import torch
 
 from adapt.config import Config
 from adapt.corpus.sample_order import Mixture
-from adapt.method.average import AverageOptions, WindowAverage
 from adapt.method.base import Method
+from adapt.method.weight_means import AverageOptions, WindowAverage
 from adapt.model.locate import Pretrained
 from adapt.train.training_run import Stretch, TrainingRun
 from adapt.train.worker import _cut_short, _setting

@@ -23,8 +23,8 @@ from adapt.config import (
 )
 from adapt.method.base import Added, AddedMemory, Domain, Method, Notes, NoteTable, Setting
 from adapt.method.das.stage import MeasureImportance, plasticity_under, saturated, unprotected
-from adapt.method.interpolate import between, weights_of_model
 from adapt.method.measurement import check_prepared
+from adapt.method.weight_means import between, weights_of_model
 from adapt.model.architecture import check_units
 from adapt.support.errors import ConfigError
 

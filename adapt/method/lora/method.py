@@ -211,7 +211,7 @@ class MeasureMoments(Stage[Summed]):
 
 def moments(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
     """Sums x x^T over all inputs x of each linear layer."""
-    from adapt.method.lora.moments import second_moments
+    from adapt.method.lora.variants import second_moments
 
     return second_moments(model, objective, batches, dtype)
 

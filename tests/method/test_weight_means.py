@@ -1,15 +1,65 @@
-"""Tests the mean of weights over a window of steps: the averaged steps, their shares, and the mean."""
+"""Tests that domains start from the interpolation or the mean of models, computed here from their weights."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from adapt.config import Config, TrainingConfig
 from adapt.merge.merger import DECAYS
-from adapt.method.average import AverageOptions, WindowAverage, _warn_of_decay, window_weights
 from adapt.method.base import Setting
+from adapt.method.weight_means import (
+    AverageOptions,
+    Interpolated,
+    InterpolateOptions,
+    WindowAverage,
+    _warn_of_decay,
+    window_weights,
+)
+from adapt.support.errors import ModelError
+from tests.method.trained import BEFORE, START, loaded
+from tests.train import toy
+
+
+def merged(state: dict[str, Any], **options: Any) -> dict[str, Any]:
+    method = Interpolated(InterpolateOptions(**options))
+    method.prepare_model(toy.model(), Setting(anchor=START, base=BEFORE, load=loaded))
+    return method.merge(state)
+
+
+def trained() -> dict[str, Any]:
+    return {name: each + 1 for name, each in toy.model().state_dict().items()}
+
+
+@pytest.mark.parametrize(("towards", "folder"), [("before", START), ("base", BEFORE)])
+def test_weights_are_interpolated(towards: str, folder: Path) -> None:
+    other, state = loaded(folder).state_dict(), trained()
+    for name, found in merged(state, share=0.3, towards=towards).items():
+        if not found.is_floating_point():
+            assert torch.equal(found, state[name])
+            continue
+        expected = 0.7 * other[name].double().numpy() + 0.3 * state[name].double().numpy()
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_shares_0_and_1_give_the_two_models() -> None:
+    state, start = trained(), toy.model().state_dict()
+    assert merged(state, share=1.0) is state
+    assert all(torch.equal(each, start[name]) for name, each in merged(state, share=0.0).items())
+
+
+def test_a_base_of_another_vocabulary_is_refused() -> None:
+    """Checks that `prepare_model` raises the error, so that a user sees the error before training."""
+    method, larger = Interpolated(InterpolateOptions(towards="base")), toy.model()
+    larger.cls.predictions.bias = torch.nn.Parameter(torch.zeros(99))
+    with pytest.raises(ModelError, match=r"has no cls.predictions.bias of the trained model's shape \[99\]"):
+        method.prepare_model(larger, Setting(anchor=START, base=BEFORE, load=loaded))
+
+
+def test_merge_returns_nothing_on_ranks_without_weights() -> None:
+    assert merged({}) == {}
 
 
 class Moving:
@@ -21,7 +71,7 @@ class Moving:
         return {"w": torch.tensor([float(self.step), float(self.step) ** 2]), "count": torch.tensor(self.step)}
 
 
-def trained(steps: int, until: int | None = None, resumed_at: int | None = None, **options: Any) -> Any:
+def averaged(steps: int, until: int | None = None, resumed_at: int | None = None, **options: Any) -> Any:
     engine, setting = Moving(), Setting(length=steps)
 
     def begun() -> WindowAverage:
@@ -49,7 +99,7 @@ def test_the_mean_equals_a_training_with_decayed_updates(decay: str) -> None:
     for number in range(1, 5):
         update = torch.tensor([float(places[number]) ** power - float(places[number - 1]) ** power for power in (1, 2)])
         expected = expected + DECAYS[decay](number / 5) * update
-    found = trained(100, window=0.4, points=5, decay=decay)
+    found = averaged(100, window=0.4, points=5, decay=decay)
     torch.testing.assert_close(found["w"], expected)
     assert found["count"] == 100
 
@@ -63,15 +113,15 @@ def test_a_short_window_has_fewer_points_and_includes_the_last_step() -> None:
 
 def test_a_resumed_training_gives_the_same_mean() -> None:
     options: dict[str, Any] = {"window": 0.5, "points": 6, "decay": "cosine"}
-    whole = trained(20, **options)
+    whole = averaged(20, **options)
     for place in (5, 11, 15):
-        assert torch.equal(trained(20, resumed_at=place, **options)["w"], whole["w"])
+        assert torch.equal(averaged(20, resumed_at=place, **options)["w"], whole["w"])
 
 
 def test_a_training_that_ends_early_gives_the_mean_so_far() -> None:
-    found = trained(10, until=7, window=0.5, points=6)  # the points are steps 5 to 10
+    found = averaged(10, until=7, window=0.5, points=6)  # the points are steps 5 to 10
     torch.testing.assert_close(found["w"], torch.tensor([6.0, (25 + 36 + 49) / 3]))
-    assert trained(10, until=3, window=0.5)["w"].tolist() == [3.0, 9.0]
+    assert averaged(10, until=3, window=0.5)["w"].tolist() == [3.0, 9.0]
 
 
 def test_cut_short_says_how_much_of_the_window_was_reached() -> None:
@@ -95,7 +145,7 @@ def test_a_falling_learning_rate_is_warned_of_once(
     assert capsys.readouterr().err.count(f"warning: training.schedule {schedule} lowers") == warnings
 
 
-def test_merge_returns_nothing_on_ranks_without_weights() -> None:
+def test_a_mean_is_merged_on_the_rank_with_weights() -> None:
     method = WindowAverage(AverageOptions())
     method.load_state({"total": 0.5, "sums": {}})
     assert method.merge({}) == {}
