@@ -88,7 +88,7 @@ def _past(model: Any, config: Config, folder: Path) -> Mapping[str, Path]:
     if config.method.kind == "ewc":
         from safetensors.torch import save_file
 
-        from adapt.method.ewc import FISHER_FILE
+        from adapt.method.weight_pulls import FISHER_FILE
 
         weights = {name: each.detach().square() for name, each in model.named_parameters()}
         save_file(weights, folder / FISHER_FILE, {"domains": "1"})

@@ -6,6 +6,5 @@
 - `recipe_costs`: estimates the cost of each recipe.
 - `regime`: tokens per parameter and repeats of the texts, and recommendations for them.
 - `findings`: checks the conditions of the rules.
-- `rules`: lists the rules with published figures.
-- `advice`: orders the recipes by votes and cost.
+- `advice`: the rules with published figures; orders the recipes by votes and cost.
 """

@@ -2,10 +2,10 @@
 
 - `base`: the class `Method` with its hooks, and the types that hooks take and return.
 - `table`: the table of all methods.
-- `l2sp`, `ewc`: penalties that keep weights near earlier values. `quadratic_penalty` computes both penalties.
+- `weight_pulls`: L2-SP and EWC, penalties that keep weights near earlier values. `quadratic_penalty` computes them.
 - `das/`: smaller updates for units that are important to past domains.
-- `hat/`, `cpt`: masks of units for each domain.
-- `adapters`, `prompt_tuning`, `demix`: a set of added parameters for each domain. `domain_parameters` and
+- `hat/`: HAT and CPT, with masks of units for each domain.
+- `added_layers`, `prompt_tuning`: a set of added parameters for each domain. `domain_parameters` and
   `domain_sets` have the code that these methods share.
 - `lora/`, `frozen_parts`, `elle/`: training of a part of the model, or growth of the model.
 - `derpp/`, `distill` with `teacher`: training on past text, or towards the outputs of an earlier model.

@@ -1,13 +1,31 @@
-"""Tests the order of recipes, the budget, and the recommended commands."""
+"""Tests which recipes are advised for which evidence, and by which rules."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from adapt.advise import rules
-from adapt.advise.advice import recommend
+from adapt.advise import advice
+from adapt.advise.advice import RULES, VOTES, recommend
+from adapt.advise.evidence import ModelFacts
+from adapt.advise.findings import Case
 from adapt.advise.recipe_costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT
-from adapt.config import AdviceConfig, Config, SelectConfig, TrainingConfig
+from adapt.config import (
+    AdviceConfig,
+    Config,
+    FinetuneConfig,
+    MethodConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    PhaseConfig,
+    SelectConfig,
+    TrainingConfig,
+)
+from adapt.objective.table import OBJECTIVES
+from adapt.support.shipped import recipe_file
 from tests.advise.cases import RECIPES, case, cost, task, text
 
 NEAR = task(overlap=0.5, general_overlap=0.4)
@@ -48,8 +66,8 @@ def test_recipes_within_the_budget_come_before_those_with_more_votes() -> None:
 
 
 def test_a_rule_that_does_not_hold_in_our_replication_gives_no_votes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(rules.CHECKED, "tapt_gains", "does not hold")
-    monkeypatch.setitem(rules.CHECKED, "both_are_best", "undecided")
+    monkeypatch.setitem(advice.CHECKED, "tapt_gains", "does not hold")
+    monkeypatch.setitem(advice.CHECKED, "both_are_best", "undecided")
     found = recommend(case(), [])
     assert {recipe.name: recipe.votes for recipe in found.recipes} == {AS_IT_IS: 0, TAPT: 0, DAPT: 0, BOTH: 2}
     assert {remark.rule: remark.checked for remark in found.remarks}["tapt_gains"] == "does not hold"
@@ -96,3 +114,172 @@ def test_tapt_does_not_use_the_configured_length_of_dapt() -> None:
     found = {recipe.name: recipe.command for recipe in recommend(case(config=config), ["--config=x.yaml"]).recipes}
     assert found[TAPT].endswith("--training.epochs=100 --training.learning_rate=0.0001 --training.max_steps=null")
     assert found[DAPT] == "dontstop dapt --config=x.yaml"
+
+
+BY_NAME = {rule.name: rule for rule in RULES}
+NEAR, FAR = {"overlap": 0.5, "general_overlap": 0.4}, {"overlap": 0.4, "general_overlap": 0.4}
+POOL = text(documents=1_000_000, tokens=100_000_000)
+CHEAP = {**RECIPES, SELECTED: cost(2e3)}
+PLAIN = Config(finetune=FinetuneConfig(seeds=[0, 1, 2]))
+
+
+def configured(**sections: Any) -> Config:
+    """Returns the configuration of the default case with other sections."""
+    return replace(case().config, **sections)
+
+
+MODERN, ELECTRA, DECODER = ModelFacts("modernbert"), ModelFacts("electra"), ModelFacts("llama", is_decoder=True)
+NEW_HEAD = configured(model=ModelConfig(head="new"))
+PHASES = configured(training=TrainingConfig(phases=[PhaseConfig(steps=1)]))
+STABLE = configured(training=TrainingConfig(optimizer="stable_adamw"))
+COLD = configured(training=TrainingConfig(warmup_steps=0))
+RTD = ObjectiveConfig("rtd")
+RULES_ON_MODELS = [rule.name for rule in RULES if rule.judge.__module__ == "adapt.advise.findings"]
+
+SPEAKS: list[tuple[str, Case, Case]] = [
+    ("tapt_gains", case(), case(tasks=[])),
+    ("tapt_is_cheap", case({**RECIPES, DAPT: cost(11e3)}), case({**RECIPES, DAPT: cost(10.9e3)})),
+    ("selection_gains", case(candidates=POOL), case()),
+    ("selection_gains", case(candidates=POOL), case(candidates=POOL, tasks=[])),
+    ("selection_gains", case(candidates=POOL), case(candidates=text())),
+    ("selection_is_cheap", case(CHEAP, candidates=POOL, whole_pool=cost(11e3)), case(CHEAP, candidates=POOL)),
+    (
+        "selection_is_cheap",
+        case(CHEAP, candidates=POOL, whole_pool=cost(10e3)),
+        case(CHEAP, candidates=POOL, whole_pool=cost(9.9e3)),
+    ),
+    ("pool_is_too_small", case(candidates=text()), case(candidates=POOL)),
+    ("pool_is_too_small", case(candidates=text()), case()),
+    ("domain_is_near", case(tasks=[task(**NEAR)]), case(tasks=[task(**FAR)])),
+    ("domain_is_near", case(tasks=[task(**NEAR)] * 2 + [task(**FAR)]), case(tasks=[task(**NEAR), task(**FAR)])),
+    ("domain_is_near", case(tasks=[task(**NEAR)]), case(tasks=[task(overlap=0.9)])),
+    ("domain_is_far", case(tasks=[task(**FAR)]), case(tasks=[task(**NEAR)])),
+    ("domain_is_far", case(tasks=[task(**FAR)]), case()),
+    ("domain_is_new", case(general=text(loss=1.8)), case(general=text(loss=1.95))),
+    ("domain_is_known", case(general=text(loss=1.95)), case(general=text(loss=1.8))),
+    ("domain_is_known", case(general=text(loss=2.5)), case()),
+    ("both_are_best", case(), case(tasks=[])),
+    ("both_are_best", case(), case(corpus=None)),
+    ("both_are_best", case(tasks=[task(**NEAR)]), case(tasks=[task(**FAR)])),
+    ("corpus_is_small", case(corpus=text(bytes=4_900_000)), case(corpus=text(bytes=5_000_000))),
+    ("corpus_is_small", case(corpus=text(bytes=4_900_000)), case(corpus=text(bytes=None))),
+    ("corpus_is_small", case(corpus=text(bytes=10)), case(corpus=text(bytes=10), tasks=[])),
+    ("pool_is_curated", case(pool=text()), case()),
+    ("tasks_are_apart", case(tasks=[task(), task(name="other")]), case()),
+    ("cheap_answers_first", case(general=text()), case()),
+    ("cheap_answers_first", case(general=text(), tasks=[]), case(general=text(), corpus=None)),
+    ("dapt_forgets", case(config=PLAIN, general=text()), case(general=text())),
+    ("dapt_forgets", case(config=PLAIN, general=text()), case(config=PLAIN)),
+    ("words_are_cut", case(general=text(fertility=0.9)), case(general=text(fertility=0.95))),
+    ("task_is_small", case(config=PLAIN, tasks=[task(examples=1999)]), case(config=PLAIN, tasks=[task(examples=2000)])),
+    ("task_is_small", case(config=PLAIN, tasks=[task(examples=100)]), case(tasks=[task(examples=100)])),
+    ("texts_leak", case(tasks=[task(leaked=1)]), case()),
+    ("head_is_missing", case(config=configured(model=ModelConfig(head="new"))), case()),
+    ("head_is_missing", case(has_head=False), case()),
+    ("domain_is_new", case(general=text(loss=1.8)), case(general=text(loss=1.8), config=NEW_HEAD)),
+    ("domain_is_new", case(general=text(loss=1.8)), case(general=text(loss=1.8), has_head=False)),
+    ("vectors_are_kept", case(model=ModelFacts("bert", is_sentence_model=True)), case(model=ModelFacts("bert"))),
+    ("phases_are_published", case(model=MODERN), case(model=ModelFacts("bert"))),
+    ("phases_are_published", case(model=MODERN), case(model=MODERN, config=PHASES)),
+    ("detour_may_help", case(model=MODERN), case(model=MODERN, config=PHASES)),
+    ("detour_may_help", case(model=MODERN), case(model=MODERN, corpus=None)),
+    ("detour_may_help", case(model=MODERN), case(model=ModelFacts("deberta-v2"))),
+    ("optimizer_differs", case(model=ModelFacts("bert")), case(model=ModelFacts("roberta"))),
+    ("optimizer_differs", case(model=MODERN), case(model=MODERN, config=STABLE)),
+    ("documents_are_padded", case(way="padded"), case()),
+    ("documents_are_padded", case(way="by length"), case()),
+    ("replaced_tokens_fit", case(model=ELECTRA), case(model=ModelFacts("bert"))),
+    ("replaced_tokens_fit", case(model=ELECTRA), case(model=ELECTRA, config=configured(objective=RTD))),
+    ("instructions_are_forgotten", case(model=ModelFacts("llama", is_instruct=True)), case()),
+    ("decoder_is_rewarmed", case(model=DECODER, config=PLAIN), case(model=DECODER)),
+    ("decoder_is_rewarmed", case(model=DECODER, config=COLD), case(model=DECODER)),
+    ("decoder_is_rewarmed", case(model=DECODER, config=PLAIN), case(config=PLAIN)),
+]
+
+
+@pytest.mark.parametrize(("name", "there", "not_there"), SPEAKS)
+def test_a_rule_gives_a_finding_only_if_its_condition_is_met(name: str, there: Case, not_there: Case) -> None:
+    found = BY_NAME[name].judge(there)
+    assert found
+    assert found.reason
+    assert BY_NAME[name].judge(not_there) is None
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {name for name, *_ in SPEAKS} == set(BY_NAME)
+    assert len(BY_NAME) == len(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_every_rule_names_a_source_with_figures(rule) -> None:
+    assert any(mark in rule.source for mark in ("DSP table", "arXiv", "findings-emnlp"))
+    assert any(character.isdigit() for character in rule.source)
+    assert rule.strength in VOTES
+
+
+def test_reasons_contain_the_figures_of_the_case() -> None:
+    near = BY_NAME["domain_is_near"].judge(case(tasks=[task(overlap=0.472, general_overlap=0.347)]))
+    assert near
+    assert "toy 47.2% against 34.7%" in near.reason
+    cheap = BY_NAME["tapt_is_cheap"].judge(case({**RECIPES, DAPT: cost(61e3)}))
+    assert cheap
+    # (2e3 - 1e3) / (61e3 - 1e3) = 1/60: the cost of fine-tuning, 1e3, is in both recipes and is not counted.
+    assert "1/60" in cheap.reason
+    leak = BY_NAME["texts_leak"].judge(case(tasks=[task(leaked=52, test=139)]))
+    assert leak
+    assert "toy 52 of 139" in leak.reason
+
+
+def test_cheap_measures_are_advised_before_a_method() -> None:
+    das = Config(method=MethodConfig(kind="das"))
+    for config, before in ((PLAIN, "before any method"), (das, "before method.kind das")):
+        found = BY_NAME["cheap_answers_first"].judge(case(config=config, general=text()))
+        assert found
+        assert before in found.reason
+        (recipe,) = re.findall(r"dontstop chain run (\w+)", found.reason)
+        named = yaml.safe_load(Path(recipe_file(recipe)).read_text())["let"]
+        assert all(name in named for name in re.findall(r"--(\w+)", found.reason))
+
+
+def test_the_optimizer_of_pre_training_is_named_as_options() -> None:
+    found = BY_NAME["optimizer_differs"].judge(case(model=ModelFacts("llama")))
+    assert found
+    assert found.reason.endswith("--training.beta2 0.95 --training.epsilon 1e-05")
+    modern = BY_NAME["optimizer_differs"].judge(case(model=MODERN))
+    assert modern
+    assert modern.reason.endswith("--training.optimizer stable_adamw")
+
+
+def test_recipes_and_fields_that_advice_on_models_names_exist() -> None:
+    named = [fact for name, fact, _ in SPEAKS if name in RULES_ON_MODELS]
+    reasons = [found.reason for name in RULES_ON_MODELS for each in named if (found := BY_NAME[name].judge(each))]
+    recipes = {recipe for reason in reasons for recipe in re.findall(r"dontstop chain run (\w+)", reason)}
+    assert recipes == {"causal_detour"}
+    assert Path(recipe_file("causal_detour")).is_file()
+    kinds = {kind for reason in reasons for kind in re.findall(r"objective\.kind (\w+)", reason)}
+    assert kinds == {"tsdae", "rtd"}
+    assert kinds <= OBJECTIVES.keys()
+
+
+def test_a_far_domain_votes_against_dapt_and_a_near_one_for_it() -> None:
+    far = BY_NAME["domain_is_far"].judge(case(tasks=[task(**FAR)]))
+    near = BY_NAME["domain_is_near"].judge(case(tasks=[task(**NEAR)]))
+    assert far
+    assert near
+    assert (far.speaks_for, far.speaks_against) == ((), (DAPT, BOTH))
+    assert (near.speaks_for, near.speaks_against) == ((DAPT, BOTH), ())
+    small = BY_NAME["corpus_is_small"].judge(case(corpus=text(bytes=1)))
+    assert small
+    assert (small.speaks_for, small.speaks_against) == ((TAPT,), (DAPT, BOTH))
+
+
+def test_without_tasks_all_votes_are_for_or_against_dapt() -> None:
+    found = BY_NAME["domain_is_new"].judge(case(tasks=[], general=text(loss=1.0)))
+    assert found
+    assert found.speaks_for == (DAPT,)
+
+
+def test_the_plain_case_meets_only_two_conditions() -> None:
+    """The default case meets only the conditions of these two rules, so each case above adds or removes one rule."""
+    quiet = {rule.name for rule in RULES if rule.judge(case())}
+    assert quiet == {"tapt_gains", "both_are_best"}

@@ -16,8 +16,8 @@ from adapt.config import Config, EvaluationConfig, ObjectiveConfig
 from adapt.evaluate import ensemble_losses
 from adapt.evaluate.ensemble_losses import EnsembleMeasurement, MeanProbability
 from adapt.evaluate.losses import SAMPLE_SEED, Heldout
-from adapt.model.additions.bottlenecks import attach_adapters
 from adapt.model.additions.domain_modules import attach_domains
+from adapt.model.additions.layer_modules import attach_adapters
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer

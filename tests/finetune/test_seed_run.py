@@ -26,8 +26,8 @@ from adapt.finetune.ray_task import (
     run_finetuning,
 )
 from adapt.finetune.seed_run import finetune_work
-from adapt.model.additions.bottlenecks import attach_adapters
 from adapt.model.additions.domain_modules import attach_domains, domains_of, own_parameters, prototype_of
+from adapt.model.additions.layer_modules import attach_adapters
 from adapt.model.additions.table import with_addition
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained

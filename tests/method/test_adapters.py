@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from adapt.config import Config, CorpusConfig
-from adapt.method.adapters import Adapters, AdaptersOptions
+from adapt.method.added_layers import Adapters, AdaptersOptions
 from adapt.method.base import Setting
 from adapt.model.additions.domain_modules import domains_of, sets_of
 from adapt.model.load import load_model

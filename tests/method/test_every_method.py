@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save_file
 
 from adapt.method.elle.method import TEXT
-from adapt.method.ewc import FISHER_FILE
 from adapt.method.lora.method import MOMENTS_FILE
 from adapt.method.lora.variants import shared_inputs
 from adapt.method.table import METHODS
+from adapt.method.weight_pulls import FISHER_FILE
 from tests.method.elle.test_past_text import text_folder
 from tests.method.trained import BEFORE, Outcome, Trained, assert_close, assert_equal, train_all
 from tests.train.toy import Case, model

@@ -16,17 +16,16 @@ from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from adapt.config import ObjectiveConfig
+from adapt.method.added_layers import DemixOptions
 from adapt.method.base import Method, Setting
 from adapt.method.das.contrast import Disagreement
 from adapt.method.das.criteria import MeasureSettings, gate_sizes
 from adapt.method.das.method import DasOptions
-from adapt.method.demix import DemixOptions
 from adapt.method.derpp.method import DerppOptions
 from adapt.method.distill import Distill, DistillOptions
-from adapt.method.ewc import FISHER_FILE, EwcOptions
-from adapt.method.l2sp import L2spOptions
 from adapt.method.prompt_tuning import PrefixOptions, PromptOptions
 from adapt.method.table import METHODS as ALL_METHODS
+from adapt.method.weight_pulls import FISHER_FILE, EwcOptions, L2spOptions
 from adapt.model.layers import KINDS as UNITS
 from adapt.model.layers import Gates
 from adapt.model.packing.isolation import keep_documents_apart
@@ -35,7 +34,7 @@ from adapt.objective.objective import Batch
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop
 from tests.method.das.test_training import saved
-from tests.method.test_l2sp import BASE, START, other
+from tests.method.test_weight_pulls import BASE, START, other
 from tests.train import toy
 from tests.train.pretended import Told, pretended
 

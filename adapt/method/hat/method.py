@@ -1,7 +1,12 @@
-"""HAT (arXiv 1801.01423): each domain learns which units it uses, and later domains do not change these units.
+"""Methods `hat` and `cpt`: each domain learns which units it uses, and later domains do not change these units.
 
-With a domain's masks, the model's outputs stay as they were when the domain was learnt. To choose the masks, the domain
-of a text must be known or predicted (`adapt.model.additions`).
+With a domain's masks, the model's outputs stay as they were when the domain was learnt (HAT, arXiv 1801.01423). To
+choose the masks, the domain of a text must be known or predicted (`adapt.model.additions`).
+
+In CPT (Ke et al. 2022, arXiv 2210.05549), all domains share plugins, and each domain uses a part of them. Every layer
+has one plugin at its attention and one at its feed-forward block. Both linear layers of a plugin have masks that are
+learnt as in HAT and rounded after training. The rest of the model is frozen, except for the norms of the layers, which
+every domain trains further. So only these norms can forget.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
     from adapt.method.hat.mask_learning import MaskLearning
     from adapt.objective.objective import Corrupted, Objective
+
 
 STEEPEST = 400.0
 """Steepness s_max of the masks at the end of a training, as in the published code. Masks start at 1 / s_max."""
@@ -137,3 +143,62 @@ def plugins_memory(size: ModelSize, width: int) -> AddedMemory:
     added = plugin_elements(size, width)
     values = 2.0 * (3 * width + 2 * size.hidden)
     return AddedMemory(held=8 * added, kept=4 * added, layer_values=values, trained=min(1.0, added / size.parameters))
+
+
+@dataclass(frozen=True)
+class CptOptions:
+    """Options of CPT: plugins that all domains share, with masks for each domain (arXiv 2210.05549)."""
+
+    width: PositiveInt = 512
+    """Number of neurons in each plugin; the published code uses 512 or 768."""
+    form: Literal["parallel", "sequential"] = "parallel"
+    """`parallel`: a plugin reads the input of its block and adds to the block's output. `sequential`: a plugin reads
+    the output of its block, as adapters do."""
+    train_norms: bool = True
+    """Whether the norms of the layers train too, as published. All domains share the norms, so only the norms can
+    forget; `false` prevents all forgetting."""
+
+
+class Cpt(LearnsMasks):
+    """Trains the plugins, their masks, and the norms of the layers."""
+
+    Options = CptOptions
+    kind: ClassVar[str] = "cpt"
+    options: CptOptions
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the options that enter the key, and the steepness, which is a constant but was once an option."""
+        return {**super().settings(), "steepest": STEEPEST}
+
+    @property
+    def addition(self) -> tuple[str, dict[str, Any]]:
+        """Kind and options of the parameters that are added to the model: plugins with rounded masks."""
+        options = self.options
+        made = {"width": options.width, "form": options.form, "steepest": STEEPEST, "is_hard": True}
+        return "plugins", made
+
+    def check(self, config: Config, model: Path) -> None:
+        """Refuses models that cannot have plugins with masks.
+
+        Raises:
+            ConfigError, ModelError: see `check_domain_sets`.
+        """
+        check_domain_sets(config, model, self.kind, *self.addition)
+
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
+        """Adds the plugins to the model and trains only them, their masks, and the norms."""
+        from adapt.method.hat.mask_learning import MaskLearning, train_norms, used_in_plugins
+
+        super().prepare_model(model, setting)
+        self.learning = MaskLearning(model, used_in_plugins, setting.steps, STEEPEST, sparsity=0.0)
+        if self.options.train_norms:
+            train_norms(model)
+        return model
+
+    def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
+        """Returns the model's dimensions with the plugins' matrices, through which every token passes."""
+        return size.with_matrices(plugin_elements(size, self.options.width))
+
+    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
+        """Returns the memory of the plugins, including a copy of their weights before this domain."""
+        return plugins_memory(size, self.options.width)

@@ -7,8 +7,7 @@ attaches them.
 - `table`: the kinds of additions, their entries in config.json, and the functions that attach them to a model.
 - `domain_modules`: stores a separate set of weights for each domain, and chooses the set to use.
 - `masks`: masks of units for each domain, and plugins with such masks.
-- `bottlenecks`: adapters, which are small bottlenecks in each layer.
+- `layer_modules`: adapters, which are small bottlenecks in each layer, and separate feed-forward blocks per domain.
 - `prompts`: vectors before each document, and keys and values before each document in each layer.
-- `experts`: separate feed-forward blocks for each domain.
 - `exbert`: a smaller layer next to each layer, and a gate that mixes the outputs of both.
 """

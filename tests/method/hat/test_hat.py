@@ -10,8 +10,7 @@ from torch import Tensor
 
 from adapt.config import Config, CorpusConfig
 from adapt.method.base import Setting
-from adapt.method.cpt import Cpt, CptOptions
-from adapt.method.hat.method import Hat, HatOptions
+from adapt.method.hat.method import Cpt, CptOptions, Hat, HatOptions
 from adapt.model.additions.domain_modules import choose_domain, sets_of
 from adapt.model.load import load_model
 from adapt.model.save_model import save_model

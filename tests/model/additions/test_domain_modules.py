@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from adapt.model.additions.bottlenecks import attach_adapters
 from adapt.model.additions.domain_modules import (
     attach_domains,
     choose_domain,
@@ -19,6 +18,7 @@ from adapt.model.additions.domain_modules import (
     prototype_of,
     sets_of,
 )
+from adapt.model.additions.layer_modules import attach_adapters
 from adapt.model.additions.table import check_parts, with_addition
 from adapt.model.load import load_model
 from adapt.model.save_model import save_model

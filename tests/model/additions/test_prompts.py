@@ -24,7 +24,7 @@ from adapt.model.sparse_prediction import loss_and_states
 from adapt.model.states import hidden_states, last_hidden_state, text_features
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import ModelError
-from tests.model.additions.test_bottlenecks import TEXTS, losses, shaken
+from tests.model.additions.test_layer_modules import TEXTS, losses, shaken
 from tests.model.families import FAMILIES, documents, packed, plain, ready
 
 LENGTH = 3

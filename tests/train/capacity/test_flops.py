@@ -9,16 +9,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from adapt.config import Config, MethodConfig, ObjectiveConfig, TrainingConfig
-from adapt.method.adapters import AdaptersOptions
+from adapt.method.added_layers import AdaptersOptions
 from adapt.method.base import Added, Setting
-from adapt.method.cpt import CptOptions
 from adapt.method.das.contrast import Contrast
 from adapt.method.das.method import DasOptions
-from adapt.method.hat.method import HatOptions
+from adapt.method.hat.method import CptOptions, HatOptions
 from adapt.method.lora.method import LoraOptions
 from adapt.method.table import method_of
-from adapt.model.additions.bottlenecks import attach_adapters
 from adapt.model.additions.exbert import add_exbert
+from adapt.model.additions.layer_modules import attach_adapters
 from adapt.model.additions.masks import attach_plugins
 from adapt.model.layers import Gates, ones
 from adapt.model.load import keep_documents_apart
