@@ -1,8 +1,9 @@
 """Methods of plain training that differ in the models and the text that are trained: `one`, `joint`, `merge`, `replay`.
 
-Papers use `one`, a model per domain, and `joint`, one model for all domains, as bounds for other methods. `merge` trains
-a model per domain from the base model and then merges all models with the options of section `merge` (task arithmetic,
-arXiv 2212.04089; TIES, 2306.01708; DARE, 2311.03099; the mean). So knowledge of a domain can only be lost in the merge.
+Papers use `one`, a model per domain, and `joint`, one model for all domains, as bounds for other methods. `merge`
+trains a model per domain from the base model and then merges all models with the options of section `merge` (task
+arithmetic, arXiv 2212.04089; TIES, 2306.01708; DARE, 2311.03099; the mean). So knowledge of a domain can only be lost
+in the merge.
 
 `replay` draws a share of every training's rows uniformly from the text of all earlier domains. This is experience
 replay with a buffer that holds all past text. Every past row is equally likely, as with a bounded buffer that is filled

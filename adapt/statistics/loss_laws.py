@@ -1,13 +1,13 @@
 """Fits two laws of the loss: by the tokens and the mixture of a training, and by the passes over a text.
 
-The D-CPT law (arXiv 2406.01375) predicts the loss on a kind of text after training on a mixture: L(D, r) = E + B r^eta /
-D^b + C / (r + eps)^g, where D is the number of training tokens, and r the share of this kind of text among them. The law
-holds for models of the same size (the paper's term A / N^a is then part of E).
+The D-CPT law (arXiv 2406.01375) predicts the loss on a kind of text after training on a mixture: L(D, r) = E + B r^eta
+/ D^b + C / (r + eps)^g, where D is the number of training tokens, and r the share of this kind of text among them. The
+law holds for models of the same size (the paper's term A / N^a is then part of E).
 
-The law of repeats says how the loss on a domain falls as its text is repeated, and finds the passes beyond which repeats
-stop helping. A text of U tokens that is read e times is worth as much as D' = U (1 + R* (1 - exp(-(e - 1) / R*)))
-different tokens (Muennighoff et al., arXiv 2305.16264, equation 5): with each repeat, tokens lose value, and R* repeats
-take it to 1/e. The law of the loss adds two terms to that paper's B / D'^b:
+The law of repeats says how the loss on a domain falls as its text is repeated, and finds the passes beyond which
+repeats stop helping. A text of U tokens that is read e times is worth as much as D' = U (1 + R* (1 - exp(-(e - 1) /
+R*))) different tokens (Muennighoff et al., arXiv 2305.16264, equation 5): with each repeat, tokens lose value, and R*
+repeats take it to 1/e. The law of the loss adds two terms to that paper's B / D'^b:
 
     L(e, r) = E + B / (D' / U)^b + P (e - 1) + C r
 

@@ -117,7 +117,7 @@ def test_tapt_does_not_use_the_configured_length_of_dapt() -> None:
 
 
 BY_NAME = {rule.name: rule for rule in RULES}
-NEAR, FAR = {"overlap": 0.5, "general_overlap": 0.4}, {"overlap": 0.4, "general_overlap": 0.4}
+CLOSE, DISTANT = {"overlap": 0.5, "general_overlap": 0.4}, {"overlap": 0.4, "general_overlap": 0.4}
 POOL = text(documents=1_000_000, tokens=100_000_000)
 CHEAP = {**RECIPES, SELECTED: cost(2e3)}
 PLAIN = Config(finetune=FinetuneConfig(seeds=[0, 1, 2]))
@@ -150,17 +150,21 @@ SPEAKS: list[tuple[str, Case, Case]] = [
     ),
     ("pool_is_too_small", case(candidates=text()), case(candidates=POOL)),
     ("pool_is_too_small", case(candidates=text()), case()),
-    ("domain_is_near", case(tasks=[task(**NEAR)]), case(tasks=[task(**FAR)])),
-    ("domain_is_near", case(tasks=[task(**NEAR)] * 2 + [task(**FAR)]), case(tasks=[task(**NEAR), task(**FAR)])),
-    ("domain_is_near", case(tasks=[task(**NEAR)]), case(tasks=[task(overlap=0.9)])),
-    ("domain_is_far", case(tasks=[task(**FAR)]), case(tasks=[task(**NEAR)])),
-    ("domain_is_far", case(tasks=[task(**FAR)]), case()),
+    ("domain_is_near", case(tasks=[task(**CLOSE)]), case(tasks=[task(**DISTANT)])),
+    (
+        "domain_is_near",
+        case(tasks=[task(**CLOSE)] * 2 + [task(**DISTANT)]),
+        case(tasks=[task(**CLOSE), task(**DISTANT)]),
+    ),
+    ("domain_is_near", case(tasks=[task(**CLOSE)]), case(tasks=[task(overlap=0.9)])),
+    ("domain_is_far", case(tasks=[task(**DISTANT)]), case(tasks=[task(**CLOSE)])),
+    ("domain_is_far", case(tasks=[task(**DISTANT)]), case()),
     ("domain_is_new", case(general=text(loss=1.8)), case(general=text(loss=1.95))),
     ("domain_is_known", case(general=text(loss=1.95)), case(general=text(loss=1.8))),
     ("domain_is_known", case(general=text(loss=2.5)), case()),
     ("both_are_best", case(), case(tasks=[])),
     ("both_are_best", case(), case(corpus=None)),
-    ("both_are_best", case(tasks=[task(**NEAR)]), case(tasks=[task(**FAR)])),
+    ("both_are_best", case(tasks=[task(**CLOSE)]), case(tasks=[task(**DISTANT)])),
     ("corpus_is_small", case(corpus=text(bytes=4_900_000)), case(corpus=text(bytes=5_000_000))),
     ("corpus_is_small", case(corpus=text(bytes=4_900_000)), case(corpus=text(bytes=None))),
     ("corpus_is_small", case(corpus=text(bytes=10)), case(corpus=text(bytes=10), tasks=[])),
@@ -262,8 +266,8 @@ def test_recipes_and_fields_that_advice_on_models_names_exist() -> None:
 
 
 def test_a_far_domain_votes_against_dapt_and_a_near_one_for_it() -> None:
-    far = BY_NAME["domain_is_far"].judge(case(tasks=[task(**FAR)]))
-    near = BY_NAME["domain_is_near"].judge(case(tasks=[task(**NEAR)]))
+    far = BY_NAME["domain_is_far"].judge(case(tasks=[task(**DISTANT)]))
+    near = BY_NAME["domain_is_near"].judge(case(tasks=[task(**CLOSE)]))
     assert far
     assert near
     assert (far.speaks_for, far.speaks_against) == ((), (DAPT, BOTH))

@@ -1,4 +1,4 @@
-"""Tests that tokens are drawn in proportion to their probability, and that texts of an encoder depend only on the seed."""
+"""Tests that tokens are drawn by their probability, and that texts of an encoder depend only on the seed."""
 
 from pathlib import Path
 

@@ -36,7 +36,7 @@ from tests.train.toy import GLOBAL_BATCH, Case, Objective, columns, feed, model,
 STAGES = 3, 0, 1, 2
 STRONG = L2spOptions(alpha=3.0)
 BOTH = L2spOptions(alpha=2.0, beta=1.5)
-START, BASE = Path("start"), Path("base")
+ANCHOR, BASE = Path("start"), Path("base")
 has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
 
 
@@ -68,7 +68,7 @@ def train(runs: list[tuple[Case, L2spOptions | None]]) -> list[Outcome]:
 def _train(case: Case, options: L2spOptions | None) -> Outcome:
     method = L2sp(options) if options else Method()
     world, training = dist.get_world_size(), settings(**case.training)
-    setting = Setting(anchor=START, base=BASE, zero_stage=case.zero_stage, world=world, load=other)
+    setting = Setting(anchor=ANCHOR, base=BASE, zero_stage=case.zero_stage, world=world, load=other)
     toy = method.prepare_model(model(case.dropout), setting)
     passes = GLOBAL_BATCH // world // case.micro_batch
     engine = Engine(toy, training, case.zero_stage, case.precision, case.micro_batch, passes, case.offload)

@@ -66,8 +66,8 @@ def test_too_few_trainings_lengths_or_shares_have_no_law() -> None:
         assert fit_law(*zip(*points, strict=True), [loss(*point) for point in points]) is None
 
 
-PASSES, SHARES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0), (0.0, 0.1, 0.3)
-POINTS = [*product(PASSES, SHARES)]
+PASSES, GENERAL_SHARES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0), (0.0, 0.1, 0.3)
+POINTS = [*product(PASSES, GENERAL_SHARES)]
 
 
 def repeats_loss(passes: float, share: float, penalty: float = 0.0, worth: float = 6.0) -> float:

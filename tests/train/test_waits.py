@@ -34,7 +34,7 @@ from adapt.objective.objective import Batch
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop
 from tests.method.das.test_training import saved
-from tests.method.test_weight_pulls import BASE, START, other
+from tests.method.test_weight_pulls import ANCHOR, BASE, other
 from tests.train import toy
 from tests.train.pretended import Told, pretended
 
@@ -95,7 +95,7 @@ def watched(runs: Sequence[Run]) -> list[list[Told]]:
 def _watched(run: Run) -> list[Told]:
     method, seen = method_of(run.method), []
     setting = Setting(
-        anchor=START, base=BASE, past=run.past, first_general=3, zero_stage=run.stage, world=1, load=other
+        anchor=ANCHOR, base=BASE, past=run.past, first_general=3, zero_stage=run.stage, world=1, load=other
     )
     model = method.prepare_model(model_for(run.objective, 2 if run.method == "prompt" else 0), setting)
     objective = make(ObjectiveConfig(kind=run.objective), toy.Tokenizer(), seed=1)  # type: ignore[arg-type]

@@ -6,9 +6,9 @@ y + f(y), before dropout and residual (Houlsby et al. 2019, arXiv 1902.00751; Ad
 the feed-forward block only). A parallel adapter changes y to y + s f(x), where x is the input of the block and s a
 constant (He et al. 2022, arXiv 2110.04366). U and b start at 0, so that a new adapter changes nothing.
 
-Experts are feed-forward blocks of a domain, which replace the model's own blocks while the domain is in use. Layers with
-experts are the DEMix layers of arXiv 2108.05036. All domains share the model's attention, norms, embeddings and LM head.
-If no expert is in use, the model computes with its own feed-forward blocks.
+Experts are feed-forward blocks of a domain, which replace the model's own blocks while the domain is in use. Layers
+with experts are the DEMix layers of arXiv 2108.05036. All domains share the model's attention, norms, embeddings and LM
+head. If no expert is in use, the model computes with its own feed-forward blocks.
 """
 
 from __future__ import annotations

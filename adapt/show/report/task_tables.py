@@ -1,7 +1,7 @@
 """Tables and drawings of task results.
 
-Tables show scores, differences, the score of every seed, and details of a task's best recipe. Drawings show differences,
-learning curves, reliability, and cost against gain.
+Tables show scores, differences, the score of every seed, and details of a task's best recipe. Drawings show
+differences, learning curves, reliability, and cost against gain.
 """
 
 import math
