@@ -1,7 +1,5 @@
 """Configuration of the text: corpora, how they are mixed, and what is held out for evaluation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal
 

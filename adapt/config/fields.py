@@ -4,8 +4,6 @@ A field declared with `how(...)` changes how the work is done, not its result. S
 key, so changing it repeats no work.
 """
 
-from __future__ import annotations
-
 from dataclasses import field, fields
 from typing import Annotated, Any, TypeAlias, TypeVar
 

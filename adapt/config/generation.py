@@ -1,7 +1,5 @@
 """Configuration of generated text: text to replay in place of general text, and rewritten documents of the domain."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -3,8 +3,6 @@
 The latter are evaluation, comparison, advice, merging, vocabulary and search.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 

@@ -1,7 +1,5 @@
 """Converts plain values from YAML and command lines to dataclasses. pydantic checks types and ranges."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

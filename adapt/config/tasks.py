@@ -1,7 +1,5 @@
 """Configuration of labelled tasks, of adaptation to a task (TAPT), of selection, and of fine-tuning."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Configuration of the model, its objective, its training, and of methods and sequences against forgetting."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -10,8 +10,6 @@ The model may be a transformers model, or a table of model2vec embeddings, which
 names `is_distilled` and `DistilledMeans` mean such a table.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

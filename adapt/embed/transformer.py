@@ -3,8 +3,6 @@
 Class `TextTokens` tokenizes texts for this embedder and for `static`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

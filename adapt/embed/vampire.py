@@ -1,7 +1,5 @@
 """Embedder `vampire`: topic vectors, by which kNN-TAPT compares documents (Don't Stop Pretraining, section 5.1)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The classifier of a task: an encoder or decoder with a head, its loss, and how it is saved."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -9,8 +9,6 @@ small model (88% of BERT-tiny, half of a MiniLM), and AdamW would read and write
 tokens have no gradient. Only weight decay would change them, by less than 0.1% over a run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

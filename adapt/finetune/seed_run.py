@@ -1,7 +1,5 @@
 """Runs one fine-tuning inside its Ray task: loads the model, trains on the task, and predicts dev and test."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

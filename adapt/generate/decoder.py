@@ -12,8 +12,6 @@ Columns before a text's first token are masked. A step writes one column, and at
 longest text. At the buffer's end, the columns in use are moved back to its beginning.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections import deque
 from collections.abc import Sequence

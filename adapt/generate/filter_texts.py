@@ -4,8 +4,6 @@ These are the checks of every corpus (`adapt.corpus.screening`). The tokens of e
 so the kept and dropped tokens are counted by reason.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

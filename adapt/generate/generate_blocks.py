@@ -5,8 +5,6 @@ a file of texts and a file of figures, which is written last, so a killed run lo
 depend neither on the actor that makes them nor on the number of actors.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ A maker is sent to the actors of the cluster, loads its model there once, and ma
 of a block depend only on the block.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

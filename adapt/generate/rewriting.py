@@ -1,7 +1,5 @@
 """The formats in which documents are rewritten, with the prompt of each. No heavy library is loaded."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Architectures are compared by the settings in config.json, before any weight is 
 the base lacks. This module imports neither torch nor transformers, so that a job can refuse models without delay.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Merges models one tensor at a time: reads a tensor of all models, merges it in fp32, writes it in the base's type."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field

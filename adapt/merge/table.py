@@ -1,7 +1,5 @@
 """Finds merge methods by their names in `merge.kind`, and reads the options of a merge from a configuration."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

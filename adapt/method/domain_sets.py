@@ -3,8 +3,6 @@
 The tokens from which the parameters are initialized also come from the text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path

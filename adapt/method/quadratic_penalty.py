@@ -9,8 +9,6 @@ is the mean over the row's predictions (Kirkpatrick et al. 2017, arXiv 1612.0079
 own tokens). Each row goes through the model separately, because gradients that are summed before squaring would cancel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

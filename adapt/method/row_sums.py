@@ -1,7 +1,5 @@
 """Sums measurements over rows of a text on the cluster's devices, saves the means, and averages over domains."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial

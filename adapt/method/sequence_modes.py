@@ -11,8 +11,6 @@ by reservoir sampling. Any method can also replay general text (`mixture.replay_
 general text can also grow or shrink from domain to domain.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar

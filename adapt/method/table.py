@@ -1,7 +1,5 @@
 """The table of methods, keyed by their names in `method.kind`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from adapt.config import Config

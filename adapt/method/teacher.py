@@ -1,7 +1,5 @@
 """Compares the trained model's outputs on a domain's text with those of frozen models, the teachers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

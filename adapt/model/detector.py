@@ -5,8 +5,6 @@ for each token whether it was replaced (ELECTRA, arXiv 2003.10555; DeBERTaV3, ar
 the model that a user wants. The generator is stored in a folder inside the discriminator's folder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -5,8 +5,6 @@ A gate is a factor on the output of a unit, set by hooks. The gradient at a gate
 these parameters in every supported architecture.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

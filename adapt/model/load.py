@@ -5,8 +5,6 @@ hidden states. If a model has added modules, such as adapters, the architecture 
 attached, and then the weights are read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path

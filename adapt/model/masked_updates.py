@@ -5,8 +5,6 @@ the layer computes with a tensor that is derived from the parameter and the mask
 rows get no gradient while the others are trained.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

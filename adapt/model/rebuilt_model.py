@@ -3,8 +3,6 @@
 A turned decoder attends to both sides of a token and has a mask token (LLM2Vec, arXiv 2404.05961).
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

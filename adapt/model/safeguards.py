@@ -7,8 +7,6 @@
 - `check_finite` refuses weights that are nan or infinite. A single such weight makes every loss of a model nan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps

@@ -1,7 +1,5 @@
 """Saves a model as a Hugging Face folder. If it has no added modules, transformers alone can load it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

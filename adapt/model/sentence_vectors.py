@@ -7,8 +7,6 @@ version 2, and later versions read it too. transformers ignores them. This modul
 transformers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -6,8 +6,6 @@ states at these positions to the head. A hook works with every architecture and 
 DeepSpeed, autocast and gradient checkpointing work as usual.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Computes hidden states of tokens and documents in packed text, and one vector per text of any length."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple

@@ -8,8 +8,6 @@ contain `[MASK]` and `<s>`. If they became special ids, a text would have mask t
 or would end in its middle.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

@@ -4,8 +4,6 @@
 rate. Before a model is loaded, the names are read from the headers of its weights.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

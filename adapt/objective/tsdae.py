@@ -7,8 +7,6 @@ are 1, and no queries and keys are needed. Only a linear map of the vector remai
 dropout, residual and layer norm. These new modules are the only new weights, and they are not exported.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any

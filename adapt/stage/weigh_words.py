@@ -4,8 +4,6 @@ The weights compare how frequent words are in the domain and in general text. Th
 task per shard of the prepared texts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

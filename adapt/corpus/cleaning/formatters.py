@@ -3,8 +3,6 @@
 The list of options that is shown to users takes the type and range of an option from the annotation of its field.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Callable, Iterator

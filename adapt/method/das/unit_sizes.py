@@ -1,7 +1,5 @@
 """Measures the importance of units on the devices of a cluster, which sum the sizes of gradients over rows."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from functools import partial, reduce
 from operator import add

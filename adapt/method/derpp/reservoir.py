@@ -6,8 +6,6 @@ and needs no shared state. So the sample does not depend on which rank has seen 
 any order. (The result of the reservoir sampling in arXiv 2004.07211 depends on the order.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

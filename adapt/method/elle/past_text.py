@@ -5,8 +5,6 @@ domain is in proportion to the recent fall of its loss. Domains with fewer than 
 tenth of the other draws is uniform, so that the loss of a domain is still measured when it has stopped falling.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path

@@ -10,8 +10,6 @@ effect if either unit is off. The use of a weight that reads unmasked values is 
 Adam's averages would still move the weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 

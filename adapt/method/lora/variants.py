@@ -15,8 +15,6 @@ which are large singular directions that resemble no direction of the earlier we
 of what was forgotten (arXiv 2410.21228).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -7,8 +7,6 @@ No set is in use when it is computed, so training of the sets does not change it
 separate domains without training (Aharoni and Goldberg 2020, arXiv 2004.02105).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

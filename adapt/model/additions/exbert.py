@@ -7,8 +7,6 @@ weight of the gate, and s a number for each token. T_ext has the architecture of
 neurons. So it has the same norms and positions, and its attention also keeps packed documents isolated from each other.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ An example of the list in config.json is `"additions": [{"kind": "adapters", ...
 neither torch nor transformers, so that a job can refuse a model before these load.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -13,8 +13,6 @@ rectangles minimizes the cost of padding plus the fixed costs of all passes. It 
 only.
 """
 
-from __future__ import annotations
-
 import inspect
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
