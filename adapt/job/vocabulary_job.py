@@ -19,8 +19,8 @@ from adapt.model.start import Start
 from adapt.runner import Stage
 from adapt.stage.context import Context, located
 from adapt.stage.text_sources import Files, held_out, listed_files
-from adapt.stage.vocabulary_analysis import GENERAL, AnalyzeVocabulary, Screening
-from adapt.stage.vocabulary_changes import WAYS, ExtendVocabulary, ScratchModel, TeachRows, TrimVocabulary
+from adapt.stage.vocabulary.vocabulary_analysis import GENERAL, AnalyzeVocabulary, Screening
+from adapt.stage.vocabulary.vocabulary_changes import WAYS, ExtendVocabulary, ScratchModel, TeachRows, TrimVocabulary
 from adapt.support.errors import ConfigError, nearest
 
 

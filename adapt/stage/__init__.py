@@ -24,8 +24,7 @@
 - `ensemble`: the mean of several models' predictions, and what it gains.
 - `sequence_matrices`: scores and losses of each model of a sequence on each domain.
 - `domain_sequence`: the stage of a whole sequence.
-- `vocabulary_analysis`: how words are split into tokens.
-- `vocabulary_changes`: models with more, fewer or new tokens.
+- `vocabulary/`: how words are split into tokens, and models with more, fewer or new tokens.
 - `add_head`: an encoder with a new head for masked tokens.
 - `advice_evidence`: measurements for advice.
 """

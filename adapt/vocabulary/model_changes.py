@@ -177,7 +177,7 @@ def trim_model(
         folder: the folder in which the model is written.
 
     Returns:
-        The fields of `adapt.stage.vocabulary_changes.TrimmedVocabulary`.
+        The fields of `adapt.stage.vocabulary.vocabulary_changes.TrimmedVocabulary`.
 
     Raises:
         DataError: there is no text.

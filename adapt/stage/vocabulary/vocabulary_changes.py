@@ -26,7 +26,7 @@ from adapt.show.blocks import Block, TextBlock, summary
 from adapt.stage.context import Tokens
 from adapt.stage.preflight import check_weights
 from adapt.stage.text_sources import Files
-from adapt.stage.vocabulary_analysis import Screening, whole_text
+from adapt.stage.vocabulary.vocabulary_analysis import Screening, whole_text
 from adapt.support.better import Less, More
 from adapt.support.errors import ConfigError
 from adapt.support.redact import redact
