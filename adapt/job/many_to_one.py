@@ -16,11 +16,11 @@ from adapt.model.architecture import is_instruct, warn_of_instruct
 from adapt.model.locate import looks_local
 from adapt.model.start import Start
 from adapt.stage.context import Context
-from adapt.stage.ensemble import ENSEMBLE, MeasureEnsemble
 from adapt.stage.export_model import Export
 from adapt.stage.merge_stage import Merge, check_alike, merged_from
 from adapt.stage.model_evaluation import Evaluate
-from adapt.stage.other_models import other_model, teachers_field
+from adapt.stage.several.ensemble import ENSEMBLE, MeasureEnsemble
+from adapt.stage.several.other_models import other_model, teachers_field
 from adapt.support.errors import ConfigError
 
 BASE = "base"
@@ -77,7 +77,7 @@ def distil_stages(context: Context) -> Export:
 
     Raises:
         ConfigError: no teachers are named.
-        ModelError: a teacher cannot be used (`adapt.stage.other_models.with_teachers`).
+        ModelError: a teacher cannot be used (`adapt.stage.several.other_models.with_teachers`).
     """
     method = method_of(context.config)
     if not method.other_models:

@@ -25,8 +25,8 @@ from adapt.stage.benchmarks import BenchmarkedModel, CompareBenchmarks
 from adapt.stage.context import Context, check_sides, located
 from adapt.stage.finetuning import PrepareTask, task_of
 from adapt.stage.model_evaluation import Compare, Evaluate, ModelMeasured, Neighbours, Perplexity, Similarity
-from adapt.stage.other_models import same_tokens
 from adapt.stage.prepare_text import Prepared
+from adapt.stage.several.other_models import same_tokens
 from adapt.stage.text_sources import Files, listed_files
 from adapt.support.errors import ConfigError, ModelError
 

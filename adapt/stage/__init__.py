@@ -20,8 +20,7 @@
 - `finetuning`: a labelled task, a model fine-tuned on it, scores over all seeds.
 - `model_evaluation`: losses, perplexity and neighbours of models, comparisons of models and domains.
 - `benchmarks`: scores of models on standard tasks, and test items in their training text.
-- `other_models`: members of ensembles and teachers of students.
-- `ensemble`: the mean of several models' predictions, and what it gains.
+- `several/`: members of ensembles and teachers of students, and the measurement of ensembles.
 - `sequence_matrices`: scores and losses of each model of a sequence on each domain.
 - `domain_sequence`: the stage of a whole sequence.
 - `vocabulary/`: how words are split into tokens, and models with more, fewer or new tokens.
