@@ -31,12 +31,13 @@ class Run:
         interval: int,
         dies_in_save: bool = False,
         max_failures: int = 1,
+        **environment: str,
     ) -> None:
         self.folder = folder
         self.told = folder / "told"
         given = {"interval": interval, "dies_in_save": dies_in_save, "max_failures": max_failures}
         run = ToyRun(str(folder), cluster.address, workers, STEPS, **given)
-        environment = {**cluster.environment, "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "0.5"}
+        environment = {**cluster.environment, "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "0.5", **environment}
         files = [f"{folder}/out", str(self.told)]
         self.process = Forked(become_member, toy_run.__file__, [json.dumps(asdict(run))], environment, files)
 
