@@ -347,8 +347,11 @@ def storing(target: Path) -> Callable[[Any, str], Any] | None:
         return None
 
     def store(checkpoint: Any, name: str) -> Any:
+        import ray
         from ray.train import Checkpoint
 
+        # the metrics first: if this node is lost, those of the steps before the checkpoint are not measured again
+        ray.get(link.copies.send.remote(_inner(target)))
         distant: Any = _Distant(link.home)
         give_folder(distant, Path(checkpoint.path), (target / name).relative_to(mirror.root).as_posix())
         return Checkpoint.from_directory(target / name)

@@ -134,7 +134,7 @@ PHASES = configured(training=TrainingConfig(phases=[PhaseConfig(steps=1)]))
 STABLE = configured(training=TrainingConfig(optimizer="stable_adamw"))
 COLD = configured(training=TrainingConfig(warmup_steps=0))
 RTD = ObjectiveConfig("rtd")
-RULES_ON_MODELS = [rule.name for rule in RULES if rule.judge.__module__ == "adapt.advise.findings"]
+RULES_OF_FINDINGS = [rule.name for rule in RULES if rule.judge.__module__ == "adapt.advise.findings"]
 
 SPEAKS: list[tuple[str, Case, Case]] = [
     ("tapt_gains", case(), case(tasks=[])),
@@ -254,12 +254,12 @@ def test_the_optimizer_of_pre_training_is_named_as_options() -> None:
     assert modern.reason.endswith("--training.optimizer stable_adamw")
 
 
-def test_recipes_and_fields_that_advice_on_models_names_exist() -> None:
-    named = [fact for name, fact, _ in SPEAKS if name in RULES_ON_MODELS]
-    reasons = [found.reason for name in RULES_ON_MODELS for each in named if (found := BY_NAME[name].judge(each))]
+def test_recipes_and_fields_that_advice_names_exist() -> None:
+    named = [fact for name, fact, _ in SPEAKS if name in RULES_OF_FINDINGS]
+    reasons = [found.reason for name in RULES_OF_FINDINGS for each in named if (found := BY_NAME[name].judge(each))]
     recipes = {recipe for reason in reasons for recipe in re.findall(r"dontstop chain run (\w+)", reason)}
-    assert recipes == {"causal_detour"}
-    assert Path(recipe_file("causal_detour")).is_file()
+    assert recipes == {"causal_detour", "forgetting"}
+    assert all(Path(recipe_file(recipe)).is_file() for recipe in recipes)
     kinds = {kind for reason in reasons for kind in re.findall(r"objective\.kind (\w+)", reason)}
     assert kinds == {"tsdae", "rtd"}
     assert kinds <= OBJECTIVES.keys()
