@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+from adapt.ray.own import OWN_RAY
 from adapt.ray.runtime import NODE_ADDRESS
 from adapt.support.errors import ClusterError
 from cluster.here.processes import MODULE, end_all, free_port, processes, wait_for_line
@@ -125,7 +126,7 @@ class Nodes:
         token = folder / "token"
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTHON"))}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTHON", OWN_RAY))}
         checks = {f"RAY_health_check_{name}": value for name, value in QUICK.items()} if notices_quickly else {}
         self._temporary = tempfile.TemporaryDirectory(
             prefix="ray-", dir="/tmp"

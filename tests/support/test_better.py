@@ -26,7 +26,7 @@ COUNTS = frozenset(
         "density",
         *("cut", "pairs", "tokens_per_device_second", "look", "level", "margin", "recipes", "significant"),
         *("layers", "documents", "queries", "words", "general_words", "distinct", "unknown_weight"),
-        *("unknown_share", "empty_texts", "vanished_words", "conflicting", "device_seconds", "overlap"),
+        *("unknown_share", "empty_texts", "vanished_words", "conflicting", "device_seconds", "overlap", "ngram"),
     }
 )
 """Names of metrics that have no better direction or that no job reports. No search can select by them."""

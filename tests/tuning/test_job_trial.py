@@ -23,6 +23,7 @@ from adapt.method.das.unit_sizes import gradients_on_cluster, measure_settings
 from adapt.model.locate import Pretrained
 from adapt.parse import parse
 from adapt.ray import runtime
+from adapt.ray.node_files import OnNode
 from adapt.runner.stage import everything
 from adapt.stage.context import Context
 from adapt.stage.train import Train
@@ -263,7 +264,7 @@ class Fits(Exception):
 def on_machines_with_room_for(rows: int, patch: pytest.MonkeyPatch) -> None:
     """Replaces `ray.remote`: tasks with more rows per pass fail as if Ray's memory monitor had killed them."""
 
-    def remote(task: Any, function: partial[Any], *_: Any) -> Any:
+    def remote(task: Any, call: OnNode, function: partial[Any], *_: Any) -> Any:
         if measure_settings(function.args[0], "fp32").rows > rows:
             raise OutOfMemoryError("Task was killed due to the node running low on memory.")
         raise Fits
