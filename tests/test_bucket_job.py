@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -56,7 +57,8 @@ def test_a_lost_machine_is_replaced_by_another_one(s3: Server, jobs: Jobs, tmp_p
     lost = jobs.start(tmp_path, [*arguments, f"--storage.cache={tmp_path / 'one'}"], root=bucket.address.url())
     lost.until(lambda: bool(stored("train/*/*/checkpoints/*/step-*/seal-*")))
     for process in (*lost.below(), psutil.Process(lost.process.pid)):
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     lost.end()
     shutil.rmtree(tmp_path / "one")
     (held,) = (name for name, of in bucket.objects("leases/train/").items() if of.size > 64)
