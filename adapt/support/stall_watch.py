@@ -132,8 +132,8 @@ class Stall:
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether the process waited for other ranks."""
-        return self.phase == IDLE or waits_for_others(self.stack, self.thread)
+        """Whether the process waited for other ranks, or its work ended in an error because another rank is gone."""
+        return self.phase == IDLE or _has_ended(self.stack, self.thread) or waits_for_others(self.stack, self.thread)
 
     def what(self) -> str:
         """Describes the stall in one line: process, host, phase, state and innermost Python frames."""
@@ -184,6 +184,12 @@ def waits_for_others(stack: str, thread: int) -> bool:
     """
     places = "torch/distributed", "deepspeed/comm", "ray/train"
     return any(place in frame for frame in _working(stack, thread)[:8] for place in places)
+
+
+def _has_ended(stack: str, thread: int) -> bool:
+    """Returns whether the working thread is missing in stacks of `faulthandler`, whose thread identifiers it has."""
+    titles = [title for title, _ in _threads(stack) if "most recent call first" in title]
+    return bool(titles) and not any(f"0x{thread:016x}" in title for title in titles)
 
 
 def _working(stack: str, thread: int) -> list[str]:

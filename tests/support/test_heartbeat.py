@@ -195,6 +195,16 @@ def test_if_all_wait_for_each_other_the_one_with_the_least_progress_is_named(tmp
     assert ranks[1].what() == "rank 1 on node (process 1) made no progress for 9 s in step 5: at c10d.py:3 reduce"
 
 
+def test_a_rank_whose_work_ended_because_another_one_was_killed_is_not_blamed() -> None:
+    stacks = 'Thread 0x{:016x} (most recent call first):\n  File "/a/reader.py", line 3 in read\n'
+    late, ended = (
+        Stall(f"rank {rank}", "node", 1, "step", 5, 5, 9.0, True, "S", False, stacks.format(thread), 7)
+        for rank, thread in enumerate((7, 8))
+    )
+    assert (late.waits_for_others, ended.waits_for_others) == (False, True)
+    assert blamed([late, ended]) == [late]
+
+
 def test_the_limit_follows_the_slowest_step_but_not_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: now))

@@ -275,8 +275,10 @@ def test_a_rank_that_is_stopped_at_its_start_or_in_a_step_is_named_and_all_ranks
             rf"rank 1 on \S+ \(process \d+\) made no progress for \d+ s in {phase}: a signal has stopped it", line
         )
     for group in (tmp_path / STALLS).iterdir():
-        # the other rank makes a statement too, before or after the end of the stopped rank has ended its collective
-        assert sum(stall.is_stopped for stall in read_stalls(group)) == 1
+        # on a busy machine, the group may end before the other rank has made its statement
+        *others, stopped = sorted(read_stalls(group), key=lambda stall: stall.is_stopped)
+        assert stopped.is_stopped
+        assert all(stall.waits_for_others and not stall.is_stopped for stall in others)
 
 
 def _eventually(condition: Callable[[], bool]) -> None:
