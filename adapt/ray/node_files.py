@@ -350,7 +350,8 @@ def storing(target: Path) -> Callable[[Any, str], Any] | None:
         import ray
         from ray.train import Checkpoint
 
-        # the metrics first: if this node is lost, those of the steps before the checkpoint are not measured again
+        # Metrics first: after the loss of this node, the job continues from this checkpoint, so nothing measures the
+        # steps before it again.
         ray.get(link.copies.send.remote(_inner(target)))
         distant: Any = _Distant(link.home)
         give_folder(distant, Path(checkpoint.path), (target / name).relative_to(mirror.root).as_posix())
