@@ -68,7 +68,7 @@ def check_repository(repository: str, field: str = "export.push") -> None:
     """
     if not NAME.fullmatch(repository) or "--" in repository or ".." in repository or len(repository) > 96:
         raise ConfigError(
-            f"{field}: {repository!r} is no name of a repository of the Hugging Face Hub",
+            f"{field}: {repository!r} is not the name of a repository on the Hugging Face Hub",
             "write OWNER/NAME with letters, digits, -, _ and ., such as me/bert-physics",
         )
 

@@ -11,7 +11,7 @@ configuration and, if the task has labels of words, the train split in GLiNER's 
 exported folder, so no weights are copied.
 
 Releases of the package gliner up to 0.2.29 require transformers below 5.17, so pip refuses it next to dontstop. Install
-it in an environment of its own.
+it in a separate environment.
 """
 
 import json
@@ -212,7 +212,7 @@ class ToGliner(ExportKind):
             else '[{"tokenized_text": ["Mary", "left"], "ner": [[0, 0, "person"]]}]'
         )
         return f"""\
-Entities with GLiNER (`pip install gliner` in an environment of its own; its span layers must be trained first):
+Entities with GLiNER (`pip install gliner` in a separate environment; its span layers must be trained first):
 
 ```python
 import json

@@ -171,7 +171,7 @@ def test_a_card_that_the_hub_would_refuse_is_named(hub: FakeHub, model: Path) ->
 
 @pytest.mark.parametrize("name", ["bert", "me/you/bert", "me/-bert", "me/a b", "me/a--b", f"me/{'a' * 100}"])
 def test_names_of_no_repository_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no name of a repository"):
+    with pytest.raises(ConfigError, match=r"is not the name of a repository"):
         check_repository(name)
 
 

@@ -65,7 +65,7 @@ class DocumentProcess:
             if not line.endswith(b"\n"):
                 return Bad(TOO_SLOW if -self._ended() in _TIMERS else CRASHED)
             answer = json.loads(line)
-            if answer.get("id") != asked["id"]:  # a document made the program write an answer of its own
+            if answer.get("id") != asked["id"]:  # a malicious document made the program write this answer
                 self._killed()
                 return Bad(CRASHED)
         texts: list[str] = answer.get("texts", [])

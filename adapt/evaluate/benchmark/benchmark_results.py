@@ -132,7 +132,7 @@ class BenchmarksCompared:
         seeds = f" Means over seeds, with intervals over items and seeds ({'; '.join(several)})." if several else ""
         return (
             f"95% intervals over items, paired between models; higher is better, except for metrics with an arrow."
-            f"{seeds} A score without interval is no mean over items, or has too few. Leaked: items with at least"
+            f"{seeds} A score without interval is not a mean over items, or has too few. Leaked: items with at least"
             f" {self.overlap:.0%} of their runs of {self.ngram} words in one training document, or with that share of"
             f" the document's runs.{unknown} Cost: {self.tokens:,} tokens, {self.device_seconds:,.0f} s of device time."
         )

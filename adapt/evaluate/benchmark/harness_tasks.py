@@ -105,7 +105,7 @@ def harness_tasks(config: HarnessConfig, digests: Digests) -> HarnessTasks:
     for name in config.functions:
         if name not in files:
             raise ConfigError(
-                f"harness.functions: {name} is no task file of yours in harness.include_path",
+                f"harness.functions: {name} is not one of your task files in harness.include_path",
                 nearest(name, files, "set harness.include_path to the folder of its file"),
             )
     parts = {name: tuple(_leaves(name, files)) for name in config.tasks if name in files or name in _tags(files)}
@@ -220,7 +220,7 @@ def _leaves(name: str, files: Mapping[str, tuple[Path, dict[str, Any]]], seen: t
         for member in members if isinstance(members, list) else []:
             if not isinstance(member, str) or (member not in files and member not in _tags(files)) or member in seen:
                 raise ConfigError(
-                    f"the group {name} in harness.include_path contains {member!r}, which is no task file of yours",
+                    f"the group {name} in harness.include_path contains {member!r}, not one of your task files",
                     "name task files of yours; put tasks of lm-evaluation-harness into harness.tasks",
                 )
             yield from _leaves(member, files, (*seen, name))
@@ -283,7 +283,9 @@ def _data_files(name: str, file: Path, given: Any) -> tuple[Any, list[Path]]:
     found: list[Path] = []
     for pattern in given if isinstance(given, list) else [given]:
         if "://" in str(pattern) or "::" in str(pattern):
-            raise DataError(f"the task {name} ({file}): {pattern} is no local file", "download it, and name the copy")
+            raise DataError(
+                f"the task {name} ({file}): {pattern} is not a local file", "download it, and name the copy"
+            )
         matches = sorted(glob.glob(str(file.parent / Path(str(pattern)).expanduser()), recursive=True))
         if not matches:
             raise DataError(

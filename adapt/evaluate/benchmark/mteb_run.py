@@ -170,7 +170,7 @@ def mteb_scores(model: Any, task: Any, batch_size: int, predictions: Path) -> Ta
     file = predictions / f"{task.metadata.name}_predictions.json"
     predicted = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     subsets = [(split, of["hf_subset"], of) for split, scores in result.scores.items() for of in scores]
-    if len(subsets) > 1:  # the score is a mean over subsets, which is no statistic of items
+    if len(subsets) > 1:  # the score is a mean over subsets, which is not a statistic of items
         measure = ItemMeasure(float(result.get_score()), True)
         return TaskItems("mteb", len(subsets), {task.metadata.main_score: measure}, [], None)
     ((split, subset, scores),) = subsets

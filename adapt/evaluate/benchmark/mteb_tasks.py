@@ -80,7 +80,7 @@ def _check_known(config: MtebConfig) -> None:
         if name not in known:
             raise ConfigError(f"mteb.tasks: MTEB has no task {name}", nearest(name, known, "see mteb.get_tasks()"))
         if known[name].modalities != ["text"]:
-            raise ConfigError(f"mteb.tasks: {name} is no task of texts", "leave it out")
+            raise ConfigError(f"mteb.tasks: {name} is not a task on texts", "leave it out")
         try:
             mteb.get_task(name, languages=config.languages or None)
         except ValueError as error:
@@ -159,4 +159,6 @@ def _score(label: Any, place: str) -> float:
     try:
         return float(label)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{place} has the score {label!r}, which is no number", "correct or remove the row") from error
+        raise DataError(
+            f"{place} has the score {label!r}, which is not a number", "correct or remove the row"
+        ) from error

@@ -96,7 +96,7 @@ def test_functions_run_only_for_tasks_that_the_user_names(folder: Path) -> None:
         ("dataset_path: json", "dataset_path: ../data", "neither a format nor a dataset"),
         ("dataset_path: json", "dataset_path: owner/name", "HF_HUB_OFFLINE is set"),
         ("test: choice.jsonl", "test: none.jsonl", "there is no file none.jsonl"),
-        ("test: choice.jsonl", "test: 'https://host/x'", "is no local file"),
+        ("test: choice.jsonl", "test: 'https://host/x'", "is not a local file"),
         ("dataset_kwargs: {data_files: {test: choice.jsonl}}", "", "names no data"),
     ],
 )

@@ -92,7 +92,7 @@ def test_own_tasks_are_scored_by_item(tiny_bert: Path, own: list[OwnMtebTask], t
     [
         ({"text": "a", "pair": "b"}, "line 1 has no field 'label'; it has 'text', 'pair'"),
         ({"text": "a", "pair": " ", "label": 1}, "line 1 has no text in 'pair'"),
-        ({"text": "a", "pair": "b", "label": "high"}, "line 1 has the score 'high', which is no number"),
+        ({"text": "a", "pair": "b", "label": "high"}, "line 1 has the score 'high', which is not a number"),
     ],
 )
 def test_rows_that_cannot_be_used_are_named_before_anything_runs(
