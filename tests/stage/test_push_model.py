@@ -114,7 +114,7 @@ def test_the_key_depends_on_repository_and_model(tiny_bert: Path, tmp_path: Path
     assert first != push_to("me/b", tmp_path, tiny_bert)
     assert first != push_to("me/a", tmp_path, tiny_bert, "chemistry")
     assert push_to(None, tmp_path, tiny_bert) is None
-    with pytest.raises(ConfigError, match=r"export.push: 'physics' is no name"):
+    with pytest.raises(ConfigError, match=r"export.push: 'physics' is not the name"):
         push_to("physics", tmp_path, tiny_bert)
     assert first
     assert replace(first, name="other") == first
