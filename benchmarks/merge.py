@@ -61,8 +61,7 @@ def _copy(folder: Path) -> float:
 def _merge(folder: Path, watched: bool) -> tuple[float, float]:
     """Interpolates two checkpoints to disk. Returns the time [s] and the peak memory, in tensors."""
     from adapt.merge.merger import Merging
-    from adapt.merge.streamed_merge import merge_models
-    from adapt.merge.tensor_files import stored_weights
+    from adapt.merge.streamed_merge import merge_models, stored_weights
 
     base, model, target = folder / "base", folder / "model", folder / "merged"
     target.mkdir()

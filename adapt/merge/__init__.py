@@ -1,10 +1,8 @@
 """Merges models without training, one tensor at a time.
 
 - `table`: finds merge methods by name, and reads their options from a configuration.
-- `merger`: the interface of merge methods, and the methods `average` and `interpolate`.
-- `task_vectors`: the methods `task_arithmetic`, `residual`, `dare` and `ties`.
+- `merger`: the interface of merge methods, and the methods themselves.
 - `compatibility`: refuses models of another architecture or with other tokens.
-- `tensor_files`: reads and writes weights one tensor at a time, and matches tensors and rows of two checkpoints.
-- `streamed_merge`: merges all tensors, one at a time.
+- `streamed_merge`: merges all tensors, one at a time, and matches tensors and rows of two checkpoints.
 - `companion_files`: copies settings and tokenizer, and writes the model card.
 """

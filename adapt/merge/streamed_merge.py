@@ -1,32 +1,325 @@
-"""Merges models one tensor at a time: reads a tensor of all models, merges it in fp32, writes it in the base's type."""
+"""Merges models one tensor at a time: reads a tensor of all models, merges it in fp32, writes it in the base's type.
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+A new file has the same tensors, in the same order and types, as the base's safetensors file.
+
+Checkpoints of one architecture may differ in the names of tensors (`LayerNorm.gamma` or `LayerNorm.weight`), in the
+prefix of names (`bert.`), in the name under which tied tensors are stored, and in parts that no language model has (a
+pooler). The model class of transformers is instantiated without weights to find out which names are equivalent.
+
+Some models may have embedding rows of tokens that the base lacks. Before merging, a missing row of a model is taken
+from the base, and a missing row of the base is the mean of this row over the models that have it. So every merge
+method treats these rows like all others. A row that only one model has, or that is equal in all models that have it, is
+unchanged at every share.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Protocol
 
+import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from adapt.merge.compatibility import NewTokens
 from adapt.merge.merger import Merger, Merging
 from adapt.merge.table import MERGERS
-from adapt.merge.tensor_files import (
-    FLOATS,
-    Names,
-    NewRows,
-    Shapes,
-    StoredWeights,
-    Weights,
-    formed_like,
-    same_tensors,
-    size_of,
-    stored_weights,
-    write_index,
-    write_tensor,
-)
-from adapt.model.locate import INDEX
-from adapt.model.safeguards import check_finite
+from adapt.model.load import model_class
+from adapt.model.locate import INDEX, read_json, weight_files
+from adapt.model.safeguards import check_finite, quiet
+from adapt.model.size import read_header
+from adapt.model.tokenizer import load_config
+from adapt.runner.files import file_aside, link_or_copy, write_atomically
+from adapt.support.errors import ModelError
+
+FLOATS = {"F64", "F32", "F16", "BF16"}
+"""Data types whose tensors are merged."""
+WHOLE = {"BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"}
+"""Data types whose tensors are copied from the base."""
+
+
+class Weights(Protocol):
+    """Gives access to the tensors of a model by name. The tensors are in a file or in memory."""
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape of each tensor."""
+
+    def read(self, name: str) -> Tensor:
+        """Returns a tensor on the CPU, in its stored data type."""
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """The tensors of a model folder."""
+
+    headers: Mapping[Path, Mapping[str, Mapping[str, Any]]]
+    """For each file, the names of its tensors in the order of the file, with data type and shape."""
+    _opened: Mapping[str, Any]
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape of each tensor."""
+        return {name: tuple(form["shape"]) for header in self.headers.values() for name, form in header.items()}
+
+    def read(self, name: str) -> Tensor:
+        """Returns one tensor. The tensor is memory-mapped, so its values are read from disk when they are used."""
+        tensor: Tensor = self._opened[name].get_tensor(name)
+        return tensor
+
+
+@contextmanager
+def stored_weights(folder: Path) -> Iterator[StoredWeights]:
+    """Opens the weights of a model folder, and closes them at the end of the block.
+
+    Raises:
+        ModelError: a file is broken, or a tensor has a type that cannot be merged.
+    """
+    headers: dict[Path, dict[str, Any]] = {}
+    opened: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for file in weight_files(folder):
+            if file.suffix != ".safetensors":
+                continue
+            header = sorted(read_header(file).items(), key=lambda item: int(item[1]["data_offsets"][0]))
+            for name, form in header:
+                if form["dtype"] not in FLOATS | WHOLE:
+                    raise ModelError(
+                        f"{name} in {file} is of type {form['dtype']}, which cannot be merged",
+                        "merge the model as it was before it was quantized",
+                    )
+            headers[file] = dict(header)
+            handle = stack.enter_context(safe_open(file, framework="pt"))
+            opened |= dict.fromkeys(headers[file], handle)
+        yield StoredWeights(headers, opened)
+
+
+METADATA = "__metadata__"
+ALIGNED = 8
+"""Alignment of headers: the length of a header is a multiple of this number [bytes]."""
+
+
+@contextmanager
+def formed_like(source: Path, target: Path, shapes: Shapes) -> Iterator[BinaryIO]:
+    """Creates a safetensors file with the tensor names, types and order of another file, and writes its header.
+
+    The file is written under a temporary name, and renamed when the block ends.
+
+    Args:
+        source: an existing safetensors file.
+        target: the new file. The caller writes its tensors in the order of the source.
+        shapes: shapes of the new file's tensors. If they equal the shapes in the source, the header is identical.
+
+    Raises:
+        StorageError: the folder cannot be written or the disk is full.
+    """
+    with source.open("rb") as known:
+        header = _reshaped(known.read(int.from_bytes(known.read(8), "little")), shapes)
+    with file_aside(target) as aside, aside.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        yield file
+
+
+def _reshaped(header: bytes, shapes: Shapes) -> bytes:
+    """Returns a header with new shapes and the byte offsets that follow from them."""
+    content = json.loads(header)
+    forms = sorted((form["data_offsets"][0], name, form) for name, form in content.items() if name != METADATA)
+    if all(tuple(form["shape"]) == shapes[name] for _, name, form in forms):
+        return header
+    offset = 0
+    for _, name, form in forms:
+        size = size_of(form, shapes[name])
+        form |= {"shape": shapes[name], "data_offsets": (offset, offset + size)}
+        offset += size
+    written = json.dumps(content, separators=(",", ":")).encode()
+    return written + b" " * (-len(written) % ALIGNED)
+
+
+def size_of(form: Mapping[str, Any], shape: tuple[int, ...]) -> int:
+    """Returns the size in bytes that a stored tensor would have with another shape.
+
+    Args:
+        form: the tensor's entry in the header.
+        shape: the other shape.
+    """
+    begin, end = form["data_offsets"]
+    elements = prod(form["shape"])
+    return (int(end) - int(begin)) // elements * prod(shape) if elements else 0
+
+
+def write_index(source: Path, target: Path, grown: int) -> None:
+    """Writes the index file of a merged model that has several weight files.
+
+    Args:
+        source: the index file of the base.
+        target: the new index file.
+        grown: size of the merged model minus size of the base, in bytes.
+
+    Raises:
+        StorageError: the folder cannot be written or the disk is full.
+    """
+    if not grown:
+        link_or_copy(source, target)
+        return
+    content = read_json(source)
+    if "total_size" in (metadata := content.get("metadata") or {}):
+        metadata["total_size"] += grown
+    write_atomically(target, json.dumps(content, indent=2))
+
+
+def write_tensor(file: BinaryIO, tensor: Tensor) -> None:
+    """Writes the values of a tensor in the format of safetensors: little-endian, without gaps."""
+    numbers: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+    file.write(memoryview(numbers))
+
+
+OLD = {"gamma": "weight", "beta": "bias"}
+"""Old names of the parameters of layer norms, and their present names."""
+Shapes = Mapping[str, tuple[int, ...]]
+"""The shape of each tensor, by its name."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of the tensors of an architecture.
+
+    Args:
+        folder: folder of a model.
+        trust_remote_code: whether code that comes with the model may run.
+    """
+
+    folder: Path
+    trust_remote_code: bool = False
+
+    @cached_property
+    def _model(self) -> Any:
+        """The language model on the meta device. It has no weights, because only names and ties are needed."""
+        config = load_config(self.folder, self.trust_remote_code)
+        with quiet(), torch.device("meta"):
+            return model_class(config).from_config(config, trust_remote_code=self.trust_remote_code)
+
+    @cached_property
+    def of_language_model(self) -> set[str]:
+        """Names of the language model's tensors. Of tied tensors, only the first name is included."""
+        return {self.first(name) for name in self._model.state_dict()}
+
+    @cached_property
+    def by_token(self) -> set[str]:
+        """Names of tensors with one row per token: embeddings, head and head bias. Of tied tensors, the first name."""
+        layers = (self._model.get_input_embeddings(), self._model.get_output_embeddings())
+        parts = {id(part) for layer in layers if layer is not None for part in layer.parameters()}
+        named = self._model.named_parameters(remove_duplicate=False)
+        return {self.first(name) for name, part in named if id(part) in parts}
+
+    def first(self, name: str) -> str:
+        """Returns the present name of a tensor with its full prefix; for a tied tensor, the name of the first one."""
+        stem, dot, last = name.rpartition(".")
+        name = f"{stem}{dot}{OLD.get(last, last) if 'norm' in stem.lower() else last}"
+        known, prefix = self._known, f"{self._model.base_model_prefix}."
+        if name not in known and prefix + name in known:
+            name = prefix + name
+        while name in self._model.all_tied_weights_keys:
+            name = self._model.all_tied_weights_keys[name]
+        return name
+
+    @cached_property
+    def _known(self) -> set[str]:
+        return {*self._model.state_dict(), *self._model.all_tied_weights_keys}
+
+
+def same_tensors(base: Shapes, model: Shapes, names: Names, folder: Path) -> dict[str, str]:
+    """Returns the name that each tensor of the base has in the model, keyed by the tensor's name in the base.
+
+    Parts that no language model has, such as a pooler, may be missing.
+
+    Args:
+        base: the tensors of the base.
+        model: the tensors of the model.
+        names: the names in the base's architecture.
+        folder: folder of the model, for messages.
+
+    Raises:
+        ModelError: the model lacks a tensor of the base, has an additional tensor, or has a tensor of another shape.
+    """
+    pairs = {name: name for name in base} if base.keys() == model.keys() else _matched(base, model, names, folder)
+    wrong = sorted(name for name, other in pairs.items() if base[name] != model[other])
+    if wrong:
+        shapes = f"{wrong[0]}: {list(model[pairs[wrong[0]]])} in the model, {list(base[wrong[0]])} in the base"
+        raise ModelError(
+            f"{folder} has another architecture than the base: {len(wrong)} tensors have another shape, such as"
+            f" {shapes}",
+            "merge models that were trained from one base",
+        )
+    return pairs
+
+
+def _matched(base: Shapes, model: Shapes, names: Names, folder: Path) -> dict[str, str]:
+    theirs = {names.first(name): name for name in model}
+    pairs = {name: theirs[names.first(name)] for name in base if names.first(name) in theirs}
+    missing = sorted(name for name in base if name not in pairs and names.first(name) in names.of_language_model)
+    ours = {names.first(name) for name in base}
+    unknown = sorted(other for name, other in theirs.items() if name not in ours and name in names.of_language_model)
+    for difference, differing in (("lacks", missing), ("also has", unknown)):
+        if differing:
+            more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+            raise ModelError(
+                f"{folder} has another architecture than the base: it {difference} {', '.join(differing[:3])}{more}",
+                "merge models that were trained from one base, saved with their language-model head",
+            )
+    return pairs
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """Adds rows of new tokens to the tensors of the base and of models without these tokens."""
+
+    tokens: NewTokens
+    names: Names
+    """The tensor names of the base's architecture."""
+
+    def shapes(self, base: Shapes, models: Sequence[Shapes]) -> list[Shapes]:
+        """Returns the shapes of the tensors of the base and of each model after the rows of new tokens were added."""
+        wide = models[self.tokens.extended[0]]
+        rows = {self.names.first(name): shape[0] for name, shape in wide.items() if self._has_rows(name)}
+        return [
+            _with_rows(own, {name: rows[first] for name in own if (first := self.names.first(name)) in rows})
+            if index not in self.tokens.extended
+            else own
+            for index, own in enumerate([base, *models], -1)
+        ]
+
+    def widen(self, name: str, base: Tensor, models: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Adds the rows of new tokens to one tensor of the base and of the models.
+
+        Args:
+            name: name of the tensor.
+            base: the base's tensor, [V, ...] fp32.
+            models: the tensor of each model, [V, ...], where V is larger in models with new tokens.
+
+        Returns:
+            The tensors with rows for all tokens. Tensors that do not have one row per token are returned unchanged.
+        """
+        if not self._has_rows(name):
+            return base, [*models]
+        first, extended = self.tokens.first, self.tokens.extended
+        new = torch.stack([models[index][first:] for index in extended]).mean(0)
+        return torch.cat([base[:first], new]), [
+            model if index in extended else torch.cat([model[:first], new]) for index, model in enumerate(models)
+        ]
+
+    def _has_rows(self, name: str) -> bool:
+        return self.names.first(name) in self.names.by_token
+
+
+def _with_rows(shapes: Shapes, rows: Mapping[str, int]) -> Shapes:
+    return {name: (rows[name], *shape[1:]) if name in rows else shape for name, shape in shapes.items()}
+
 
 TOO_LARGE = "go less far (merge.shares, merge.weights), or store the base in fp32, which holds larger numbers than fp16"
 """Advice in the error for merged weights that exceed the largest number of the base's data type."""
@@ -51,7 +344,7 @@ def merge_models(
         models: for each model, its folder (for messages) and its weights.
         targets: target folder of each share.
         trust_remote_code: whether code that comes with the base may run. The code is needed if names or tokens differ.
-        tokens: tokens that some models have and the base lacks. `adapt.merge.tensor_files` explains their rows.
+        tokens: tokens that some models have and the base lacks. The module's docstring explains their rows.
 
     Returns:
         The number of tensors that were merged.

@@ -13,10 +13,10 @@ MERGERS: Kinds[type[Merger]] = Kinds(
     {
         "interpolate": "adapt.merge.merger:Interpolate",
         "average": "adapt.merge.merger:Average",
-        "task_arithmetic": "adapt.merge.task_vectors:TaskArithmetic",
-        "ties": "adapt.merge.task_vectors:Ties",
-        "dare": "adapt.merge.task_vectors:Dare",
-        "residual": "adapt.merge.task_vectors:Residual",
+        "task_arithmetic": "adapt.merge.merger:TaskArithmetic",
+        "ties": "adapt.merge.merger:Ties",
+        "dare": "adapt.merge.merger:Dare",
+        "residual": "adapt.merge.merger:Residual",
     },
 )
 """Merge methods, keyed by name. To add a method, also add its name to `adapt.config.MergeConfig`."""

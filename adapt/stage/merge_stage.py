@@ -23,7 +23,7 @@ from adapt.support.redact import redact
 from adapt.train.checkpoints.weights import checkpoint_files, checkpoint_weights, is_checkpoint, training_of
 
 if TYPE_CHECKING:
-    from adapt.merge.tensor_files import Weights
+    from adapt.merge.streamed_merge import Weights
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Merge(Stage[Merged]):
         Raises:
           ModelError: the models differ in architecture or vocabulary. Nothing is written in this case.
         """
-        from adapt.merge import streamed_merge, tensor_files  # imported here, because they load torch
+        from adapt.merge import streamed_merge  # imported here, because it loads torch
 
         base, models = self.start.made(done), [model.made(done) for model in self.models]
         # repeated, because stages of this chain may have made models after the first check
@@ -136,7 +136,7 @@ class Merge(Stage[Merged]):
             weights = []
             for source in (model.model for model in models):
                 opened: AbstractContextManager[Weights] = (
-                    checkpoint_weights(source) if is_checkpoint(source) else tensor_files.stored_weights(source)
+                    checkpoint_weights(source) if is_checkpoint(source) else streamed_merge.stored_weights(source)
                 )
                 weights.append((source, stack.enter_context(opened)))
             tensors = streamed_merge.merge_models(

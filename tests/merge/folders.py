@@ -12,8 +12,7 @@ from torch import Tensor
 
 from adapt.merge.compatibility import NewTokens
 from adapt.merge.merger import Merging
-from adapt.merge.streamed_merge import merge_models
-from adapt.merge.tensor_files import stored_weights
+from adapt.merge.streamed_merge import merge_models, stored_weights
 
 
 def folder_of(path: Path, *shards: Mapping[str, Tensor], like: Path | None = None) -> Path:

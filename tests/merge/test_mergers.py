@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from adapt.merge.merger import DECAYS, Merger, Merging, decay_weights
+from adapt.merge.merger import DECAYS, Merger, Merging, Ties, decay_weights, smallest_kept
 from adapt.merge.table import MERGERS
-from adapt.merge.task_vectors import Ties, smallest_kept
 
 SHAPES = {"one.weight": (7, 5), "one.bias": (5,), "scale": ()}
 
