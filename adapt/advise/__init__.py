@@ -2,8 +2,7 @@
 
 - `corpus_sample`: draws a random sample of a corpus that is not prepared.
 - `collect_evidence`: measures samples and tasks.
-- `evidence`: the measurements, and tables of them.
-- `recipe_costs`: estimates the cost of each recipe.
+- `evidence`: the measurements, tables of them, and the cost of each recipe.
 - `regime`: tokens per parameter and repeats of the texts, and recommendations for them.
 - `findings`: checks the conditions of the rules.
 - `advice`: the rules with published figures; orders the recipes by votes and cost.

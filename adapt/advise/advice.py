@@ -11,9 +11,19 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from adapt.advise import findings
-from adapt.advise.evidence import Evidence, millions
+from adapt.advise.evidence import (
+    AS_IT_IS,
+    BOTH,
+    DAPT,
+    SELECTED,
+    TAPT,
+    CostAhead,
+    Evidence,
+    is_limited,
+    millions,
+    propose,
+)
 from adapt.advise.findings import Case, Finding
-from adapt.advise.recipe_costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT, CostAhead, is_limited, propose
 from adapt.advise.regime import Recommendation, Regime
 from adapt.config.job_config import TAPT_LENGTH
 from adapt.runner.record import Record

@@ -1,8 +1,28 @@
-"""The evidence for advice: sizes, word statistics and losses of the texts, and statistics of the tasks."""
+"""The evidence for advice, and the cost of each recipe that follows from it.
 
-from dataclasses import dataclass
+The evidence is sizes, word statistics and losses of the texts, and statistics of the tasks. The cost of a recipe is
+tokens, floating-point operations, device-hours and price.
 
+For TAPT on a selection, this module also proposes the size of the selection, after Don't Stop Pretraining, tables 8 and
+9: 50 documents per training example, and ten passes over these documents (the paper takes 1,100 steps of 256 texts for
+25,000 neighbours). Fewer documents are proposed for a small pool, so that all passes together are at most half of one
+pass over the pool. With more documents, training on the whole pool would cost little more.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from adapt.config import Config, FinetuneConfig, TrainingConfig
+from adapt.config.job_config import TAPT_LENGTH
+from adapt.method.table import method_of
+from adapt.model.size import ModelSize
+from adapt.runner.store import Store
 from adapt.show.blocks import Block, Table, TextBlock
+from adapt.train.capacity.flops import Workload, forward_flops, training_flops, with_flops_as_steps, workload
+from adapt.train.capacity.forecast import forecast
+from adapt.train.schedule import length_of
 from adapt.vocabulary.vocabulary_results import Extension
 
 
@@ -145,3 +165,217 @@ class Evidence:
 def millions(number: float | None, unit: str) -> str:
     """Formats a number in millions, such as `1.2 MB`, and None as `not known`."""
     return "not known" if number is None else f"{number / 1e6:,.1f} {unit}"
+
+
+PER_EXAMPLE, PASSES = 50, 10
+MOST_WORK = 0.5
+"""Largest work of all passes over a selection, as a share of one pass over the pool."""
+KIND = "classifier"
+"""Kind of selection that is proposed if none is configured. A classifier reads the pool twice, without any model."""
+
+
+@dataclass(frozen=True)
+class ProposedSelection:
+    """The size of a selection from a pool, and the number of passes over it. A size is None if it is not known."""
+
+    kind: str
+    documents: int | None
+    tokens: int | None
+    budget: str
+    """Option that sets the proposed budget, such as `select.tokens=1000`; empty if a budget is configured."""
+    passes: int = PASSES
+
+
+def propose(config: Config, evidence: Evidence) -> ProposedSelection | None:
+    """Proposes the size of a selection; returns None if there is no pool or no task, or if the pool is too small.
+
+    Args:
+        config: the job's configuration. A configured budget or `select.kind` other than `random` is used.
+        evidence: sizes of the pool and of the tasks.
+    """
+    select, pool = config.select, evidence.candidates
+    if pool is None or not evidence.tasks:
+        return None
+    kind = KIND if select.kind == "random" else " -> ".join(_names(select.kind))
+    examples = sum(task.examples for task in evidence.tasks)
+    wanted = select.documents or (select.per_example or PER_EXAMPLE) * examples
+    is_given = bool(select.documents or select.per_example or select.tokens)
+    if pool.documents is None or pool.tokens is None:
+        return ProposedSelection(kind, wanted, None, "" if is_given else f"select.per_example={PER_EXAMPLE}")
+    length = pool.tokens / max(pool.documents, 1)
+    if select.tokens:
+        return ProposedSelection(kind, ceil(select.tokens / length), select.tokens, "")
+    if is_given:
+        return ProposedSelection(kind, wanted, round(wanted * length), "")
+    documents = min(wanted, int(MOST_WORK / PASSES * pool.documents))
+    if documents < examples:
+        return None
+    tokens = round(documents * length)
+    return ProposedSelection(kind, documents, tokens, f"select.tokens={tokens}")
+
+
+def _names(kind: object) -> list[str]:
+    """Returns the names of one selection or of a list of selections."""
+    entries = kind if isinstance(kind, list) else [kind]
+    return [str(next(iter(entry)) if isinstance(entry, dict) else entry) for entry in entries]
+
+
+AS_IT_IS, TAPT, SELECTED, DAPT, BOTH = "fine-tuning", "TAPT", "TAPT on a selection", "DAPT", "DAPT+TAPT"
+"""The recipes. If there are tasks, each recipe ends with fine-tuning."""
+TAPT_EPOCHS = TAPT_LENGTH["training.epochs"]
+"""Number of passes over the task's text (Don't Stop Pretraining, section 4; the default of dontstop tapt)."""
+
+
+@dataclass(frozen=True)
+class CostAhead:
+    """The estimated cost of a recipe.
+
+    A value is None if the size of a text, the dimensions of the model or the speed of the devices is not known.
+    """
+
+    tokens: int | None
+    flops: float | None = None
+    device_hours: float | None = None
+    price: float | None = None
+    """Price of the recipe, in the currency of resources.price_per_device_hour."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The costs of all recipes that can be run."""
+
+    recipes: dict[str, CostAhead]
+    rate_from: str = ""
+    """Source of the device's speed with which device-hours are computed."""
+    refusal: str = ""
+    """Message of the error that training with this configuration would raise; empty if it would raise none."""
+    whole_pool: CostAhead | None = None
+    """The cost of one pass over the pool from which a part may be selected, without fine-tuning."""
+    dapt_tokens: int | None = None
+    """Number of tokens that DAPT trains on; None without a corpus, and if the length is not known."""
+
+    def selection_share(self) -> float | None:
+        """Returns the FLOPs of TAPT on a selection as a share of one pass over the whole pool, without fine-tuning."""
+        without, own = (self.recipes[name].flops if name in self.recipes else None for name in (AS_IT_IS, SELECTED))
+        if without is None or own is None or self.whole_pool is None or not self.whole_pool.flops:
+            return None
+        return (own - without) / self.whole_pool.flops
+
+    def share(self, recipe: str, other: str) -> float | None:
+        """Returns the FLOPs of one recipe as a share of another's, both without fine-tuning."""
+        without, own, reference = (
+            self.recipes[name].flops if name in self.recipes else 0.0 for name in (AS_IT_IS, recipe, other)
+        )
+        if without is None or not own or not reference or reference <= without:
+            return None
+        return (own - without) / (reference - without)
+
+
+def costs(config: Config, evidence: Evidence, dimensions: ModelSize | None, store: Store) -> Costs:
+    """Estimates the costs of the jobs with this configuration. Early stopping of fine-tuning is not considered.
+
+    Args:
+        config: the job's configuration.
+        evidence: the sizes of the texts and tasks.
+        dimensions: the dimensions of the model, if they are known.
+        store: the store with the records of earlier trainings, from which the speed of devices is read.
+    """
+    made_of: dict[str, list[CostAhead]] = {}
+    fine_tuning = [_fine_tuning(config.finetune, evidence.tasks, dimensions)] if evidence.tasks else []
+    if fine_tuning:
+        tapt = _tapt(config, evidence, dimensions)
+        made_of |= {AS_IT_IS: fine_tuning, TAPT: [tapt, *fine_tuning]}
+    if proposed := propose(config, evidence):
+        made_of[SELECTED] = [_selected(config, evidence, proposed, dimensions), *fine_tuning]
+    if evidence.corpus:
+        dapt = _dapt(config, evidence, dimensions)
+        made_of |= {DAPT: [dapt, *fine_tuning], **({BOTH: [dapt, tapt, *fine_tuning]} if fine_tuning else {})}
+    rate, rate_from, refusal = None, "", ""
+    if dimensions:
+        ahead = forecast(config, dimensions, 1, None, store)
+        rate, rate_from, refusal = ahead.rate, ahead.rate_from, ahead.refusal
+    price = config.resources.price_per_device_hour
+    recipes = {name: _sum(parts, rate, price) for name, parts in made_of.items()}
+    whole = None
+    if text := evidence.candidates:
+        length = text.tokens / text.documents if text.tokens and text.documents else None
+        whole = _sum([_training(config, text.tokens, length, dimensions)], rate, price)
+    return Costs(recipes, rate_from, refusal, whole, dapt.tokens if evidence.corpus else None)
+
+
+def is_limited(training: TrainingConfig) -> bool:
+    """Returns whether a training length is configured. If not, costs and recommended commands assume one pass."""
+    return any((training.max_steps, training.max_tokens, training.max_flops, training.epochs))
+
+
+def _sum(parts: Sequence[CostAhead], rate: float | None, price: float | None) -> CostAhead:
+    tokens = [part.tokens for part in parts if part.tokens is not None]
+    flops = [part.flops for part in parts if part.flops is not None]
+    known = sum(flops) if len(flops) == len(parts) else None
+    hours = known / rate / 3600 if known is not None and rate else None
+    return CostAhead(
+        sum(tokens) if len(tokens) == len(parts) else None,
+        known,
+        hours,
+        None if hours is None or price is None else hours * price,
+    )
+
+
+def _fine_tuning(finetune: FinetuneConfig, tasks: Sequence[TaskEvidence], dimensions: ModelSize | None) -> CostAhead:
+    """Returns the cost of fine-tuning on all tasks with all seeds.
+
+    Operations of the language-model head are not counted, because fine-tuning does not use the head. If the model is
+    frozen, each example is counted once, because its features are computed only once.
+    """
+    trains = finetune.mode in ("fine_tune", "lora")
+    tokens, flops = 0, 0.0
+    for task in tasks:
+        epochs = finetune.epochs or (3 if task.examples > 5000 else 10)
+        seen = task.tokens * (epochs * len(finetune.seeds) if trains else 1)
+        tokens += seen
+        if dimensions:
+            work = Workload(min(task.tokens / task.examples, finetune.max_length), predicted=0.0)
+            flops += seen * (training_flops if trains else forward_flops)(dimensions, work)
+    return CostAhead(tokens, flops if dimensions else None)
+
+
+def _tapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> CostAhead:
+    """Returns the cost of one training on the text of all tasks, and on the pool if there is one."""
+    tokens, examples = (sum(getattr(task, name) for task in evidence.tasks) for name in ("tokens", "examples"))
+    pool = 0 if evidence.pool is None else evidence.pool.tokens
+    return _training(config, None if pool is None else TAPT_EPOCHS * (tokens + pool), tokens / examples, dimensions)
+
+
+def _selected(
+    config: Config, evidence: Evidence, proposed: ProposedSelection, dimensions: ModelSize | None
+) -> CostAhead:
+    """Returns the cost of training on the text of all tasks and on the selected documents, without the selection."""
+    tokens, examples = (sum(getattr(task, name) for task in evidence.tasks) for name in ("tokens", "examples"))
+    if proposed.tokens is None or proposed.documents is None:
+        return _training(config, None, None, dimensions)
+    length = (tokens + proposed.tokens) / (examples + proposed.documents)
+    return _training(config, proposed.passes * (tokens + proposed.tokens), length, dimensions)
+
+
+def _dapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> CostAhead:
+    """Returns the cost of training on the corpus for the configured length, or one pass if none is configured."""
+    training, corpus = config.training, evidence.corpus
+    tokens, documents = (corpus.tokens, corpus.documents) if corpus else (None, None)
+    if not is_limited(training):
+        training = replace(training, epochs=1.0)
+    if tokens is None and training.epochs:
+        return _training(config, None, None, dimensions)
+    length = tokens / documents if tokens and documents else None
+    if training.max_flops and dimensions is None:
+        return CostAhead(None)
+    training = with_flops_as_steps(replace(config, training=training), dimensions, length).training
+    trained = sys.maxsize if tokens is None else max(1, round(tokens * (1 - config.corpus.heldout_fraction)))
+    steps = length_of(training, ceil(trained / training.sequence_length)).steps
+    return _training(config, steps * training.global_batch_size * training.sequence_length, length, dimensions)
+
+
+def _training(config: Config, tokens: int | None, length: float | None, dimensions: ModelSize | None) -> CostAhead:
+    if tokens is None or dimensions is None:
+        return CostAhead(tokens)
+    work = workload(config.objective, config.training.sequence_length, length, method_of(config).added_passes())
+    return CostAhead(tokens, tokens * training_flops(dimensions, work, config.training.gradient_checkpointing))

@@ -6,8 +6,7 @@ and the recipes for and against which the rule votes. A finding without recipes 
 
 from dataclasses import dataclass, field
 
-from adapt.advise.evidence import Evidence, ModelFacts, TaskEvidence
-from adapt.advise.recipe_costs import BOTH, DAPT, SELECTED, TAPT, Costs, propose
+from adapt.advise.evidence import BOTH, DAPT, SELECTED, TAPT, Costs, Evidence, ModelFacts, TaskEvidence, propose
 from adapt.config import Config, TrainingConfig
 
 MUCH_CHEAPER = 0.1

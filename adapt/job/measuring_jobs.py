@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from adapt.advise.advice import recommend
-from adapt.advise.evidence import Evidence, ModelFacts
+from adapt.advise.evidence import Evidence, ModelFacts, costs
 from adapt.advise.findings import Case
-from adapt.advise.recipe_costs import costs
 from adapt.config import Config, CorpusConfig
 from adapt.config.job_config import Kind
 from adapt.corpus.corpora import general_corpus, pooled_corpus, selection_pool

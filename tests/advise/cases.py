@@ -6,9 +6,19 @@ The default case meets only the conditions of the rules `tapt_gains` and `both_a
 from dataclasses import replace
 from typing import Any
 
-from adapt.advise.evidence import Evidence, ModelFacts, TaskEvidence, TextEvidence
+from adapt.advise.evidence import (
+    AS_IT_IS,
+    BOTH,
+    DAPT,
+    TAPT,
+    CostAhead,
+    Costs,
+    Evidence,
+    ModelFacts,
+    TaskEvidence,
+    TextEvidence,
+)
 from adapt.advise.findings import Case
-from adapt.advise.recipe_costs import AS_IT_IS, BOTH, DAPT, TAPT, CostAhead, Costs
 from adapt.config import Config, FinetuneConfig, MixtureConfig
 
 CORPUS = TextEvidence(20_000, 20_000_000, 5_000_000, True, 2000, fertility=1.1, loss=2.0)

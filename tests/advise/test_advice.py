@@ -10,9 +10,8 @@ import yaml
 
 from adapt.advise import advice
 from adapt.advise.advice import RULES, VOTES, recommend
-from adapt.advise.evidence import ModelFacts
+from adapt.advise.evidence import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT, ModelFacts
 from adapt.advise.findings import Case
-from adapt.advise.recipe_costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT
 from adapt.config import (
     AdviceConfig,
     Config,

@@ -1,8 +1,7 @@
 """Tests the regime of a training: its name, and the recommendations for it."""
 
 from adapt.advise.advice import recommend
-from adapt.advise.evidence import ModelFacts
-from adapt.advise.recipe_costs import DAPT, Costs
+from adapt.advise.evidence import DAPT, Costs, ModelFacts
 from adapt.advise.regime import Regime
 from adapt.config import Config, MixtureConfig, ObjectiveConfig, TrainingConfig
 from tests.advise.cases import RECIPES, case, cost, text

@@ -6,8 +6,18 @@ from typing import Any
 
 import pytest
 
-from adapt.advise.evidence import Evidence, TextEvidence
-from adapt.advise.recipe_costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT, ProposedSelection, costs, propose
+from adapt.advise.evidence import (
+    AS_IT_IS,
+    BOTH,
+    DAPT,
+    SELECTED,
+    TAPT,
+    Evidence,
+    ProposedSelection,
+    TextEvidence,
+    costs,
+    propose,
+)
 from adapt.config import (
     Config,
     CorpusConfig,
