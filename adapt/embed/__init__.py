@@ -1,7 +1,8 @@
 """Embedders: compute a vector per text, so that texts can be compared by the cosine of their vectors.
 
 - `embedder`: the base class, and the list of embedders.
-- `tfidf`, `static`, `transformer`, `vampire`: one embedder each, the cheapest first.
+- `bags`: the embedders `tfidf` and `vampire`, which count words.
+- `transformer`: the embedders `static` and `transformer`, which average vectors of tokens.
 - `vae`: the topic model of `vampire` and its training.
 - `text_chunks`: reads texts with their ids, in chunks, in tasks of the cluster.
 - `cluster_embedding`: trains an embedder on a sample of texts, and embeds texts, on the cluster.

@@ -94,10 +94,10 @@ class Embedder(ABC):
 EMBEDDERS: Kinds[type[Embedder]] = Kinds(
     "select.embedder",
     {
-        "tfidf": "adapt.embed.tfidf:Tfidf",
-        "static": "adapt.embed.static:StaticMean",
+        "tfidf": "adapt.embed.bags:Tfidf",
+        "static": "adapt.embed.transformer:StaticMean",
         "transformer": "adapt.embed.transformer:TransformerMean",
-        "vampire": "adapt.embed.vampire:Vampire",
+        "vampire": "adapt.embed.bags:Vampire",
     },
     base="adapt.embed.embedder:Embedder",
 )

@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from adapt.embed.vampire import VampireOptions
+from adapt.embed.bags import VampireOptions
 from adapt.runner.files import file_aside
 from adapt.support.errors import TrainingError
 from adapt.train.metric_trackers import File

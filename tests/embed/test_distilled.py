@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from adapt.config import Config, ModelConfig
-from adapt.embed import static
+from adapt.embed import transformer
 from adapt.stage.context import Context
 from adapt.stage.document_vectors import Embedding
 from adapt.support.errors import ConfigError, ModelError
@@ -44,19 +44,19 @@ def test_vectors_are_means_of_the_weighed_embeddings_of_all_known_tokens(folder:
 
 
 def test_model2vec_folders_are_recognised_by_their_tensor(folder: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    assert static.is_distilled(folder)
-    assert not static.is_distilled(tiny_bert)
-    assert not static.is_distilled(tmp_path)
+    assert transformer.is_distilled(folder)
+    assert not transformer.is_distilled(tiny_bert)
+    assert not transformer.is_distilled(tmp_path)
 
 
 def without_package(name: str, find: Any = importlib.util.find_spec) -> Any:
-    return None if name == static.PACKAGE else find(name)
+    return None if name == transformer.PACKAGE else find(name)
 
 
 def test_without_the_package_it_is_refused_before_anything_is_computed(
     folder: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(static.importlib.util, "find_spec", without_package)
+    monkeypatch.setattr(transformer.importlib.util, "find_spec", without_package)
     config = Config(
         model=ModelConfig(path=str(tiny_bert)),
         training=replace(Config().training, sequence_length=64),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, BertModel
 
-from adapt.embed import static
+from adapt.embed import transformer
 from adapt.support.errors import DataError
 from tests.embed.toys import loaded, topical, votes
 from tests.samples import sentences
@@ -29,7 +29,7 @@ def expected_vectors(model: Path, sample: list[str], texts: list[str]) -> tuple[
 
     def windows(text: str) -> np.ndarray:
         known = np.array(ids(text), int)
-        count = max(1, -(-len(known) // static.WINDOW))
+        count = max(1, -(-len(known) // transformer.WINDOW))
         parts = np.split(known, [place * len(known) // count for place in range(1, count)])
         return unit(np.array([(weights[part][:, None] * table[part]).sum(0) for part in parts]))
 
@@ -47,7 +47,7 @@ def test_vectors_are_sif_means_of_windows_of_the_texts_own_tokens(
     sample = sentences(40)
     texts = [*sentences(9), "ξ ∂ model", "", " ".join(sentences(7))]
     expected, ids = expected_vectors(tiny_bert, sample, texts)
-    assert len(ids[-1]) > static.WINDOW
+    assert len(ids[-1]) > transformer.WINDOW
     found = loaded("static", tmp_path, tiny_bert, sample, texts_at_once=at_once).embed(texts)
     np.testing.assert_allclose(found.vectors, expected, atol=1e-6)
     unknown = sum(each.count(AutoTokenizer.from_pretrained(tiny_bert).unk_token_id) for each in ids)
@@ -69,7 +69,7 @@ def test_a_long_text_is_as_near_to_a_short_one_as_its_windows_are(tiny_bert: Pat
     sample = sentences(40)
     embedder = loaded("static", tmp_path, tiny_bert, sample)
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
-    window = tokenizer.decode(tokenizer(" ".join(sample), add_special_tokens=False)["input_ids"][: static.WINDOW])
+    window = tokenizer.decode(tokenizer(" ".join(sample), add_special_tokens=False)["input_ids"][: transformer.WINDOW])
     short, long = embedder.embed([window, " ".join([window] * 8)]).vectors
     np.testing.assert_allclose(short, long, atol=1e-6)
 

@@ -7,7 +7,7 @@ import pytest
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from adapt.embed.tfidf import WORD
+from adapt.embed.bags import WORD
 from adapt.support.errors import DataError
 from tests.embed.toys import loaded, topical, votes
 

@@ -15,7 +15,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import batch_norm, cross_entropy
 
 from adapt.embed import vae
-from adapt.embed.tfidf import Bags
+from adapt.embed.bags import Bags, VampireOptions
 from adapt.embed.vae import (
     MIXES,
     NOISE,
@@ -27,7 +27,6 @@ from adapt.embed.vae import (
     log_likelihood,
     mean_npmi,
 )
-from adapt.embed.vampire import VampireOptions
 from adapt.support.errors import TrainingError
 from tests.embed.toys import TOPIC_OPTIONS, topical
 
