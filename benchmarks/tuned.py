@@ -24,7 +24,7 @@ def _trained(case: Case, steps: int) -> tuple[float, float]:
     from adapt.config import Config, FinetuneConfig
     from adapt.finetune.examples import Problem
     from adapt.finetune.finetune_loop import FinetuneDevice, FinetuneSettings, LoopInput, train
-    from adapt.finetune.finetune_modes import Tuning
+    from adapt.finetune.seed_run import Tuning
     from adapt.model.packing.isolation import keep_documents_apart
     from adapt.train.model_options import apply_options
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from adapt.config import FinetuneConfig
 from adapt.finetune.classifier import Classifier, TaskLoss, balanced, layer_states, new_classifier
 from adapt.finetune.examples import ExampleBatch, Examples, Problem, in_passes
-from adapt.finetune.finetune_modes import TrainedWords, train_all_words, train_used_words
+from adapt.finetune.seed_run import TrainedWords, train_all_words, train_used_words
 from adapt.model.packing.isolation import keep_documents_apart
 from adapt.task.dataset import IGNORED, Facts, Split
 from tests.finetune.toy import toy
