@@ -5,6 +5,5 @@
 - `rewriting`: the formats in which documents are rewritten, and their prompts.
 - `makers`: the three ways to make the texts of a block.
 - `block_files`: the files of finished blocks, and the time that the blocks took.
-- `generate_blocks`: makes blocks on the cluster, and joins them.
-- `filter_texts`: drops generated texts, and counts why.
+- `generate_blocks`: makes blocks on the cluster, joins them, and drops texts and counts why.
 """

@@ -263,7 +263,7 @@ class FilterTexts(Stage[FilteredTexts]):
             DataError: no text to train on is left.
         """
         connect(self.config.resources)
-        from adapt.generate.filter_texts import filter_texts
+        from adapt.generate.generate_blocks import filter_texts
 
         counts = filter_texts(
             done[self.generated].path,

@@ -16,9 +16,11 @@ from adapt.corpus.screening import Screen
 from adapt.embed.text_chunks import ReadPool
 from adapt.generate import generate_blocks
 from adapt.generate.block_files import BLOCKS, files_of_block, spent_seconds
-from adapt.generate.filter_texts import PAIRS_FILE, FilterPart, filter_texts
 from adapt.generate.generate_blocks import (
+    PAIRS_FILE,
+    FilterPart,
     MakeBlocks,
+    filter_texts,
     join_blocks,
     make_texts,
     part_files,
