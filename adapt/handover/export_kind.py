@@ -1,4 +1,19 @@
-"""Base class of the kinds that `export.kinds` names: libraries and formats for which an exported model is prepared."""
+"""Base class of the kinds that `export.kinds` names, and the kinds that read the exported folder as it is.
+
+Each kind is a library or format for which an exported model is prepared. transformers, sentence-transformers, TEI and
+vLLM read the folder as it is: nothing is added to it, so these kinds check that it has the files which they need, and
+name them. The pooling of sentence-transformers is that of `export.sentence_transformers`, of the objective or of the
+initial model, and otherwise `mean` (`adapt.model.sentence_vectors`).
+
+Text Embeddings Inference (TEI) reads config.json, tokenizer.json, the weights in safetensors, the pooling in
+1_Pooling/config.json and the longest input in sentence_bert_config.json. It stops at the start if one of them is
+missing or says what it does not support (`router/src/lib.rs` and `backends/candle/src/lib.rs` of its repository). The
+server itself is a binary that no Python index has, so no test starts it.
+
+vLLM reads the folder of transformers. Its wheel needs a GPU and several GB, so that neither dontstop nor its tests
+install it: the check compares config.json with the decoders in vLLM's registry
+(`vllm/model_executor/models/registry.py`), and requires the files that its loader opens.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +24,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config
-from adapt.model.locate import CONFIG, read_json
+from adapt.model.locate import (
+    CONFIG,
+    MODULES,
+    SENTENCE_LENGTHS,
+    SENTENCE_SETTINGS,
+    TOKENIZER_CONFIG,
+    model_files,
+    read_json,
+    read_list,
+)
 from adapt.model.sentence_vectors import SentenceVectors
+from adapt.support.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from adapt.handover.task_kinds import LabelledText
@@ -105,3 +130,165 @@ class ModelKind:
         """Reads a model's config.json."""
         values = read_json(folder / CONFIG)
         return cls(str(values.get("model_type", "")), [str(name) for name in values.get("architectures") or []], values)
+
+
+OWN = (MODULES, SENTENCE_LENGTHS, SENTENCE_SETTINGS)
+"""Files of sentence-transformers in the folder itself. The modules after the transformer have folders."""
+SERVED_BY_TEI = (
+    *("bert", "camembert", "distilbert", "gemma3_text", "mistral", "modernbert", "mpnet", "nomic_bert"),
+    *("qwen2", "qwen3", "roberta", "xlm-roberta"),
+)
+"""Values of model_type in config.json that TEI 1.8 serves as models for vectors."""
+POOLINGS = ("cls", "mean", "lasttoken")
+"""Poolings of TEI, by their names in sentence-transformers."""
+FAST = "tokenizer.json"
+IMAGE = "ghcr.io/huggingface/text-embeddings-inference:cpu-1.8"
+SERVED_BY_VLLM = (
+    *("BloomForCausalLM", "FalconForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "GemmaForCausalLM"),
+    *("GPT2LMHeadModel", "GPTBigCodeForCausalLM", "GPTJForCausalLM", "GPTNeoXForCausalLM", "GptOssForCausalLM"),
+    *("GraniteForCausalLM", "LlamaForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "MistralForCausalLM"),
+    *("MixtralForCausalLM", "Olmo2ForCausalLM", "OlmoForCausalLM", "OPTForCausalLM", "Phi3ForCausalLM"),
+    *("PhiForCausalLM", "Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"),
+    *("StableLmForCausalLM", "Starcoder2ForCausalLM"),
+)
+"""Classes of text decoders in transformers that vLLM also has. Its other decoders are not in transformers."""
+
+
+class ToTransformers(ExportKind):
+    """Loads with transformers."""
+
+    def write(self, exported: ExportedModel) -> HandedOver:
+        """Lists the files of the model.
+
+        Raises:
+            ModelError: the folder lacks config.json or weights.
+        """
+        files = [str(file.relative_to(exported.folder)) for file in model_files(exported.folder)]
+        return HandedOver("transformers", files)
+
+    def example(self, exported: ExportedModel) -> str:
+        """Returns nothing: every card shows how to load the model with transformers."""
+        return ""
+
+
+def pooling_files(exported: ExportedModel) -> list[str]:
+    """Returns the files of sentence-transformers in an exported folder, by their paths in it.
+
+    Raises:
+        ModelError: the folder lacks one of them.
+    """
+    modules = [str(module["path"]) for module in read_list(exported.folder / MODULES) if isinstance(module, dict)]
+    files = [*OWN, *(f"{path}/config.json" for path in modules if path)]
+    missing = [name for name in files if not (exported.folder / name).is_file()]
+    if missing:
+        raise ModelError(f"{exported.folder} lacks {', '.join(missing)}", "run the export again")
+    return files
+
+
+class ToSentenceTransformers(ExportKind):
+    """Loads with sentence-transformers. The files are written with those of the model, so that they are only listed."""
+
+    needs_vectors = True
+
+    def write(self, exported: ExportedModel) -> HandedOver:
+        """Lists the files of sentence-transformers.
+
+        Raises:
+            ModelError: the folder lacks one of them.
+        """
+        pooling = exported.vectors.pooling if exported.vectors else ""
+        return HandedOver("sentence_transformers", pooling_files(exported), note=f"The pooling is {pooling}.")
+
+    def example(self, exported: ExportedModel) -> str:
+        """Returns nothing: the card of a model for sentence vectors shows this anyway."""
+        return ""
+
+
+class ToTei(ExportKind):
+    """Served by Text Embeddings Inference."""
+
+    needs_vectors = True
+
+    def refuse(self, config: Config, model: Path) -> None:
+        """Refuses architectures that TEI does not serve."""
+        kind = ModelKind.of(model)
+        if kind.model_type not in SERVED_BY_TEI:
+            raise ConfigError(
+                f"export.kinds: Text Embeddings Inference does not serve {kind.model_type} models",
+                f"remove tei from export.kinds; it serves {', '.join(SERVED_BY_TEI)}",
+            )
+
+    def write(self, exported: ExportedModel) -> HandedOver:
+        """Checks the files that TEI reads.
+
+        Raises:
+            ModelError: a file is missing, the pooling is none of TEI's, or the longest input is unknown.
+        """
+        folder, vectors = exported.folder, exported.vectors
+        if vectors is None or vectors.pooling not in POOLINGS:
+            raise ModelError(
+                f"Text Embeddings Inference has no pooling {vectors.pooling if vectors else ''}",
+                "set export.sentence_transformers to mean or cls",
+            )
+        if not (folder / FAST).is_file():
+            raise ModelError(
+                f"{folder} has no {FAST}, which Text Embeddings Inference needs", "remove tei from export.kinds"
+            )
+        if "max_seq_length" not in read_json(folder / SENTENCE_LENGTHS):
+            raise ModelError(
+                f"{folder / SENTENCE_LENGTHS} names no max_seq_length, which Text Embeddings Inference needs",
+                "set export.max_length",
+            )
+        files = {str(file.relative_to(folder)) for file in model_files(folder)} | {*pooling_files(exported)}
+        return HandedOver("tei", sorted(files), note="The files were checked, but no server was started.")
+
+    def example(self, exported: ExportedModel) -> str:
+        """Returns the commands that start the server and ask it for a vector."""
+        return f"""\
+Vectors from a server, with Text Embeddings Inference (run in the folder of this file):
+
+```sh
+docker run -p 8080:80 -v "$PWD:/model" {IMAGE} --model-id /model
+curl 127.0.0.1:8080/embed -H 'Content-Type: application/json' -d '{{"inputs": "a sentence"}}'
+```"""
+
+
+class ToVllm(ExportKind):
+    """Served by vLLM."""
+
+    def refuse(self, config: Config, model: Path) -> None:
+        """Refuses encoders, and decoders that vLLM does not have."""
+        kind = ModelKind.of(model)
+        if config.objective.kind != "causal":
+            raise ConfigError(
+                f"export.kinds: vLLM generates text with decoders, and {kind.model_type} is trained as an encoder",
+                "remove vllm from export.kinds; for vectors, use tei or sentence_transformers",
+            )
+        if not {*kind.architectures} & {*SERVED_BY_VLLM}:
+            raise ConfigError(
+                f"export.kinds: vLLM is not known to serve {', '.join(kind.architectures) or kind.model_type}",
+                "remove vllm from export.kinds; vLLM's documentation lists the models that it serves",
+            )
+
+    def write(self, exported: ExportedModel) -> HandedOver:
+        """Checks the files that vLLM reads.
+
+        Raises:
+            ModelError: weights, config.json or the tokenizer are missing.
+        """
+        folder = exported.folder
+        files = [str(file.relative_to(folder)) for file in model_files(folder)]
+        if TOKENIZER_CONFIG not in files:
+            raise ModelError(f"{folder} has no {TOKENIZER_CONFIG}, which vLLM needs", "remove vllm from export.kinds")
+        return HandedOver("vllm", files, note="The files were checked, but no server was started.")
+
+    def example(self, exported: ExportedModel) -> str:
+        """Returns the commands that start the server and ask it for text."""
+        return """\
+Text from a server, with vLLM (run in the folder of this file):
+
+```sh
+vllm serve . --served-model-name adapted
+curl 127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
+    -d '{"model": "adapted", "prompt": "The", "max_tokens": 20}'
+```"""

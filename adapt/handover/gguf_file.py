@@ -24,8 +24,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from adapt.handover.export_kind import ExportedModel
-from adapt.handover.gguf_vocabulary import read_vocabulary
-from adapt.handover.to_gguf import ARCHITECTURES
+from adapt.handover.to_gguf import ARCHITECTURES, read_vocabulary
 from adapt.model.locate import INDEX, weight_files
 from adapt.runner.files import file_aside
 from adapt.support.errors import ModelError

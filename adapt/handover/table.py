@@ -17,14 +17,14 @@ from adapt.terminal.console import log
 EXPORT_KINDS: Kinds[type[ExportKind]] = Kinds(
     "export.kinds",
     {
-        "transformers": "adapt.handover.unchanged_folder:ToTransformers",
-        "sentence_transformers": "adapt.handover.unchanged_folder:ToSentenceTransformers",
-        "tei": "adapt.handover.unchanged_folder:ToTei",
+        "transformers": "adapt.handover.export_kind:ToTransformers",
+        "sentence_transformers": "adapt.handover.export_kind:ToSentenceTransformers",
+        "tei": "adapt.handover.export_kind:ToTei",
         "setfit": "adapt.handover.task_kinds:ToSetFit",
         "gliner": "adapt.handover.task_kinds:ToGliner",
         "onnx": "adapt.handover.to_onnx:ToOnnx",
         "gguf": "adapt.handover.to_gguf:ToGguf",
-        "vllm": "adapt.handover.unchanged_folder:ToVllm",
+        "vllm": "adapt.handover.export_kind:ToVllm",
     },
     base="adapt.handover.export_kind:ExportKind",
 )

@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 
 from adapt.config import Config, TaskConfig
-from adapt.handover.export_kind import ExportedModel, ExportKind, HandedOver, ModelKind
-from adapt.handover.unchanged_folder import pooling_files
+from adapt.handover.export_kind import ExportedModel, ExportKind, HandedOver, ModelKind, pooling_files
 from adapt.model.architecture import max_sequence_length
 from adapt.runner.files import file_aside, make_folder, write_atomically
 from adapt.support.errors import ConfigError

@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from adapt.config import Config, ExportConfig, ObjectiveConfig
 from adapt.handover.export_kind import ExportedModel
-from adapt.handover.gguf_vocabulary import SPLITS
+from adapt.handover.to_gguf import SPLITS
 from tests.samples import sentences
 
 SIZES: dict[str, Any] = {

@@ -12,8 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from adapt.handover.gguf_file import frequency_factors
-from adapt.handover.gguf_vocabulary import read_vocabulary
-from adapt.handover.to_gguf import GgufOptions, ToGguf
+from adapt.handover.to_gguf import GgufOptions, ToGguf, read_vocabulary
 from adapt.support.errors import ConfigError, ModelError
 from tests.handover.models import FAMILIES, LLAMA_3, bytewise, characterwise, decoder, exported, exporting
 from tests.samples import sentences

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from adapt.handover.export_kind import ExportedModel, ExportKind, HandedOver
+from adapt.handover.export_kind import ExportedModel, ExportKind, HandedOver, ToTei, ToVllm
 from adapt.handover.table import EXPORT_KINDS, check_kinds, chosen_kinds, handed_rows, kinds_what, write_kinds
-from adapt.handover.unchanged_folder import ToTei, ToVllm
 from adapt.model.sentence_vectors import SentenceVectors, exported_vectors, write_sentence_vectors
 from adapt.parse import parse
 from adapt.support.errors import ConfigError, ModelError
