@@ -1,9 +1,8 @@
 """Statistics of scores: means over seeds, comparisons of recipes, and their uncertainty.
 
 - `seeds`: scores over the seeds of a recipe, and the looks of a sequential study.
-- `outcomes`: test predictions as counts, from which scores are computed.
+- `outcomes`: test predictions as counts, from which scores are computed; permutation tests.
 - `comparison`: differences with intervals, p, and a sentence about them.
-- `permutation`: permutation tests over seeds and over examples.
 - `power`: the smallest difference that would probably have been detected.
 - `looks`: the level of each look, by alpha spending; decides which comparisons have ended, and forecasts the others.
 - `continual_metrics`: learning, forgetting and transfer over a sequence of domains.

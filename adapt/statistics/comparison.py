@@ -4,7 +4,7 @@ The interval is a bootstrap over both sources of chance: test examples, which ar
 comparison is paired), and the seeds of each side. Because seeds are few, the interval is widened by the ratio of the
 quantile of Student's t to the normal quantile.
 
-p is the largest of three: one permutation test for each source (see `adapt.statistics.permutation`), and the share of
+p is the largest of three: one permutation test for each source (see `adapt.statistics.outcomes`), and the share of
 bootstrap differences that are as far from their mean as the observed difference is from zero. The two permutation tests
 are not enough: one permutes seeds on a fixed test set, which may be small, and the other permutes examples of fixed
 models, which another seed would change. If both sources have about the same variance, each permutation test sees only
@@ -29,8 +29,7 @@ from functools import cached_property
 import numpy as np
 from scipy.stats import norm, t, ttest_ind
 
-from adapt.statistics.outcomes import CELLS, Tested
-from adapt.statistics.permutation import NullDistribution, examples_null, seeds_null, signs
+from adapt.statistics.outcomes import CELLS, NullDistribution, Tested, examples_null, seeds_null, signs
 from adapt.statistics.power import (
     MOST_SEEDS,
     Side,

@@ -45,7 +45,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm, t
 
 from adapt.statistics.comparison import MOST_SIGNS, SAMPLES, Comparison
-from adapt.statistics.permutation import MOST_ARRANGEMENTS
+from adapt.statistics.outcomes import MOST_ARRANGEMENTS
 from adapt.statistics.power import doubt_of
 from adapt.statistics.seeds import LEVEL, ROUNDING, Conclusion, SeedRounds, Seen, Spending
 

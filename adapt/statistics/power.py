@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import t
 
-from adapt.statistics.permutation import arrangements
+from adapt.statistics.outcomes import arrangements
 from adapt.statistics.seeds import LEVEL, ROUNDING
 
 POWER = 0.8

@@ -18,7 +18,7 @@ from adapt.statistics.continual_metrics import (
     scores_of,
     sequence_figures,
 )
-from adapt.statistics.permutation import vary
+from adapt.statistics.outcomes import vary
 from adapt.statistics.seeds import MARGIN, Conclusion, Looked, Margin, endings
 from adapt.support.better import better_directions
 
