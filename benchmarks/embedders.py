@@ -105,7 +105,7 @@ def measured(kind: str, known: Split, asked: Split, model: Path, quick: bool) ->
 
 def accuracy_of(embedder: "Embedder", folder: Path, known: Split, asked: Split) -> float:
     """Returns the share of texts for which the nearest neighbours' vote gives the right newsgroup."""
-    from adapt.evaluate.knn_accuracy import knn_labels
+    from adapt.evaluate.probe import knn_labels
 
     embedder.load(folder)
     vectors = [embedder.embed([text[:CHARACTERS] for text in split.texts]).vectors for split in (known, asked)]

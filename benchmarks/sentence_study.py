@@ -20,7 +20,7 @@ import numpy as np
 from adapt.chain.chain_file import read_chain, read_command
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import build_chain, study
-from adapt.evaluate.intervals import with_interval
+from adapt.evaluate.measure_model import with_interval
 from adapt.evaluate.measurements import MEASURES
 from adapt.evaluate.retrieval import QUERIES_FILE
 from adapt.show.blocks import Cell, Section, Table

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from adapt.advise.corpus_sample import Sample
 from adapt.advise.evidence import Evidence, TaskEvidence, TextEvidence
 from adapt.config import Config
-from adapt.evaluate.domain_similarity import word_overlaps
 from adapt.evaluate.losses import SAMPLE_SEED, loss_on
+from adapt.evaluate.model_matrix import word_overlaps
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.padded import document_rows, padding_of

@@ -2,20 +2,17 @@
 
 - `measurements`: the results, as stored in records.
 - `verdict`: says in one sentence whether a new model is better than the one that it was made from.
-- `measure_model`: measures one model on some corpora in a Ray task, and finds the texts that it was trained on.
-- `evaluation_task`: the code of this Ray task: loads the model, measures losses, predicts words for examples.
+- `measure_model`: measures one model or an ensemble on some corpora in a Ray task, with intervals, and finds the texts
+  that the model was trained on.
+- `evaluation_task`: the code of this Ray task: loads the model, measures losses and pseudo-perplexity, predicts words
+  for examples.
 - `losses`: the loss of each document, also for models with separate parameters for each domain.
 - `while_training`: held-out losses while a model trains: their cost, and the number of documents.
-- `probe`: how well a simple classifier on the features of a model in training solves a task.
-- `masked_predictions`: pseudo-perplexity.
-- `knn_accuracy`: quality of features without training.
+- `probe`: how well simple classifiers on the features of a model solve a task, also while the model trains.
 - `retrieval`: quality of sentence vectors, by retrieval on pairs, and their isotropy.
-- `ensemble_losses`: the loss of the mean of several models' predictions.
-- `intervals`: losses per token and per byte with their intervals.
 - `benchmark`: standard evaluations: tasks of lm-evaluation-harness and MTEB.
-- `compared_models`: the result of comparing models.
-- `model_matrix`: compares several models on several domains.
-- `domain_similarity`: compares domains by words and by losses.
+- `compared_models`: the results of comparing models, on texts and on standard tasks.
+- `model_matrix`: compares several models on several domains, and domains by words and by losses; heatmaps.
 - `card_metadata`: the head of a model card, which the Hugging Face Hub checks.
 - `export_card`: the exported model with its model card.
 """

@@ -8,7 +8,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from adapt.config import ExportConfig
-from adapt.evaluate.benchmark.benchmark_results import BenchmarksCompared
+from adapt.evaluate.compared_models import BenchmarksCompared
 from adapt.evaluate.measurements import LossChange, RetrievalChange
 from adapt.model.model_card import is_hub_id
 from adapt.support.errors import ConfigError, nearest
@@ -143,8 +143,6 @@ def _retrieval(retrieval: RetrievalChange | None) -> list[EvalResult]:
 
 def _benchmarks(benchmarks: BenchmarksCompared | None, task: str) -> list[EvalResult]:
     """Returns the scores after training on standard tasks that are finite numbers."""
-    from huggingface_hub import EvalResult
-
     return [
         EvalResult(
             task_type=task,

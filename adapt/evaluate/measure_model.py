@@ -1,11 +1,22 @@
-"""Stage `evaluate`: measures the losses of one model on held-out samples of some corpora, in a Ray task.
+"""Stage `evaluate`: measures the losses of models on held-out samples of some corpora, in a Ray task.
 
 The module also compares keys of documents, to count the measured documents that the model was trained on. This count
 should be 0. This module does not import torch: the driver does not need it, and the task must hide GPUs before it
 imports torch.
+
+Mean losses have bootstrap intervals over documents. Two tokenizers split a text differently, so models with different
+tokenizers are compared by loss per byte. If single tokens are masked, a tokenizer that splits words into more pieces
+has an advantage, because the other pieces of a masked word are visible. `whole_word` masks all pieces of a word, so it
+is the fairer objective for this comparison.
+
+The prediction of an ensemble is the mean of its models' probabilities. The loss of a token x under the mean of k models
+is -log(1/k sum_j p_j(x)). Each p_j sums to 1 over the vocabulary, and so does their mean, so only the probabilities of
+the true tokens are needed. The models run on the device one after another, and one number per prediction is kept. So
+memory does not grow with the vocabulary or the number of models.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +25,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import ray
+from scipy.stats import bootstrap
 
 from adapt.config import Config, ResourcesConfig
 from adapt.corpus.heldout import Measured
-from adapt.evaluate.intervals import TextLosses
-from adapt.evaluate.measurements import BITS_PER_NAT, TextLoss
+from adapt.evaluate.measurements import BITS_PER_NAT, FEWEST, Estimate, TextLoss
 from adapt.model.locate import Pretrained
 from adapt.ray.node_files import OnNode, call
 from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, telling_stalls, user_errors
@@ -27,6 +38,7 @@ from adapt.runner.files import write_atomically
 from adapt.runner.mirror import at_hand
 from adapt.runner.outputs import check_content
 from adapt.runner.record import load_record
+from adapt.statistics.seeds import CONFIDENCE
 from adapt.support.heartbeat import Steady
 from adapt.terminal.console import log
 
@@ -196,6 +208,119 @@ def _measure(measurement: Measurement) -> MeasuredCorpora:
     return measure_corpora(measurement)
 
 
+Statistic = Callable[..., np.ndarray]
+"""Function that computes a figure from columns with one value per document, along an `axis`."""
+
+
+def mean_loss(losses: np.ndarray, counts: np.ndarray, samples: int) -> Estimate:
+    """Estimates the token-weighted mean loss: sum of losses / sum of predictions, resampled by document.
+
+    Args:
+        losses: summed loss of each document [nats].
+        counts: number of predictions in each document.
+        samples: number of bootstrap resamples.
+    """
+    return with_interval(_ratio, (losses, counts), samples)
+
+
+def with_interval(statistic: Statistic, columns: Sequence[np.ndarray], samples: int) -> Estimate:
+    """Estimates a statistic of columns with one value per document, with a 95% bootstrap interval over documents."""
+    value = float(statistic(*columns))
+    if len(columns[0]) < FEWEST:
+        return Estimate(value, None, None)
+    interval = bootstrap(
+        columns,
+        statistic,
+        paired=True,
+        n_resamples=samples,
+        batch=max(1, 10_000_000 // len(columns[0])),
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return Estimate(value, float(interval.low), float(interval.high))
+
+
+def _ratio(losses: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray:
+    ratio: np.ndarray = losses.sum(axis) / counts.sum(axis)
+    return ratio
+
+
+def change(before: np.ndarray, after: np.ndarray, counts: np.ndarray, samples: int) -> Estimate:
+    """Estimates the change of the mean loss between two models, paired by document (same documents and masks)."""
+    return mean_loss(after - before, counts, samples)
+
+
+@dataclass(frozen=True)
+class TextLosses:
+    """Losses of a model on documents. Each array has one value per document."""
+
+    losses: np.ndarray
+    """Loss of each document, summed over its predictions [nats]."""
+    counts: np.ndarray
+    """Number of predictions in each document."""
+    predictable: np.ndarray
+    """Number of tokens in each document that the objective may predict."""
+    sizes: np.ndarray
+    """Length of each document's text [bytes]."""
+
+    def __getitem__(self, documents: slice) -> "TextLosses":
+        """Returns the losses of the documents in a range of indices."""
+        return TextLosses(*(column[documents] for column in self.columns))
+
+    @property
+    def columns(self) -> tuple[np.ndarray, ...]:
+        """All arrays, in the order of the fields."""
+        return self.losses, self.counts, self.predictable, self.sizes
+
+    def per_byte(self, axis: int = -1) -> np.ndarray:
+        """Computes the loss in bits per byte of text: mean loss per token times predictable tokens per byte.
+
+        A tokenizer with longer tokens has fewer tokens and a higher loss per token. This figure includes both effects.
+        For causal models, which predict every token, this is -log2 of the text's probability, per byte of the text.
+        """
+        per_token = self.losses.sum(axis) / self.counts.sum(axis)
+        bits: np.ndarray = BITS_PER_NAT * per_token * (self.predictable.sum(axis) / self.sizes.sum(axis))
+        return bits
+
+
+def byte_loss(measured: TextLosses, samples: int) -> Estimate:
+    """Estimates the loss in bits per byte of text."""
+
+    def statistic(*columns: Any, axis: int = -1) -> np.ndarray:
+        return TextLosses(*columns).per_byte(axis)
+
+    return with_interval(statistic, measured.columns, samples)
+
+
+def byte_change(before: TextLosses, after: TextLosses, samples: int) -> Estimate:
+    """Estimates the change in bits per byte between two models, which may have different tokenizers.
+
+    Both models must have been measured on the same documents, because the change is paired by document.
+    """
+
+    def statistic(*columns: Any, axis: int = -1) -> np.ndarray:
+        old, new = TextLosses(*columns[:4]), TextLosses(*columns[4:])
+        difference: np.ndarray = new.per_byte(axis) - old.per_byte(axis)
+        return difference
+
+    return with_interval(statistic, (*before.columns, *after.columns), samples)
+
+
+def perplexity(loss: Estimate) -> str:
+    """Formats the perplexity and its interval: the exponentials of the loss and of the ends of the loss's interval."""
+    ends = [None if end is None else _exponential(end) for end in (loss.low, loss.high)]
+    return Estimate(_exponential(loss.value), *ends).text(".2f")
+
+
+def _exponential(loss: float) -> float:
+    """Returns exp(loss), which is infinite for the losses of a training that diverged."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
 def read_losses(folder: Path, corpus: str) -> tuple[np.ndarray, np.ndarray]:
     """Reads the summed losses and numbers of predictions of a corpus's documents, which `measure` wrote."""
     values = json.loads((folder / LOSSES_FILE).read_text())[corpus]
@@ -208,3 +333,56 @@ def read_text_losses(folder: Path, corpus: str) -> TextLosses | None:
     if "sizes" not in values:
         return None
     return TextLosses(*(np.array(values[name]) for name in ("losses", "counts", "predictable", "sizes")))
+
+
+@dataclass(frozen=True)
+class EnsembleMeasurement:
+    """The input of the measurement: the models of an ensemble, and the corpora on which it is measured."""
+
+    config: Config
+    models: tuple[Pretrained, ...]
+    """The models, which have the same tokenizer."""
+    corpora: dict[str, str]
+    """Folders of prepared corpora, keyed by name."""
+
+
+def measure_ensemble(measurement: EnsembleMeasurement, folder: Path) -> None:
+    """Measures each corpus in a Ray task, and writes the losses of documents in the form of a stage `evaluate`.
+
+    Raises:
+        ModelError: a model has separate parameters for each domain.
+    """
+    losses = call_on_device(_measure_ensemble, measurement.config.resources, folder, measurement)
+    write_atomically(folder / LOSSES_FILE, json.dumps(losses))
+
+
+class MeanProbability:
+    """Adds up the probabilities that models give to the same true tokens, and returns the loss of their mean."""
+
+    def __init__(self) -> None:
+        self._logs: np.ndarray | None = None  # logarithm of the sum of the probabilities of each true token
+        self._models = 0
+
+    def add(self, losses: np.ndarray) -> None:
+        """Adds a model.
+
+        Args:
+            losses: -log of the probability that the model gives to each true token [nats], [predictions].
+        """
+        own = -losses.astype(np.float64)
+        self._logs = own if self._logs is None else np.logaddexp(self._logs, own)
+        self._models += 1
+
+    def losses(self) -> np.ndarray:
+        """Returns the loss of each prediction under the mean of the models' probabilities [nats], [predictions]."""
+        assert self._logs is not None
+        mixed: np.ndarray = np.log(self._models) - self._logs
+        return mixed
+
+
+def _measure_ensemble(measurement: EnsembleMeasurement) -> dict[str, dict[str, list[float]]]:
+    """Measures the ensemble in the Ray task. Imports torch late, after Ray has hidden the GPUs of other tasks."""
+    hide_unreserved_gpus()
+    from adapt.evaluate.evaluation_task import measure_mean
+
+    return measure_mean(measurement)

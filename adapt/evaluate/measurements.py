@@ -272,7 +272,7 @@ class TextLoss:
     no experts."""
     bits_per_byte: float | None = None
     """Loss [bits per byte of text]. In this unit, models with different tokenizers can be compared
-    (`adapt.evaluate.intervals`). None if the length of the texts is not known."""
+    (`adapt.evaluate.measure_model`). None if the length of the texts is not known."""
     figures: dict[str, float] = field(default_factory=dict)
     """Further figures of the objective, such as `recall` of replaced-token detection."""
 

@@ -23,8 +23,7 @@ from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import Reading, read_objects, read_records
 from adapt.corpus.sample_order import permute
-from adapt.evaluate.intervals import with_interval
-from adapt.evaluate.measure_model import call_on_device
+from adapt.evaluate.measure_model import call_on_device, with_interval
 from adapt.evaluate.measurements import MEASURES, MeasureChange, RetrievalChange, Retrieved
 from adapt.model.locate import Pretrained
 from adapt.model.sentence_vectors import FEATURES

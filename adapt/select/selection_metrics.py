@@ -25,7 +25,7 @@ from sklearn.metrics import roc_auc_score
 
 from adapt.config import Config
 from adapt.corpus.shingles import hashed, ngrams, normalised, words
-from adapt.evaluate.domain_similarity import word_overlaps
+from adapt.evaluate.model_matrix import word_overlaps
 from adapt.model.locate import Pretrained
 from adapt.select.choose import CountTokens
 from adapt.select.document_losses import sample_losses

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
-from adapt.evaluate.benchmark.benchmark_results import Benchmarked, BenchmarksCompared
-from adapt.evaluate.benchmark.harness_tasks import HarnessTasks, harness_tasks
+from adapt.evaluate.benchmark.harness_tasks import HarnessRun, HarnessTasks, harness_tasks, score_harness
+from adapt.evaluate.compared_models import Benchmarked, BenchmarksCompared
 from adapt.model.architecture import max_sequence_length
 from adapt.model.sentence_vectors import SentenceVectors, vectors_what
 from adapt.model.start import Start
@@ -111,7 +111,6 @@ class Benchmark(Stage[Benchmarked]):
         Raises:
             DataError: a task cannot be measured, or files of tasks have changed.
         """
-        from adapt.evaluate.benchmark.harness_run import HarnessRun, score_harness
         from adapt.evaluate.benchmark.item_scores import read_items
         from adapt.evaluate.measure_model import call_on_device
 
@@ -123,7 +122,7 @@ class Benchmark(Stage[Benchmarked]):
             call_on_device(score_harness, resources, folder, harness, place)
             self.harness.check_unchanged()
         if self.mteb:
-            from adapt.evaluate.benchmark.mteb_run import MtebRun, score_mteb
+            from adapt.evaluate.benchmark.mteb_tasks import MtebRun, score_mteb
 
             assert self.vectors
             call_on_device(score_mteb, resources, folder, MtebRun(model, self.vectors, self.mteb, share), place)
@@ -175,7 +174,7 @@ class FindLeaks(Stage[LeaksFound]):
     def run(self, folder: Path, done: Done) -> Outcome[LeaksFound]:
         """Searches the prepared texts of the training in parallel."""
         from adapt.corpus.cluster_calls import Cluster
-        from adapt.evaluate.benchmark.benchmark_leaks import ShardSearch, items_index, leaked_items, was_tokenized_by
+        from adapt.evaluate.benchmark.benchmark_changes import ShardSearch, items_index, leaked_items, was_tokenized_by
         from adapt.evaluate.benchmark.item_scores import read_items
         from adapt.evaluate.measure_model import trained_on
         from adapt.model.locate import tokenizer_files

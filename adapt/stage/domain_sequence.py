@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from adapt.config import Config
-from adapt.evaluate.benchmark.benchmark_results import BenchmarksCompared
+from adapt.evaluate.compared_models import BenchmarksCompared
 from adapt.evaluate.measurements import FEW_DOCUMENTS, NOT_MEASURED, Estimate
 from adapt.evaluate.verdict import Verdict, effect
 from adapt.method.table import method_of

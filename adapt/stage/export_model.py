@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from adapt.config import Config, what
 from adapt.corpus.corpora import dropped_documents
 from adapt.corpus.files.manifest import check_listed
-from adapt.evaluate.benchmark.benchmark_results import BenchmarksCompared
+from adapt.evaluate.compared_models import BenchmarksCompared
 from adapt.evaluate.measurements import (
     DETECTION_NOTE,
     FOUND,

@@ -158,7 +158,7 @@ class Perplexity(Stage[Perplexities]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Perplexities]:
         """Measures the model on a device of the cluster."""
-        from adapt.evaluate.masked_predictions import perplexities
+        from adapt.evaluate.evaluation_task import perplexities
 
         connect(self.config.resources)
         corpora = {name: done[text].path for name, text in self.corpora.items()}
@@ -203,7 +203,7 @@ class Neighbours(Stage[Voted]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Voted]:
         """Classifies the test texts by their neighbours, on a device of the cluster."""
-        from adapt.evaluate.knn_accuracy import nearest_neighbours
+        from adapt.evaluate.probe import nearest_neighbours
 
         connect(self.config.resources)
         tasks = {name: done[task].path for name, task in self.tasks.items()}
@@ -412,7 +412,7 @@ class Similarity(Stage[Similar]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Similar]:
         """Writes the matrices of similarity and their picture."""
-        from adapt.evaluate.domain_similarity import compare_domains
+        from adapt.evaluate.model_matrix import compare_domains
 
         corpora = {name: done[text].path for name, text in self.corpora.items()}
         evaluations = [done[evaluation].path for evaluation in self.evaluations.values()]

@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
 
 from adapt.config import Config, EvaluationConfig, ObjectiveConfig
-from adapt.evaluate import ensemble_losses
-from adapt.evaluate.ensemble_losses import EnsembleMeasurement, MeanProbability
+from adapt.evaluate import measure_model
 from adapt.evaluate.losses import SAMPLE_SEED, Heldout
+from adapt.evaluate.measure_model import EnsembleMeasurement, MeanProbability
 from adapt.model.additions.domain_modules import attach_domains
 from adapt.model.additions.layer_modules import attach_adapters
 from adapt.model.load import load_model
@@ -59,14 +59,14 @@ def sample(monkeypatch: pytest.MonkeyPatch) -> Heldout:
     numbers = np.random.default_rng(0)
     own = Heldout(list(range(5)), [numbers.integers(8, 30, 12 + n) for n in range(5)])
     monkeypatch.setattr(Heldout, "sample", classmethod(lambda *_: own))
-    for place in ("ensemble_losses", "evaluation_task"):  # which starts Ray
+    for place in ("measure_model", "evaluation_task"):  # which starts Ray
         monkeypatch.setattr(f"adapt.evaluate.{place}.hide_unreserved_gpus", lambda: None)
     return own
 
 
 def measured(config: Config, models: list[Path]) -> dict[str, list[float]]:
     given = EnsembleMeasurement(config, tuple(Pretrained(folder, folder) for folder in models), {"domain": "unused"})
-    return ensemble_losses._measure(given)["domain"]
+    return measure_model._measure_ensemble(given)["domain"]
 
 
 def test_documents_have_the_loss_of_the_mean_of_transformers_own_probabilities(

@@ -26,8 +26,7 @@ from adapt.evaluate.export_card import (
     write_card,
     write_model,
 )
-from adapt.evaluate.intervals import change, mean_loss
-from adapt.evaluate.measure_model import LOSSES_FILE, read_losses
+from adapt.evaluate.measure_model import LOSSES_FILE, change, mean_loss, read_losses
 from adapt.evaluate.measurements import (
     Estimate,
     LossChange,

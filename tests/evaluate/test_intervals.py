@@ -15,9 +15,8 @@ from scipy import stats
 from adapt.config import EvaluationConfig, ObjectiveConfig
 from adapt.corpus.encode_chunks import Encode
 from adapt.corpus.prepare_corpus import _row
-from adapt.evaluate.intervals import TextLosses, byte_change, byte_loss, change, mean_loss
 from adapt.evaluate.losses import Heldout, heldout_losses, predictable_tokens
-from adapt.evaluate.measure_model import LOSSES_FILE, _summed
+from adapt.evaluate.measure_model import LOSSES_FILE, TextLosses, _summed, byte_change, byte_loss, change, mean_loss
 from adapt.evaluate.model_matrix import compare_models
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained

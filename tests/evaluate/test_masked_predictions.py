@@ -16,9 +16,8 @@ from transformers import (
 
 from adapt.config import Config, EvaluationConfig
 from adapt.corpus.token_shards import write_shard
-from adapt.evaluate.evaluation_task import LONGEST, SHORTEST, TOP, filled_masks
+from adapt.evaluate.evaluation_task import LONGEST, SHORTEST, TOP, filled_masks, perplexities, pseudo_losses
 from adapt.evaluate.losses import Heldout
-from adapt.evaluate.masked_predictions import perplexities, pseudo_losses
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer

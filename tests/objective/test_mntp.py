@@ -11,9 +11,8 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from adapt.config import Config, EvaluationConfig, ModelConfig, ObjectiveConfig, StorageConfig
-from adapt.evaluate.evaluation_task import filled_masks
+from adapt.evaluate.evaluation_task import filled_masks, pseudo_losses
 from adapt.evaluate.losses import Heldout
-from adapt.evaluate.masked_predictions import pseudo_losses
 from adapt.model.architecture import check_architecture
 from adapt.model.load import check_loads, load_base, load_model
 from adapt.model.locate import Pretrained

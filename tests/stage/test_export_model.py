@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from adapt.config import Config, EvaluationConfig, ExportConfig
-from adapt.evaluate.intervals import change, mean_loss
-from adapt.evaluate.measure_model import LOSSES_FILE, read_losses
+from adapt.evaluate.measure_model import LOSSES_FILE, change, mean_loss, read_losses
 from adapt.evaluate.measurements import LossChange, Retrieved, Text, TextLoss
 from adapt.evaluate.retrieval import QUERIES_FILE
 from adapt.model.sentence_vectors import SentenceVectors

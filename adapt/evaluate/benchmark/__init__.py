@@ -1,10 +1,9 @@
 """Standard evaluations: tasks of lm-evaluation-harness (decoders) and of MTEB (sentence vectors).
 
-- `harness_tasks`, `mteb_tasks`: which tasks are measured; checks before anything runs.
+- `harness_tasks`, `mteb_tasks`: which tasks are measured; checks before anything runs; start of the Ray task.
 - `harness_run`, `mteb_run`: score a model on the tasks, in a Ray task.
-- `plain_model`: loads a decoder for other libraries, and counts the tokens that it computes.
-- `item_scores`: scores per item, and statistics of them.
-- `benchmark_leaks`: finds items in the text that a model was trained on.
-- `benchmark_changes`: compares models, paired by item, over seeds, and without leaked items.
-- `benchmark_results`: the results, as stored in records and shown.
+- `item_scores`: scores per item, and statistics of them; counts the tokens that a model computes.
+- `benchmark_changes`: compares models, paired by item, over seeds, and without items that are in training text.
+
+`adapt.evaluate.compared_models` has the results, as stored in records and shown.
 """

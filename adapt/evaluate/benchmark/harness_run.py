@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import logging
-import os
 import random
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from jinja2 import BaseLoader, StrictUndefined
+from jinja2.sandbox import SandboxedEnvironment
+from lm_eval import utils
+from lm_eval.evaluator import evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
 
 from adapt.evaluate.benchmark.harness_tasks import (
+    HarnessRun,
     HarnessTasks,
     NamedFunction,
     OwnTask,
@@ -32,39 +37,29 @@ from adapt.evaluate.benchmark.harness_tasks import (
     with_cache,
     without_functions,
 )
-from adapt.evaluate.benchmark.item_scores import ItemMeasure, TaskItems, file_name, joined_items, write_items
+from adapt.evaluate.benchmark.item_scores import (
+    ItemMeasure,
+    TaskItems,
+    file_name,
+    hushed,
+    joined_items,
+    token_counter,
+    told_of_task,
+    write_items,
+)
+from adapt.evaluate.evaluation_task import Ready, device_of_task
+from adapt.model.load import check_complete, check_direction, model_class, read_weights
 from adapt.model.locate import Pretrained
-from adapt.ray.runtime import hide_unreserved_gpus
-from adapt.support.errors import AdaptError, DataError
+from adapt.model.safeguards import quiet
+from adapt.model.tokenizer import load_config, load_tokenizer
+from adapt.support.errors import DataError
 
 MODULE = "dontstop_harness_function"
 """Beginning of the names of modules with functions of the user's tasks."""
 
 
-@dataclass(frozen=True)
-class HarnessRun:
-    """A decoder to score, and its tasks."""
-
-    pretrained: Pretrained
-    tasks: HarnessTasks
-    max_length: int | None
-    """Length of the model's longest input [tokens]; None if it has no limit."""
-    shared_by: int = 1
-    """Number of trainings and tasks that share the cores of a machine."""
-
-
-def score_harness(run: HarnessRun, folder: str) -> None:
-    """Scores the model on all tasks whose file in the folder is missing, and writes a file per task.
-
-    Raises:
-        DataError: a task cannot be loaded or scored.
-    """
-    hide_unreserved_gpus()
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from lm_eval.models.huggingface import HFLM
-
-    from adapt.evaluate.benchmark.plain_model import plain_decoder, token_counter
-
+def score_tasks(run: HarnessRun, folder: Path) -> None:
+    """Scores the model on all tasks whose file in the folder is missing; see `harness_tasks.score_harness`."""
     loaded = plain_decoder(run.pretrained, run.shared_by)
     config = run.tasks.config
     with hushed(), tempfile.TemporaryDirectory() as cache, token_counter(loaded.model) as count:
@@ -77,7 +72,7 @@ def score_harness(run: HarnessRun, folder: str) -> None:
             max_length=run.max_length,
         )
         for name in config.tasks:
-            if not (Path(folder) / file_name(name)).exists():
+            if not (folder / file_name(name)).exists():
                 parts = {}
                 for task in _loaded(run.tasks, name, Path(cache)):
                     begin, before = time.monotonic(), count[0]
@@ -86,38 +81,28 @@ def score_harness(run: HarnessRun, folder: str) -> None:
                     took = time.monotonic() - begin
                     parts[task.task_name] = replace(items, tokens=count[0] - before, seconds=took)
                 whole = next(iter(parts.values())) if len(parts) == 1 else joined_items(parts)
-                write_items(Path(folder), name, whole)
+                write_items(folder, name, whole)
 
 
-@contextmanager
-def hushed() -> Iterator[None]:
-    """Hides progress bars and messages of the libraries, which would fill the log of a job."""
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stderr(nowhere):
-        yield
+def plain_decoder(pretrained: Pretrained, shared_by: int = 1) -> Ready:
+    """Loads a decoder with its added modules onto the device of this Ray task, with the attention of transformers.
 
-
-@contextmanager
-def told_of_task(name: str) -> Iterator[None]:
-    """Turns errors of a library into a DataError that names the task."""
-    try:
-        yield
-    except AdaptError:
-        raise
-    except Exception as error:  # libraries raise many types of errors, depending on the task
-        said = f"{type(error).__name__}: {error}".split("\n")[0][:300]
-        raise DataError(
-            f"the task {name} cannot be measured: {said}",
-            "check the task's file and data; a task of the Hugging Face Hub needs the network or its cache",
-        ) from error
+    Raises:
+        ModelError: see `adapt.model.load.load_model`.
+    """
+    device = device_of_task(shared_by)
+    config = load_config(pretrained.model, pretrained.trust_remote_code)
+    check_direction(config, True, pretrained.model)
+    with quiet():
+        model, report = read_weights(model_class(config), pretrained.model, config, pretrained.trust_remote_code)
+        check_complete(report["missing_keys"], report["mismatched_keys"], pretrained.model)
+    torch.nn.Module.to(model.eval(), device)
+    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    return Ready(model, tokenizer, device)
 
 
 def use_sandbox() -> None:
     """Replaces the harness's environment for templates with one that refuses access to Python's internals."""
-    from jinja2 import BaseLoader, StrictUndefined
-    from jinja2.sandbox import SandboxedEnvironment
-    from lm_eval import utils
-
     if not isinstance(utils.env, SandboxedEnvironment):
         filters = utils.env.filters
         utils.env = SandboxedEnvironment(loader=BaseLoader(), undefined=StrictUndefined, keep_trailing_newline=True)
@@ -126,8 +111,6 @@ def use_sandbox() -> None:
 
 def _loaded(tasks: HarnessTasks, name: str, cache: Path) -> Sequence[Any]:
     """Loads the tasks that a configured name stands for."""
-    from lm_eval.tasks import TaskManager
-
     with told_of_task(name):
         if name in tasks.parts:
             manager = TaskManager(include_defaults=False)
@@ -164,9 +147,6 @@ def harness_scores(lm: Any, task: Any, tasks: HarnessTasks) -> TaskItems:
         task: task of the harness.
         tasks: settings of all tasks.
     """
-    import torch
-    from lm_eval.evaluator import evaluate
-
     config = tasks.config
     # as `simple_evaluate` of the harness does, which would also collect facts about the machine, which takes seconds
     own = task.get_config("num_fewshot")

@@ -22,7 +22,8 @@ from typing import Any
 import yaml
 
 from adapt.config import HarnessConfig
-from adapt.model.locate import OFFLINE
+from adapt.model.locate import OFFLINE, Pretrained
+from adapt.ray.runtime import hide_unreserved_gpus
 from adapt.runner.digest import Digests
 from adapt.runner.key import deciding
 from adapt.support.errors import ConfigError, DataError, nearest
@@ -390,3 +391,30 @@ def with_cache(task: OwnTask, folder: Path) -> OwnTask:
     """Returns a task whose local data are converted in a folder, and not in the user's cache."""
     kwargs = {**(task.content.get("dataset_kwargs") or {}), "cache_dir": str(folder)}
     return replace(task, content={**task.content, "dataset_kwargs": kwargs}) if task.data else task
+
+
+@dataclass(frozen=True)
+class HarnessRun:
+    """A decoder to score, and its tasks."""
+
+    pretrained: Pretrained
+    tasks: HarnessTasks
+    max_length: int | None
+    """Length of the model's longest input [tokens]; None if it has no limit."""
+    shared_by: int = 1
+    """Number of trainings and tasks that share the cores of a machine."""
+
+
+def score_harness(run: HarnessRun, folder: str) -> None:
+    """Scores the model in a Ray task on all tasks whose file in the folder is missing, and writes a file per task.
+
+    Imports torch and the harness late, after Ray has hidden the GPUs of other tasks.
+
+    Raises:
+        DataError: a task cannot be loaded or scored.
+    """
+    hide_unreserved_gpus()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from adapt.evaluate.benchmark.harness_run import score_tasks
+
+    score_tasks(run, Path(folder))

@@ -8,19 +8,26 @@ statistic that a library defines differently is never used.
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.stats import rankdata
 
 from adapt.runner.files import write_atomically
 from adapt.statistics.outcomes import Tested
-from adapt.support.errors import StageError
+from adapt.support.errors import AdaptError, DataError, StageError
+
+if TYPE_CHECKING:
+    import torch
 
 CLOSE = 1e-6
 """Largest relative difference between a library's score and ours, beyond which ours is not used."""
@@ -192,8 +199,6 @@ def results_of_seeds(measures: Sequence[ItemMeasure], kept: np.ndarray) -> Teste
         measures: the measure of each seed, with a statistic of sums (all but `spearman`).
         kept: which items count, bool [items].
     """
-    from scipy.sparse import csr_array
-
     statistic = measures[0].statistic
     has_weights = statistic in WITH_WEIGHTS
 
@@ -211,3 +216,46 @@ def results_of_seeds(measures: Sequence[ItemMeasure], kept: np.ndarray) -> Teste
     by_seed = tuple(counts(measure) for measure in measures)
     scores = np.array([float(score(np.asarray(of.sum(0)).ravel())) for of in by_seed])
     return Tested(scores, by_seed, score)
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Hides progress bars and messages of the libraries, which would fill the log of a job."""
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stderr(nowhere):
+        yield
+
+
+@contextmanager
+def told_of_task(name: str) -> Iterator[None]:
+    """Turns errors of a library into a DataError that names the task."""
+    try:
+        yield
+    except AdaptError:
+        raise
+    except Exception as error:  # libraries raise many types of errors, depending on the task
+        said = f"{type(error).__name__}: {error}".split("\n")[0][:300]
+        raise DataError(
+            f"the task {name} cannot be measured: {said}",
+            "check the task's file and data; a task of the Hugging Face Hub needs the network or its cache",
+        ) from error
+
+
+@contextmanager
+def token_counter(model: torch.nn.Module) -> Iterator[list[int]]:
+    """Counts the tokens that a model computes inside the block, padding included, in the list's only element."""
+    import torch
+
+    count = [0]
+
+    def add(_: torch.nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+        first = positional[0] if positional else named.get("input_ids")  # sentence-transformers passes a dict
+        ids = first.get("input_ids") if isinstance(first, Mapping) else first
+        if isinstance(ids, torch.Tensor):
+            count[0] += ids.numel()
+
+    handle = model.register_forward_pre_hook(add, with_kwargs=True)
+    try:
+        yield count
+    finally:
+        handle.remove()

@@ -9,24 +9,35 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mteb
 import numpy as np
+from datasets import Dataset, DatasetDict
+from mteb.abstasks import AbsTaskClassification, AbsTaskRetrieval, AbsTaskSTS
+from mteb.abstasks.task_metadata import TaskMetadata
+from sentence_transformers import SentenceTransformer
 
 from adapt.config import OwnMtebTask
-from adapt.evaluate.benchmark.harness_run import hushed, told_of_task
-from adapt.evaluate.benchmark.item_scores import ItemMeasure, TaskItems, file_name, write_items
-from adapt.evaluate.benchmark.mteb_tasks import MtebTasks, as_retrieval, own_rows
+from adapt.evaluate.benchmark.item_scores import (
+    ItemMeasure,
+    TaskItems,
+    file_name,
+    hushed,
+    token_counter,
+    told_of_task,
+    write_items,
+)
+from adapt.evaluate.benchmark.mteb_tasks import MtebRun, as_retrieval, own_rows
+from adapt.evaluate.evaluation_task import device_of_task
 from adapt.evaluate.retrieval import read_search
-from adapt.model.locate import Pretrained, tokenizer_files
-from adapt.model.sentence_vectors import SentenceVectors, write_sentence_vectors
-from adapt.ray.runtime import hide_unreserved_gpus
+from adapt.model.locate import tokenizer_files
+from adapt.model.sentence_vectors import write_sentence_vectors
 from adapt.runner.files import link_or_copy
 
 SPLIT = "test"
@@ -38,33 +49,8 @@ TYPES: dict[str, tuple[Any, Any, str]] = {
 """Type, category and main score in MTEB of each kind of own task."""
 
 
-@dataclass(frozen=True)
-class MtebRun:
-    """A model to score, and its tasks."""
-
-    pretrained: Pretrained
-    vectors: SentenceVectors
-    """How the model makes sentence vectors."""
-    tasks: MtebTasks
-    shared_by: int = 1
-    """Number of trainings and tasks that share the cores of a machine."""
-
-
-def score_mteb(run: MtebRun, folder: str) -> None:
-    """Scores the model on all tasks whose file in the folder is missing, and writes a file per task.
-
-    Raises:
-        DataError: a task cannot be loaded or scored.
-        ModelError: the model has added modules, which sentence-transformers would ignore.
-    """
-    hide_unreserved_gpus()
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    import mteb
-    from sentence_transformers import SentenceTransformer
-
-    from adapt.evaluate.benchmark.plain_model import token_counter
-    from adapt.evaluate.evaluation_task import device_of_task
-
+def score_mteb_tasks(run: MtebRun, folder: Path) -> None:
+    """Scores the model on all tasks whose file in the folder is missing; see `mteb_tasks.score_mteb`."""
     config, device = run.tasks.config, device_of_task(run.shared_by)
     with hushed(), tempfile.TemporaryDirectory() as place:
         vector_folder(run, Path(place, "model"))
@@ -77,7 +63,7 @@ def score_mteb(run: MtebRun, folder: str) -> None:
         own = {task.name: task for task in config.own}
         with token_counter(model[0]) as count:
             for name in (*config.tasks, *own):
-                if not (Path(folder) / file_name(name)).exists():
+                if not (folder / file_name(name)).exists():
                     begin, before = time.monotonic(), count[0]
                     with told_of_task(name):
                         task = (
@@ -87,7 +73,7 @@ def score_mteb(run: MtebRun, folder: str) -> None:
                         )
                         items = mteb_scores(model, task, config.batch_size, Path(place, "predictions"))
                     took = time.monotonic() - begin
-                    write_items(Path(folder), name, replace(items, tokens=count[0] - before, seconds=took))
+                    write_items(folder, name, replace(items, tokens=count[0] - before, seconds=took))
 
 
 def vector_folder(run: MtebRun, folder: Path) -> None:
@@ -102,10 +88,6 @@ def vector_folder(run: MtebRun, folder: Path) -> None:
 
 def own_task(of: OwnMtebTask) -> Any:
     """Builds a task of MTEB from the user's files."""
-    from datasets import Dataset, DatasetDict
-    from mteb.abstasks import AbsTaskClassification, AbsTaskRetrieval, AbsTaskSTS
-    from mteb.abstasks.task_metadata import TaskMetadata
-
     kind, category, main = TYPES[of.kind]
     base = {"classification": AbsTaskClassification, "sts": AbsTaskSTS, "retrieval": AbsTaskRetrieval}[of.kind]
     metadata = TaskMetadata(
@@ -151,8 +133,6 @@ def mteb_scores(model: Any, task: Any, batch_size: int, predictions: Path) -> Ta
         batch_size: number of texts per pass.
         predictions: folder for MTEB's predictions.
     """
-    import mteb
-
     if not task.data_loaded:
         task.load_data()
     ranked = _measures_of_queries(task)
@@ -210,8 +190,6 @@ def items_of_subset(
         predicted: MTEB's predictions for the subset; None if it saved none.
         ranked: measures of each query, for retrieval.
     """
-    from mteb.abstasks import AbsTaskClassification, AbsTaskRetrieval, AbsTaskSTS
-
     main, rows = task.metadata.main_score, _rows(task, split, subset)
     score = float(scores["main_score"])
     if isinstance(task, AbsTaskRetrieval) and ranked:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from adapt.config import CorpusConfig, MtebConfig, OwnMtebTask, RetrievalConfig, what
@@ -13,6 +15,9 @@ from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed, 
 from adapt.corpus.files.records import read_objects
 from adapt.evaluate.benchmark.harness_tasks import check_cached, missing_packages
 from adapt.evaluate.retrieval import check_pairs
+from adapt.model.locate import Pretrained
+from adapt.model.sentence_vectors import SentenceVectors
+from adapt.ray.runtime import hide_unreserved_gpus
 from adapt.runner.digest import Digests
 from adapt.runner.key import deciding
 from adapt.support.errors import ConfigError, DataError, nearest
@@ -162,3 +167,31 @@ def _score(label: Any, place: str) -> float:
         raise DataError(
             f"{place} has the score {label!r}, which is not a number", "correct or remove the row"
         ) from error
+
+
+@dataclass(frozen=True)
+class MtebRun:
+    """A model to score, and its tasks."""
+
+    pretrained: Pretrained
+    vectors: SentenceVectors
+    """How the model makes sentence vectors."""
+    tasks: MtebTasks
+    shared_by: int = 1
+    """Number of trainings and tasks that share the cores of a machine."""
+
+
+def score_mteb(run: MtebRun, folder: str) -> None:
+    """Scores the model in a Ray task on all tasks whose file in the folder is missing, and writes a file per task.
+
+    Imports torch and MTEB late, after Ray has hidden the GPUs of other tasks.
+
+    Raises:
+        DataError: a task cannot be loaded or scored.
+        ModelError: the model has added modules, which sentence-transformers would ignore.
+    """
+    hide_unreserved_gpus()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from adapt.evaluate.benchmark.mteb_run import score_mteb_tasks
+
+    score_mteb_tasks(run, Path(folder))

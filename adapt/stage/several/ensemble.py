@@ -148,13 +148,13 @@ class MeasureEnsemble(Stage[Ensembled]):
             DataError: a text has no held-out documents.
             ModelError: a model has separate parameters for each domain.
         """
-        from adapt.evaluate import ensemble_losses, model_matrix
+        from adapt.evaluate import measure_model, model_matrix
 
         connect(self.config.resources)
         models = tuple(start.made(done) for start in self.members)
         texts = {name: str(done[text].path) for name, text in self.corpora.items()}
-        measurement = ensemble_losses.EnsembleMeasurement(self.config, models, texts)
-        ensemble_losses.measure_ensemble(measurement, folder)
+        measurement = measure_model.EnsembleMeasurement(self.config, models, texts)
+        measure_model.measure_ensemble(measurement, folder)
         folders = {label: done[single].path for label, single in zip(self.labels, self.singles, strict=True)}
         best = self._best(done)
         order = [best, *(label for label in self.labels if label != best)]

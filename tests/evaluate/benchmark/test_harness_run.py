@@ -10,8 +10,7 @@ import torch
 from transformers import GPT2LMHeadModel
 
 from adapt.config import HarnessConfig
-from adapt.evaluate.benchmark.harness_run import HarnessRun, score_harness, use_sandbox
-from adapt.evaluate.benchmark.harness_tasks import built_in_tasks, harness_tasks
+from adapt.evaluate.benchmark.harness_tasks import HarnessRun, built_in_tasks, harness_tasks, score_harness
 from adapt.evaluate.benchmark.item_scores import file_name, read_items
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
@@ -20,6 +19,8 @@ from adapt.support.errors import ConfigError, DataError
 from tests.evaluate.benchmark.tiny_tasks import task_folder, tiny_decoder
 
 pytest.importorskip("lm_eval", reason="needs pip install 'dontstop[harness]'")
+
+from adapt.evaluate.benchmark.harness_run import use_sandbox
 
 
 @pytest.fixture(scope="module")

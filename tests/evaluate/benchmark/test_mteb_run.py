@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 from adapt.config import MtebConfig, OwnMtebTask
 from adapt.evaluate.benchmark import mteb_tasks
 from adapt.evaluate.benchmark.item_scores import file_name, read_items
-from adapt.evaluate.benchmark.mteb_run import MtebRun, score_mteb, vector_folder
+from adapt.evaluate.benchmark.mteb_tasks import MtebRun, score_mteb
 from adapt.model.locate import Pretrained
 from adapt.model.sentence_vectors import SentenceVectors
 from adapt.runner.digest import Digests
@@ -18,6 +18,8 @@ from adapt.support.errors import ConfigError, DataError
 from tests.samples import labelled, sentences, write
 
 pytest.importorskip("mteb", reason="needs pip install 'dontstop[mteb]'")
+
+from adapt.evaluate.benchmark.mteb_run import vector_folder
 
 
 @pytest.fixture
