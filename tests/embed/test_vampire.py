@@ -27,7 +27,8 @@ def test_texts_are_near_their_topic_and_topics_are_coherent(tmp_path: Path) -> N
     vectors = loaded("vampire", tmp_path, texts=texts, **TOPIC_OPTIONS).embed(texts).vectors
     assert votes(vectors, labels) > 0.9
     assert vectors.shape == (300, 6)
-    assert max(json.loads(line)["npmi"] for line in (tmp_path / METRICS_FILE).read_text().splitlines()) > 0.05
+    logged = map(json.loads, (tmp_path / METRICS_FILE).read_text().splitlines())
+    assert max(line["npmi"] for line in logged if "npmi" in line) > 0.05  # slow epochs also log lines without it
 
 
 def test_vectors_do_not_depend_on_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
