@@ -13,6 +13,7 @@ perplexity is measured instead.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,24 @@ def device_of_task(shared_by: int) -> torch.device:
     if device.type == "cpu":
         use_threads(shared_by=shared_by)
     return device
+
+
+@contextmanager
+def token_counter(model: torch.nn.Module) -> Iterator[list[int]]:
+    """Counts the tokens that a model computes inside the block, padding included, in the list's only element."""
+    count = [0]
+
+    def add(_: torch.nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+        first = positional[0] if positional else named.get("input_ids")  # sentence-transformers passes a dict
+        ids = first.get("input_ids") if isinstance(first, Mapping) else first
+        if isinstance(ids, torch.Tensor):
+            count[0] += ids.numel()
+
+    handle = model.register_forward_pre_hook(add, with_kwargs=True)
+    try:
+        yield count
+    finally:
+        handle.remove()
 
 
 def measure_corpora(measurement: Measurement) -> MeasuredCorpora:

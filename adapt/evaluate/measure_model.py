@@ -178,7 +178,8 @@ class Measurement:
 
 def measure(measurement: Measurement, folder: Path) -> dict[str, TextLoss]:
     """Measures each corpus in a Ray task on the connected cluster, and writes the losses of documents to `folder`."""
-    losses, routes, figures, examples = call_on_device(_measure, measurement.config.resources, folder, measurement)
+    measured: MeasuredCorpora = call_on_device(_measure, measurement.config.resources, folder, measurement)
+    losses, routes, figures, examples = measured
     write_atomically(folder / LOSSES_FILE, json.dumps(losses))
     write_atomically(folder / EXAMPLES_FILE, json.dumps(examples, indent=1, ensure_ascii=False))
     return {
@@ -198,14 +199,6 @@ def _summed(
     return TextLoss(
         loss, len(values["counts"]), int(predictions), overlap, *routes, bits_per_byte=bits, figures=figures or {}
     )
-
-
-def _measure(measurement: Measurement) -> MeasuredCorpora:
-    """Runs `measure_corpora` in the Ray task. Imports torch late, after Ray has hidden the GPUs of other tasks."""
-    hide_unreserved_gpus()
-    from adapt.evaluate.evaluation_task import measure_corpora
-
-    return measure_corpora(measurement)
 
 
 Statistic = Callable[..., np.ndarray]
@@ -352,7 +345,7 @@ def measure_ensemble(measurement: EnsembleMeasurement, folder: Path) -> None:
     Raises:
         ModelError: a model has separate parameters for each domain.
     """
-    losses = call_on_device(_measure_ensemble, measurement.config.resources, folder, measurement)
+    losses = call_on_device(_measure, measurement.config.resources, folder, measurement)
     write_atomically(folder / LOSSES_FILE, json.dumps(losses))
 
 
@@ -380,9 +373,11 @@ class MeanProbability:
         return mixed
 
 
-def _measure_ensemble(measurement: EnsembleMeasurement) -> dict[str, dict[str, list[float]]]:
-    """Measures the ensemble in the Ray task. Imports torch late, after Ray has hidden the GPUs of other tasks."""
+def _measure(measurement: Measurement | EnsembleMeasurement) -> Any:
+    """Measures a model or an ensemble in the Ray task. Imports torch late, after Ray has hidden the GPUs of others."""
     hide_unreserved_gpus()
-    from adapt.evaluate.evaluation_task import measure_mean
+    from adapt.evaluate.evaluation_task import measure_corpora, measure_mean
 
-    return measure_mean(measurement)
+    if isinstance(measurement, EnsembleMeasurement):
+        return measure_mean(measurement)
+    return measure_corpora(measurement)

@@ -66,7 +66,8 @@ def sample(monkeypatch: pytest.MonkeyPatch) -> Heldout:
 
 def measured(config: Config, models: list[Path]) -> dict[str, list[float]]:
     given = EnsembleMeasurement(config, tuple(Pretrained(folder, folder) for folder in models), {"domain": "unused"})
-    return measure_model._measure_ensemble(given)["domain"]
+    losses: dict[str, dict[str, list[float]]] = measure_model._measure(given)
+    return losses["domain"]
 
 
 def test_documents_have_the_loss_of_the_mean_of_transformers_own_probabilities(

@@ -2,7 +2,7 @@
 
 - `harness_tasks`, `mteb_tasks`: which tasks are measured; checks before anything runs; start of the Ray task.
 - `harness_run`, `mteb_run`: score a model on the tasks, in a Ray task.
-- `item_scores`: scores per item, and statistics of them; counts the tokens that a model computes.
+- `item_scores`: scores per item, and statistics of them.
 - `benchmark_changes`: compares models, paired by item, over seeds, and without items that are in training text.
 
 `adapt.evaluate.compared_models` has the results, as stored in records and shown.

@@ -43,11 +43,10 @@ from adapt.evaluate.benchmark.item_scores import (
     file_name,
     hushed,
     joined_items,
-    token_counter,
     told_of_task,
     write_items,
 )
-from adapt.evaluate.evaluation_task import Ready, device_of_task
+from adapt.evaluate.evaluation_task import Ready, device_of_task, token_counter
 from adapt.model.load import check_complete, check_direction, model_class, read_weights
 from adapt.model.locate import Pretrained
 from adapt.model.safeguards import quiet

@@ -16,7 +16,7 @@ from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -25,9 +25,6 @@ from scipy.stats import rankdata
 from adapt.runner.files import write_atomically
 from adapt.statistics.outcomes import Tested
 from adapt.support.errors import AdaptError, DataError, StageError
-
-if TYPE_CHECKING:
-    import torch
 
 CLOSE = 1e-6
 """Largest relative difference between a library's score and ours, beyond which ours is not used."""
@@ -239,23 +236,3 @@ def told_of_task(name: str) -> Iterator[None]:
             f"the task {name} cannot be measured: {said}",
             "check the task's file and data; a task of the Hugging Face Hub needs the network or its cache",
         ) from error
-
-
-@contextmanager
-def token_counter(model: torch.nn.Module) -> Iterator[list[int]]:
-    """Counts the tokens that a model computes inside the block, padding included, in the list's only element."""
-    import torch
-
-    count = [0]
-
-    def add(_: torch.nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
-        first = positional[0] if positional else named.get("input_ids")  # sentence-transformers passes a dict
-        ids = first.get("input_ids") if isinstance(first, Mapping) else first
-        if isinstance(ids, torch.Tensor):
-            count[0] += ids.numel()
-
-    handle = model.register_forward_pre_hook(add, with_kwargs=True)
-    try:
-        yield count
-    finally:
-        handle.remove()

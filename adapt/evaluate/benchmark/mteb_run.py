@@ -29,12 +29,11 @@ from adapt.evaluate.benchmark.item_scores import (
     TaskItems,
     file_name,
     hushed,
-    token_counter,
     told_of_task,
     write_items,
 )
 from adapt.evaluate.benchmark.mteb_tasks import MtebRun, as_retrieval, own_rows
-from adapt.evaluate.evaluation_task import device_of_task
+from adapt.evaluate.evaluation_task import device_of_task, token_counter
 from adapt.evaluate.retrieval import read_search
 from adapt.model.locate import tokenizer_files
 from adapt.model.sentence_vectors import write_sentence_vectors

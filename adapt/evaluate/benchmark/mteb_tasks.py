@@ -78,9 +78,8 @@ def mteb_tasks(config: MtebConfig, digests: Digests) -> MtebTasks:
 def _check_known(config: MtebConfig) -> None:
     """Refuses names and languages that MTEB does not know, tasks of images and sounds, and data that is not at hand."""
     import mteb
-    from mteb.get_tasks import get_tasks
 
-    known = {task.metadata.name: task.metadata for task in get_tasks(exclude_superseded=False)}
+    known = {task.metadata.name: task.metadata for task in mteb.get_tasks(exclude_superseded=False)}
     for name in config.tasks:
         if name not in known:
             raise ConfigError(f"mteb.tasks: MTEB has no task {name}", nearest(name, known, "see mteb.get_tasks()"))
