@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -192,21 +193,24 @@ class Vampire(Embedder):
             DataError: the sample has too few words.
             TrainingError: the loss is not finite.
         """
-        from adapt.embed.vae import train_topics
-
         bags, counts = Bags.learnt(texts, self.options.words, min(self.options.least_documents, len(texts)))
         bags.save(folder)
         counts = counts[np.diff(counts.indptr) > 0]  # drops texts without known words, which carry no information
-        return {"words": len(bags.words), **train_topics(counts, self.options, self.seed, folder)}
+        return {"words": len(bags.words), **topic_model().train_topics(counts, self.options, self.seed, folder)}
 
     def load(self, folder: Path | None) -> None:
         """Reads the vocabulary and the trained topic model."""
-        from adapt.embed.vae import TopicVectors
-
         assert folder is not None
-        self._bags, self._vectors = Bags.load(folder), TopicVectors(folder, self.options)
+        self._bags, self._vectors = Bags.load(folder), topic_model().TopicVectors(folder, self.options)
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
         """Returns the vectors of the texts. They are computed without noise, so they do not vary between calls."""
         counts, unknown = self._bags.counts(texts)
         return EmbeddedTexts(self._vectors(counts), len(texts), unknown)
+
+
+def topic_model() -> ModuleType:
+    """Returns the module of the topic model, which loads torch."""
+    from adapt.embed import vae
+
+    return vae

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from adapt.handover.task_kinds import EXAMPLES
@@ -135,13 +136,18 @@ def push_folder(folder: Path, repository: str, private: bool = True) -> Sent:
     model_files(folder)
     check_finished(folder)
     token = check_access(folder, repository)
-    from huggingface_hub import HfApi
-
     with named_failures(folder, repository):
-        api = HfApi(token=token)
+        api = _hub().HfApi(token=token)
         check_card(folder, repository)
         address = api.create_repo(repository, private=private, exist_ok=True)
         return Sent(str(address), upload(api, folder, repository))
+
+
+def _hub() -> ModuleType:
+    """Returns huggingface_hub, which takes time to load."""
+    import huggingface_hub
+
+    return huggingface_hub
 
 
 def upload(api: HfApi, folder: Path, repository: str) -> str:
@@ -166,13 +172,11 @@ def check_card(folder: Path, repository: str) -> None:
     Raises:
         HubError: the head is not valid.
     """
-    from huggingface_hub import ModelCard
-
     card = folder / CARD
     if not card.is_file():
         return
     try:
-        ModelCard(card.read_text(encoding="utf-8"), ignore_metadata_errors=False)
+        _hub().ModelCard(card.read_text(encoding="utf-8"), ignore_metadata_errors=False)
     except Exception as error:  # errors of YAML, and ValueErrors of huggingface_hub
         raise HubError(
             f"the head of {card} is not valid: {str(error).splitlines()[0]}",
