@@ -16,8 +16,7 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass
 
 from adapt.runner import Store, ensure
-from adapt.runner.ensure import plan_stages
-from adapt.runner.parallel import ensure_all
+from adapt.runner.ensure import ensure_all, plan_stages
 from benchmarks.chain import Trivial
 from benchmarks.common import Options, Result, main, workplace
 

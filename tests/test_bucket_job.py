@@ -12,7 +12,7 @@ import pytest
 
 from adapt.runner.bucket import S3Bucket
 from adapt.runner.bucket_errors import Address
-from adapt.runner.lease import progress_in
+from adapt.runner.lock import progress_in
 from benchmarks.s3_server import BUCKET, Server, serving
 from tests import drive
 from tests.drive import Jobs

@@ -34,9 +34,9 @@ from adapt.model.locate import Pretrained
 from adapt.ray.node_files import OnNode, call
 from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, telling_stalls, user_errors
 from adapt.runner import Record
+from adapt.runner.digest import check_content
 from adapt.runner.files import write_atomically
 from adapt.runner.mirror import at_hand
-from adapt.runner.outputs import check_content
 from adapt.runner.record import load_record
 from adapt.statistics.seeds import CONFIDENCE
 from adapt.support.heartbeat import Steady

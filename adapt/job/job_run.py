@@ -337,7 +337,7 @@ def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesC
     """Runs unfinished stages, in parallel if resources suffice, and returns the records of all.
 
     Raises:
-        AdaptError: for the reasons given at `adapt.runner.parallel.ensure_all`.
+        AdaptError: for the reasons given at `adapt.runner.ensure.ensure_all`.
     """
     waiting = unfinished(stages, store)[0]
     if not waiting:

@@ -4,24 +4,19 @@
 - `key`: computes a stage's key from everything that determines its result.
 - `record`: the record of a finished stage with its result, files and cost.
 - `store`: the folders and logs of stages in a storage root.
-- `ensure`: skips finished stages and runs the others, inputs first.
+- `ensure`: skips finished stages and runs the others, inputs first, one by one or several at the same time.
 - `notifications`: messages to a webhook when a job, a chain or a search ends.
-- `parallel`: runs several stages at the same time.
-- `outputs`: flushes a stage's files to disk, and checks that they have not changed.
-- `digest`: content digests of files.
-- `lock`: lets only one process at a time run a stage.
-- `claim`: the right to work on a stage, and the commit of its record, in a folder or on a bucket.
+- `digest`: content digests of files; flushes a stage's files to disk, and checks that they have not changed.
+- `lock`: lets only one process at a time run a stage, in a folder or on a bucket.
+- `claim`: the right to work on a stage, the uploads to a bucket while the stage runs, and the commit of its record.
 - `bucket`, `bucket_errors`: the client of a bucket, and what the errors of its store mean.
-- `lease`: the lock of a stage in a bucket.
-- `bucket_records`, `mirror`, `local_cache`: records in a bucket, the local copy of the bucket, and its size.
+- `bucket_records`, `mirror`: records in a bucket, and the local copy of the bucket.
 - `folder_copy`: copies of a stage's folder on the other nodes of a cluster, if the storage root is a bucket.
-- `uploads`: uploads the files of a stage while it runs.
 - `files`: writes files completely or not at all, and explains failures of storage.
 - `secret`: the key that signs a user's checkpoints.
 """
 
-from adapt.runner.ensure import ensure, plan_stages
-from adapt.runner.parallel import ensure_all
+from adapt.runner.ensure import ensure, ensure_all, plan_stages
 from adapt.runner.record import Record
 from adapt.runner.stage import NOTHING, ONE_CPU, Done, Finished, Outcome, Shown, Stage
 from adapt.runner.store import Store

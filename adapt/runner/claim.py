@@ -1,25 +1,288 @@
 """The right to work on a stage's folder, and the commit of its record, in a folder or on a bucket.
 
 In a storage root that is a folder, the right is a lock of the file system. On a bucket it is a lease, and the files are
-uploaded before the record is created.
+uploaded while the stage runs. New and changed files are uploaded every few seconds, so checkpoints, logs and metrics
+are in the bucket long before the stage ends. Files that the stage deletes are deleted from the bucket after all newer
+files were uploaded. So a new checkpoint is complete before the previous one is deleted.
+
+Each run writes its objects to a separate folder, `KIND/NAME-KEY/RUN/`, and the record names the valid folder. So a run
+that lost its lease can neither replace nor delete the objects of the run that took over. The new run copies the files
+of the previous run, and uploads all of them to its own folder. Then the lease names this folder as the newest complete
+one. The other folders are deleted after the record was created.
 """
 
+import json
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol
+from uuid import uuid4
 
+from adapt.runner.bucket import ABSENT
 from adapt.runner.bucket_errors import ConflictError
+from adapt.runner.bucket_records import clear, using
+from adapt.runner.digest import stamp_of
+from adapt.runner.files import folder_aside
 from adapt.runner.folder_copy import announced
-from adapt.runner.lease import Lease, leased
-from adapt.runner.local_cache import clear, using
-from adapt.runner.lock import is_held, locked
+from adapt.runner.lock import CopyState, Lease, is_held, leased, locked
 from adapt.runner.mirror import Mirror, mirror_at
-from adapt.runner.record import Record
-from adapt.runner.uploads import Uploads
+from adapt.runner.record import RECORD_FILE, Record
 from adapt.support.errors import StorageError
+from adapt.support.schema import END_FILE
 from adapt.terminal.console import log
+
+_PAUSE_S = 3.0
+"""Shortest time between two passes [s]."""
+_SHARE = 0.1
+"""Largest share of the time in which passes look for files, upload and delete while the stage runs."""
+_SMALL = 2**20
+"""Largest size of a file that is uploaded while it still changes [bytes]. Larger files must first stay unchanged."""
+_GRACE_S = 30.0
+"""Longest wait for the store after the stage has failed [s]."""
+_THREADS = 8
+_STATE_FILE = ".uploads.json"
+"""File in the stage's folder with the stamp and the ETag of each uploaded file."""
+_RUN_DIGITS = 12
+
+
+class Uploads:
+    """The uploads of a stage's folder and its log.
+
+    Args:
+        mirror: the local copy that the folder is in.
+        folder: folder of the stage.
+        lease: the lease of the stage, which this process holds.
+    """
+
+    def __init__(self, mirror: Mirror, folder: Path, lease: Lease) -> None:
+        self._mirror, self._folder, self._lease, self._bucket = mirror, folder, lease, mirror.bucket
+        self._name = folder.relative_to(mirror.root).as_posix()
+        self._log = mirror.root / "logs" / folder.parent.name / f"{folder.name}.jsonl"
+        self.run = ""
+        """Name of this run and of the folder of its objects. Empty before `begin`."""
+        self._etags: dict[str, str] = {}
+        """ETag of each object as this run saw it last, keyed by path in the stage's folder."""
+        self._sent: dict[str, str] = {}
+        """Stamp of each file when it was uploaded, keyed by path in the stage's folder."""
+        self._seen: dict[str, str] = {}
+        """Stamps of large files in the previous pass."""
+        self._missing: set[str] = set()
+        """Files that were uploaded and were missing in the previous pass."""
+        self._awaited: set[str] | None = set()
+        """Files of the previous run that must be uploaded before this run is complete. None if it is complete."""
+        self._log_stamp = ""
+        self._passing = threading.Lock()
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Brings the folder to the state in which the last run left it.
+
+        If that run used another local copy, the files are copied from the bucket. Otherwise the files here are newer.
+
+        Raises:
+            StorageError: the bucket cannot be read, or the disk is full.
+        """
+        last = self._lease.progress
+        if last.mirror in ("", self._mirror.id) and self._folder.is_dir():
+            if last.run and self._lease.is_restart:  # the last run has ended, so this run continues it under its name
+                self.run = last.run
+                listed = self._bucket.objects(self._object(""))
+                self._etags = {name.removeprefix(self._object("")): of.etag for name, of in listed.items()}
+                known = self._read_state()
+                self._sent = {name: stamp for name, (stamp, etag) in known.items() if self._etags.get(name) == etag}
+        else:
+            self._copy(last.whole)
+        self.run = self.run or uuid4().hex[:_RUN_DIGITS]
+        self._awaited = set(self._stamps()) - self._sent.keys()
+        is_whole = last.whole in ("", self.run) or not self._awaited
+        if is_whole:
+            self._awaited = None
+        self._lease.note(CopyState(self._mirror.id, self.run if is_whole else last.whole, self.run))
+
+    def _copy(self, run: str) -> None:
+        """Replaces the folder by the files of a run, all at once."""
+        begin = f"{self._name}/{run}/"
+        listed = self._bucket.objects(begin) if run else {}
+        if listed:
+            size = sum(of.size for of in listed.values())
+            log(f"continuing {self._name} from {self._bucket.address.url()}: copying {size / 1e9:.2f} GB")
+        with folder_aside(self._folder) as aside:  # an incomplete copy must not look complete
+            self._mirror.copy_all(listed, begin, aside)
+        if run:
+            self._mirror.copy(self._log)
+
+    def _object(self, name: str) -> str:
+        return f"{self._name}/{self.run}/{name}"
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Uploads in the background inside the block, and once more if the block raises an error."""
+        ended = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(ended,), daemon=True)
+        thread.start()
+        try:
+            yield
+        except Exception:
+            ended.set()
+            thread.join(_GRACE_S)
+            self._bucket = self._bucket.hasty(_GRACE_S)
+            with suppress(StorageError, OSError):  # the error of the stage matters more
+                self.send(is_growing=False, longest_wait_s=_GRACE_S)
+            raise
+        finally:
+            ended.set()
+            thread.join(_GRACE_S)
+
+    def _watch(self, ended: threading.Event) -> None:
+        pause, is_said = _PAUSE_S, False
+        while not ended.wait(pause):
+            start, failure = time.monotonic(), None
+            try:
+                self.send(is_growing=True)
+            except Exception as error:  # tried again in the next pass; `commit` raises what remains
+                failure = error
+            if self._lease.is_lost:
+                with suppress(OSError):
+                    (self._folder / END_FILE).touch()  # trainings and generations end, because another run took over
+                return
+            if failure is None:
+                is_said = False
+            elif not is_said and not isinstance(failure, OSError):
+                log(f"warning: {failure.what if isinstance(failure, StorageError) else failure}; it is tried again")
+                is_said = True
+            pause = max(_PAUSE_S, (time.monotonic() - start) * (1 / _SHARE - 1))
+
+    def send(self, is_growing: bool, longest_wait_s: float = -1) -> None:
+        """Uploads all files that are new or have changed, and deletes the objects of files that were deleted.
+
+        Args:
+            is_growing: whether files may still be written. A large file is then uploaded only if it has not changed
+                since the previous pass.
+            longest_wait_s: longest wait for the end of a pass in another thread [s]; -1 for no limit.
+
+        Raises:
+            StorageError: an object cannot be written, or another process has taken the lease over.
+            OSError: a file cannot be read.
+        """
+        if self._passing.acquire(timeout=longest_wait_s):
+            try:
+                if not self._is_over:
+                    self._pass(is_growing)
+            finally:
+                self._passing.release()
+
+    def _stamps(self) -> dict[str, str]:
+        """Returns the stamps of the files that are uploaded, keyed by path in the stage's folder."""
+        stamps = {}
+        for file in self._folder.rglob("*"):
+            inner = file.relative_to(self._folder)
+            if str(inner) != RECORD_FILE and not any(part.startswith(".") for part in inner.parts) and file.is_file():
+                with suppress(FileNotFoundError):
+                    stamps[inner.as_posix()] = _stamp(file)
+        return stamps
+
+    def _pass(self, is_growing: bool) -> None:
+        stamps = self._stamps()
+        changed = [name for name, stamp in stamps.items() if self._sent.get(name) != stamp]
+        if is_growing:
+            seen, self._seen = self._seen, {name: stamps[name] for name in changed}
+            ready = [name for name in changed if self._is_ready(name, stamps[name], seen.get(name))]
+        else:
+            ready = changed
+        with ThreadPoolExecutor(_THREADS) as threads:
+            for _ in threads.map(lambda name: self._send(name, stamps[name], is_growing), ready):
+                pass
+        before, self._missing = self._missing, self._sent.keys() - stamps.keys()
+        if len(ready) == len(changed):
+            if self._awaited is not None:
+                self._lease.note(CopyState(self._mirror.id, self.run, self.run))
+                self._awaited = None
+            # a file that is renamed while the folder is listed may be missing in one list
+            gone = self._missing & before if is_growing else self._missing
+            self._bucket.delete(map(self._object, gone))
+            for name in gone:
+                del self._sent[name]
+                self._etags.pop(name, None)
+        if ready:
+            self._write_state()
+        self.send_log()
+
+    def _is_ready(self, name: str, stamp: str, seen: str | None) -> bool:
+        return seen == stamp or int(stamp.partition(":")[0]) <= _SMALL or name in (self._awaited or ())
+
+    def _send(self, name: str, stamp: str, is_growing: bool) -> None:
+        file, target = self._folder / name, self._object(name)
+        try:
+            self._etags[name] = self._bucket.upload(target, file, self._etags.get(name, ABSENT))
+        except FileNotFoundError:
+            if not is_growing:
+                raise
+            return  # the stage deleted the file after it was listed
+        except ConflictError:
+            self._lease.check()  # only a run that still holds the lease may replace an object that it does not know
+            there = self._bucket.objects(target).get(target)
+            self._etags[name] = self._bucket.upload(target, file, there.etag if there else ABSENT)
+        self._sent[name] = stamp
+
+    def discard(self) -> None:
+        """Deletes the objects of this run, which another run's record made useless, and uploads nothing more."""
+        with self._passing:
+            self._is_over = True
+            with suppress(StorageError):  # remaining objects do no harm
+                self._bucket.delete(self._bucket.objects(self._object("")))
+
+    def send_log(self) -> None:
+        """Uploads the log of the stage if it has changed.
+
+        Raises:
+            StorageError: the log cannot be written, or another process has taken the lease over.
+        """
+        with suppress(OSError):  # there may be no log
+            if (stamp := _stamp(self._log)) != self._log_stamp:
+                self._lease.check()  # all runs of the stage write the same object
+                self._bucket.upload(self._log.relative_to(self._mirror.root).as_posix(), self._log, None)
+                self._log_stamp = stamp
+
+    def clean(self, record: Record) -> None:
+        """Deletes the objects of the stage that are not in its folder: files of interrupted runs, and old checkpoints.
+
+        Args:
+            record: the record that this run has committed. The files that it lists remain.
+        """
+        listed = {self._object(name) for name in record.outputs}
+        begin = self._object("")
+        self._lease.check()  # the run that took over uploads to another folder
+        names = self._bucket.objects(f"{self._name}/").keys() - listed
+        self._bucket.delete(
+            name
+            for name in names
+            if not (name.startswith(begin) and (self._folder / name.removeprefix(begin)).exists())
+        )
+        (self._folder / _STATE_FILE).unlink(missing_ok=True)
+        self.send_log()
+
+    def _read_state(self) -> dict[str, tuple[str, str]]:
+        try:
+            known = json.loads((self._folder / _STATE_FILE).read_text())
+            return {str(name): (str(stamp), str(etag)) for name, (stamp, etag) in known.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}
+
+    def _write_state(self) -> None:
+        state = {name: (stamp, self._etags[name]) for name, stamp in self._sent.items() if name in self._etags}
+        with suppress(OSError):  # without the file, a later run uploads all files again
+            aside = self._folder / f"{_STATE_FILE}.aside"
+            aside.write_text(json.dumps(state))
+            aside.replace(self._folder / _STATE_FILE)
+
+
+def _stamp(file: Path) -> str:
+    return stamp_of(file.stat())
+
 
 _at_work: ContextVar[Path | None] = ContextVar("folder of the stage", default=None)
 

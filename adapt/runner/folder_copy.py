@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
+from adapt.runner.bucket_records import using
 from adapt.runner.files import ASIDE, file_aside, make_folder, storage_errors, write_atomically
-from adapt.runner.local_cache import using
 from adapt.runner.mirror import Mirror, mirror_at
 from adapt.runner.record import RECORD_FILE, load_record
 from adapt.support.errors import StageError, StorageError

@@ -1,15 +1,32 @@
-"""Locks that let only one process at a time run a stage. If the process is killed, the lock is released."""
+"""Locks that let only one process at a time run a stage: a lock of the file system in a folder, a lease on a bucket.
+
+The file system releases a lock when its process is killed.
+
+A lease is an object in the bucket that its holder renews. Leases are taken and renewed by conditional writes only, so
+two processes cannot both succeed. A waiting process takes over a lease that was not renewed for LEASE_S. It measures
+this time with its own monotonic clock. The clocks of two machines are never compared, so a wrong clock does no harm.
+
+Each renewal replaces exactly the object that the holder wrote last. A holder that was suspended, and whose lease was
+taken over meanwhile, therefore learns of it at its next renewal. Its writes before that cannot harm the run that took
+over, because each run writes its objects to a separate folder (`adapt.runner.claim`). The lease names the folder with
+the newest files.
+"""
 
 import errno
 import fcntl
+import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
+from uuid import uuid4
 
+from adapt.runner.bucket import ABSENT, ReadObject, S3Bucket, StoredObject
+from adapt.runner.bucket_errors import ConflictError
 from adapt.runner.files import make_folder, storage_errors
 from adapt.support.errors import StorageError
 from adapt.terminal.console import log
@@ -109,3 +126,220 @@ def _try(descriptor: int, path: Path) -> bool:
             " file system that has them: locks prevent two runs from writing to one folder",
         ) from error
     return True
+
+
+LEASE_S = 60.0
+"""Time without renewal after which another process may take a lease over [s]."""
+_RENEW_S = 15.0
+"""Time between two renewals [s]."""
+_POLL_S = 1.0
+_FREE_BYTES = 64
+"""Largest size of a free lease's object [bytes]. The object of a held lease is larger."""
+
+
+def is_held_by(listed: StoredObject) -> bool:
+    """Returns whether a lease in a listing is held now, judged by the store's clocks."""
+    return listed.size > _FREE_BYTES and listed.age_s < LEASE_S
+
+
+class CopyState(NamedTuple):
+    """Where the newest files of an unfinished stage are."""
+
+    mirror: str = ""
+    """Id of the local copy with the newest files. Empty if the stage was not begun."""
+    whole: str = ""
+    """Name of the newest run that has all files of the stage in the bucket."""
+    run: str = ""
+    """Name of the run that the last holder of the lease uploaded. It may still be incomplete."""
+
+
+class Lease:
+    """A lease that this process holds.
+
+    Args:
+        bucket: the bucket.
+        name: name of the lease's object.
+        etag: ETag of the object.
+        content: content of the object.
+        progress: where the previous holder left the files.
+        is_restart: whether the previous holder was a process on this machine, which has ended.
+    """
+
+    def __init__(
+        self,
+        bucket: S3Bucket,
+        name: str,
+        etag: str,
+        content: dict[str, str | int],
+        progress: CopyState,
+        is_restart: bool,
+    ) -> None:
+        self._bucket, self._name, self._etag, self._content = bucket.hasty(_RENEW_S), name, etag, content
+        self.progress, self.is_restart = progress, is_restart
+        self._lock = threading.Lock()
+        self._is_lost = False
+
+    def note(self, progress: CopyState) -> None:
+        """Stores where the newest files are, for the next holder.
+
+        Raises:
+            StorageError: as in `check`.
+        """
+        with self._lock:
+            self.progress = progress
+            self._content.update(progress._asdict())
+        self.check()
+
+    def check(self) -> None:
+        """Renews the lease.
+
+        Raises:
+            StorageError: another process has taken the lease over, or the store cannot be reached.
+        """
+        with self._lock:
+            if not self._is_lost:
+                self._content["beat"] = int(self._content["beat"]) + 1
+                self._write(_text(self._content))
+            if self._is_lost:
+                raise StorageError(
+                    f"the lease {self._bucket.address.url(self._name)} was lost: this process could not renew it for "
+                    f"{LEASE_S:.0f} s, and another run took over",
+                    "nothing was overwritten; run the same command again to use the other run's result",
+                )
+
+    def _write(self, body: bytes) -> None:
+        """Replaces the lease's object, or marks the lease as lost."""
+        for _ in range(2):
+            try:
+                self._etag = self._bucket.put(self._name, body, self._etag)
+                return
+            except ConflictError:  # a renewal that failed may have reached the store nevertheless
+                there = self._bucket.get(self._name)
+                if there is None or str(self._content["id"]).encode() not in there.body:
+                    break
+                self._etag = there.etag
+        self._is_lost = True
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process is known to have taken the lease over."""
+        return self._is_lost
+
+    def keep(self, ended: threading.Event) -> None:
+        """Renews the lease until `ended` is set or the lease is lost."""
+        while not ended.wait(_RENEW_S):
+            try:
+                self.check()
+            except Exception as error:  # the next renewal may succeed, whatever the error is
+                what = error.what if isinstance(error, StorageError) else f"a lease was not renewed: {error}"
+                log(f"warning: {what}")
+                if self._is_lost:
+                    return
+
+    def release(self) -> None:
+        """Frees the lease, unless it is lost. The free lease still names the folder with the newest files."""
+        with self._lock:
+            if not self._is_lost:
+                try:
+                    self._write(" ".join(self.progress).encode())
+                except StorageError as error:
+                    log(f"a lease could not be freed and ends in {LEASE_S:.0f} s: {error.what}")
+
+
+@contextmanager
+def leased(bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], None] | None = None) -> Iterator[Lease]:
+    """Holds a lease inside the block. Waits while another process holds it.
+
+    The caller must hold the local lock of the same stage (`locked`). Therefore, a lease that was taken by a
+    process with the same `mirror` since this machine was started was left behind by a process that has ended, and is
+    taken over at once.
+
+    Args:
+        bucket: the bucket.
+        name: name of the lease's object.
+        mirror: id of the local copy of the storage root on this machine.
+        waits_for: as in `locked`.
+
+    Raises:
+        StorageError: the store cannot be read or written.
+    """
+    lease = _take(bucket, name, mirror, waits_for)
+    ended = threading.Event()
+    keeper = threading.Thread(target=lease.keep, args=(ended,), daemon=True)
+    keeper.start()
+    try:
+        yield lease
+    finally:
+        ended.set()
+        keeper.join()
+        lease.release()
+
+
+def _take(bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], None] | None) -> Lease:
+    machine = _machine(mirror)
+    content: dict[str, str | int] = {
+        "holder": f"process {os.getpid()} on {socket.gethostname()}",
+        "machine": machine,
+        "id": uuid4().hex,
+        "beat": 0,
+    }
+    seen, since, is_said = "", time.monotonic(), False
+    while True:
+        read = bucket.get(name)
+        held = _read(read)
+        if read and read.etag != seen:
+            seen, since = read.etag, time.monotonic()
+        is_restart = bool(machine) and held.machine == machine
+        if not held.holder or is_restart or time.monotonic() - since > LEASE_S:
+            content.update(held.progress._asdict())
+            try:
+                etag = bucket.put(name, _text(content), read.etag if read else ABSENT)
+            except ConflictError:
+                continue  # another process was faster
+            return Lease(bucket, name, etag, content, held.progress, is_restart or not held.holder)
+        if not is_said:
+            is_said = True
+            if waits_for:
+                waits_for(held.holder)
+            else:
+                log(f"waiting for {name}: another run works on it ({held.holder})")
+        time.sleep(_POLL_S)
+
+
+def _machine(mirror: str) -> str:
+    """Returns a name that is unique to a local copy, a machine and its last boot. Empty if there is no boot id."""
+    try:
+        return f"{mirror} {socket.gethostname()} {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+    except OSError:
+        return ""
+
+
+class _Held(NamedTuple):
+    """Content of a lease."""
+
+    holder: str = ""
+    """Name of the holder. Empty if the lease is free."""
+    machine: str = ""
+    progress: CopyState = CopyState()
+
+
+def _read(read: ReadObject | None) -> _Held:
+    if read is None:
+        return _Held()
+    try:
+        if len(read.body) <= _FREE_BYTES:
+            return _Held(progress=CopyState(*read.body.decode().split(" ")))
+        content = json.loads(read.body)
+        progress = CopyState(*(str(content[name]) for name in CopyState._fields))
+        return _Held(str(content["holder"]), str(content["machine"]), progress)
+    except (ValueError, KeyError, TypeError):  # damaged
+        return _Held("unknown process" if len(read.body) > _FREE_BYTES else "")
+
+
+def progress_in(read: ReadObject | None) -> CopyState:
+    """Returns where the newest files of a stage are, from the object of its lease."""
+    return _read(read).progress
+
+
+def _text(content: dict[str, str | int]) -> bytes:
+    return json.dumps(content).encode()

@@ -4,13 +4,13 @@ The objects below `s3://BUCKET/PREFIX` are:
 
 - `records/KIND/KEY.json`: the record of a finished stage (`adapt.runner.bucket_records`).
 - `packs/records`: copies of many records, which a new machine reads at once.
-- `leases/KIND/KEY.json`: the lease of a stage (`adapt.runner.lease`).
-- `KIND/NAME-KEY/RUN/...`: the files of a stage. `adapt.runner.uploads` writes them while the stage runs. Each run of
+- `leases/KIND/KEY.json`: the lease of a stage (`adapt.runner.lock`).
+- `KIND/NAME-KEY/RUN/...`: the files of a stage. `adapt.runner.claim` writes them while the stage runs. Each run of
   the stage has a separate folder. The record names the valid folder; without a record, the lease does.
 - `logs/KIND/NAME-KEY.jsonl` and `reports/...`: as in a storage root that is a folder.
 
 The local copy is the folder `CACHE/dontstop-buckets/HOST/BUCKET+PREFIX`, so any path in it names its bucket.
-`Mirror.bring` copies the files of a finished stage and checks their digests. `adapt.runner.local_cache` removes
+`Mirror.bring` copies the files of a finished stage and checks their digests. `adapt.runner.bucket_records` removes
 files when the copy is larger than `storage.cache_gb`.
 """
 
@@ -31,13 +31,10 @@ from uuid import uuid4
 
 from adapt.runner.bucket import S3Bucket
 from adapt.runner.bucket_errors import Address
-from adapt.runner.bucket_records import DIGITS, FRESH_S, BucketRecords, is_inside, say_once
-from adapt.runner.digest import named_faults, sha256_of
+from adapt.runner.bucket_records import DIGITS, FRESH_S, BucketRecords, evict, hold, is_inside, say_once, using
+from adapt.runner.digest import check_content, named_faults, sha256_of
 from adapt.runner.files import file_aside, folder_aside, make_folder
-from adapt.runner.lease import is_held_by, progress_in
-from adapt.runner.local_cache import evict, hold, using
-from adapt.runner.lock import is_held, locked
-from adapt.runner.outputs import check_content
+from adapt.runner.lock import is_held, is_held_by, locked, progress_in
 from adapt.runner.record import Record, load_record
 from adapt.support.errors import ConfigError, StageError, StorageError
 from adapt.support.redact import redact

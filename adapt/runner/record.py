@@ -42,7 +42,7 @@ class Record:
     resources: dict[str, Any]
     """Devices and settings that the stage ran with."""
     outputs: dict[str, int]
-    """Sizes of the output files [bytes], keyed by path; see `adapt.runner.outputs`."""
+    """Sizes of the output files [bytes], keyed by path; see `adapt.runner.digest`."""
     packages: dict[str, str]
     """Versions of the packages that the stage ran with."""
     started_at: str

@@ -61,7 +61,7 @@ class Stage(ABC, Generic[R]):
     model_place: ClassVar[str] = "."
     """Path of the model in the stage's folder, if the stage writes a model."""
     takes: ClassVar[Mapping[str, float] | None] = None
-    """Cluster resources that the stage uses, such as ONE_CPU. None for all resources. See `adapt.runner.parallel`."""
+    """Cluster resources that the stage uses, such as ONE_CPU. None for all resources. See `adapt.runner.ensure`."""
     device_time: ClassVar[Literal["none", "own", "inputs"]] = "none"
     """Device-hours in the stage's record: none, those of the stage itself, or the sum of those of its inputs."""
     name: str

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.runner.bucket_records import DIGITS
+from adapt.runner.digest import check_outputs
 from adapt.runner.files import make_folder
 from adapt.runner.key import changes
 from adapt.runner.mirror import mirror_at
-from adapt.runner.outputs import check_outputs
 from adapt.runner.record import RECORD_FILE, Record, load_record
 from adapt.support.errors import StageError
 from adapt.terminal.console import json_line, log, log_values
@@ -105,7 +105,7 @@ class Store:
         The returned record has the name `name`, even if the stage was finished under another name.
 
         Raises:
-            StageError: files are missing or have another size (see `adapt.runner.outputs.check_outputs`), or as in
+            StageError: files are missing or have another size (see `adapt.runner.digest.check_outputs`), or as in
                 `known`.
         """
         record = self.known(stage, name, key)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from adapt.evaluate.measurements import Estimate
 from adapt.job.job_run import room
 from adapt.runner import Finished, Record, Stage, Store
-from adapt.runner.parallel import Work, add_stages, step
+from adapt.runner.ensure import Work, add_stages, step
 from adapt.runner.stage import everything
 from adapt.show.progress.chain_now import TRIALS_FILE, TrialNow, TrialsNow
 from adapt.show.terminal import drawn_table

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.runner import Done, Outcome, Store, bucket_records, ensure, lease, plan_stages, uploads
+from adapt.runner import Done, Outcome, Store, bucket_records, claim, ensure, lock, plan_stages
 from adapt.runner.bucket import S3Bucket
 from adapt.runner.claim import is_claimed
 from adapt.runner.ensure import unfinished
@@ -118,7 +118,7 @@ def test_a_budget_knows_what_a_run_on_another_machine_has_spent(machine: Machine
 
 
 def test_files_are_uploaded_and_deleted_while_the_stage_runs(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(claim, "_PAUSE_S", 0.05)
     one = machine("one")
 
     def stored(folder: Path) -> set[str]:
@@ -229,10 +229,10 @@ def test_files_that_are_not_used_leave_a_local_copy_that_is_too_large(machine: M
 
 def test_a_run_that_lost_its_lease_changes_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first machine is suspended for longer than its lease while the second one runs the whole stage."""
-    monkeypatch.setattr(lease, "LEASE_S", 0.3)
-    monkeypatch.setattr(lease, "_RENEW_S", 1000.0)
-    monkeypatch.setattr(lease, "_POLL_S", 0.02)
-    monkeypatch.setattr(uploads, "_PAUSE_S", 1000.0)
+    monkeypatch.setattr(lock, "LEASE_S", 0.3)
+    monkeypatch.setattr(lock, "_RENEW_S", 1000.0)
+    monkeypatch.setattr(lock, "_POLL_S", 0.02)
+    monkeypatch.setattr(claim, "_PAUSE_S", 1000.0)
     one, two = machine("one"), machine("two")
 
     def second(folder: Path, done: Done) -> Outcome[ToyResult]:
@@ -278,7 +278,7 @@ def test_two_chains_that_race_run_each_stage_once(machine: Machine, runs: Path) 
 def test_a_killed_chain_goes_on_where_it_was(machine: Machine, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process is killed by SIGKILL while it writes; another machine waits for the lease's end and finishes."""
     assert start(machine("one"), runs, 0.0, kill_at=9).wait() == -9
-    monkeypatch.setattr(lease, "LEASE_S", 1.0)
+    monkeypatch.setattr(lock, "LEASE_S", 1.0)
     before = ran(runs)
     there = ensure(toys.diamond(runs), machine("two"))
     assert content(there.path) == toys.expected("top")

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from adapt.runner import Done, Outcome, Store, ensure, plan_stages
-from adapt.runner.digest import Digests
+from adapt.runner.digest import Digests, settle
 from adapt.runner.files import share_with_group
 from adapt.runner.lock import is_held, locked
-from adapt.runner.outputs import settle
 from adapt.runner.secret import secret_of
 from adapt.runner.store import Store as AnyStore
 from adapt.support.errors import StageError, StorageError

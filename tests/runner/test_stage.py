@@ -11,7 +11,7 @@ from adapt.runner import Done, Outcome, Shown, Stage, Store, ensure
 from adapt.runner.key import stage_key
 from adapt.runner.stage import Finished, everything, paths_outside
 from adapt.support.errors import StageError
-from tests.runner.test_parallel import Waiting
+from tests.runner.test_ensure import Waiting
 
 
 @dataclass(frozen=True)

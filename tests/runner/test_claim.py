@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from adapt.runner import lease as lease_module
-from adapt.runner import local_cache
+from adapt.runner import bucket_records
+from adapt.runner import claim as claim_module
+from adapt.runner import lock as lock_module
 from adapt.runner import mirror as mirror_module
-from adapt.runner import uploads as uploads_module
 from adapt.runner.bucket import ReadObject, StoredObject
 from adapt.runner.bucket_errors import Address, ConflictError
 from adapt.runner.claim import BucketClaim
-from adapt.runner.lease import Lease, leased
+from adapt.runner.lock import Lease, leased
 from adapt.runner.mirror import Mirror, fetch_spare, mirror_at, mirror_folder
 from adapt.runner.record import Record, load_record
 from adapt.support.errors import BudgetError, ConfigError, StageError, StorageError
@@ -90,7 +90,7 @@ class Machine:
 
     def take(self) -> Lease:
         """Takes the lease and does not renew it. This succeeds at once, because the previous lease was not renewed."""
-        return lease_module._take(self.mirror.bucket, self.mirror.lease_name(self.folder), self.mirror.id, None)
+        return lock_module._take(self.mirror.bucket, self.mirror.lease_name(self.folder), self.mirror.id, None)
 
     def files(self) -> dict[str, str]:
         found = {file.name: file.read_text() for file in self.folder.iterdir() if file.is_file()}
@@ -130,8 +130,8 @@ class Machine:
 
 @pytest.fixture
 def machines(objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Machine]:
-    monkeypatch.setattr(lease_module, "LEASE_S", 0.0)  # a lease that is not renewed ends at once
-    monkeypatch.setattr(lease_module, "_POLL_S", 0.0)
+    monkeypatch.setattr(lock_module, "LEASE_S", 0.0)  # a lease that is not renewed ends at once
+    monkeypatch.setattr(lock_module, "_POLL_S", 0.0)
     return [Machine(tmp_path / name, objects) for name in ("one", "two", "three")]
 
 
@@ -187,7 +187,7 @@ def test_a_run_that_wakes_up_harms_no_file_of_its_successor(objects: Objects, ma
 def test_a_run_that_lost_its_lease_is_asked_to_end_and_says_why(
     machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads_module, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(claim_module, "_PAUSE_S", 0.01)
     one, two, _ = machines
     lease = one.take()
     claim = one.claim(lease)
@@ -227,8 +227,8 @@ def test_a_folder_that_was_handed_out_is_not_removed(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "x").write_text("text")
         (folder / "stage.json").write_text("{}")
-    local_cache.hold(folders[0])
-    local_cache.evict(tmp_path, folders, 0.0, tmp_path)
+    bucket_records.hold(folders[0])
+    bucket_records.evict(tmp_path, folders, 0.0, tmp_path)
     assert [(folder / "x").exists() for folder in folders] == [True, False]
 
 
