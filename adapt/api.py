@@ -23,8 +23,8 @@ from adapt.parse.values import check_config
 from adapt.ray.runtime import disconnect
 from adapt.runner import Record
 from adapt.show.blocks import Block
-from adapt.show.pages import SelfShown
 from adapt.show.progress.chain_now import ChainNow
+from adapt.show.renderers import SelfShown
 from adapt.stage.context import Context
 from adapt.support.errors import ConfigError
 from adapt.support.shipped import recipe_file

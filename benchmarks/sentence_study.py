@@ -24,7 +24,7 @@ from adapt.evaluate.measure_model import with_interval
 from adapt.evaluate.measurements import MEASURES
 from adapt.evaluate.retrieval import QUERIES_FILE
 from adapt.show.blocks import Cell, Section, Table
-from adapt.show.pages import render_markdown
+from adapt.show.renderers import render_markdown
 from adapt.show.report.study import Study
 
 BASE = "base"

@@ -15,7 +15,7 @@ from adapt.chain.chain_file import read_chain, read_command
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import build_chain, study
 from adapt.show.blocks import Section, Table
-from adapt.show.pages import render_markdown
+from adapt.show.renderers import render_markdown
 from adapt.show.report.sequence_runs import Sequences, compare_methods, sequences_of
 from adapt.show.report.sequence_tables import by_task, every_run, methods, sequence_costs, sequence_differences
 

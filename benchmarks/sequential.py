@@ -13,10 +13,10 @@ from typing import Any
 
 from adapt.chain.chain_file import read_command
 from adapt.chain.chain_run import ChainRun, Report
+from adapt.show.renderers import show_blocks
 from adapt.show.report.sequence_runs import MEASURES, sequences_of
 from adapt.show.report.study import Study
 from adapt.show.report.task_runs import collect
-from adapt.show.terminal import show_blocks
 from adapt.terminal.console import run_job
 from adapt.tuning.search_stage import Searched
 

@@ -15,7 +15,7 @@ from adapt.chain.chain_file import read_chain, read_command
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import build_chain, study
 from adapt.show.blocks import NONE, Cell, Section, Table
-from adapt.show.pages import render_markdown
+from adapt.show.renderers import render_markdown
 from adapt.show.report.study import Study
 from adapt.stage.several.ensemble import EnsembleRow
 

@@ -21,8 +21,8 @@ sys.path[:0] = [str(ROOT)] if str(ROOT) not in sys.path else []
 import dontstop  # noqa: E402
 from adapt.cli import chain_command, doctor, init, main, tune_command  # noqa: E402
 from adapt.config import Config, EvaluationSet, NamedModel, OwnMtebTask, PhaseConfig, SourceConfig  # noqa: E402
+from adapt.config.fields import hints_of, type_words  # noqa: E402
 from adapt.config.kinds import Kinds  # noqa: E402
-from adapt.config.reading import hints_of, type_words  # noqa: E402
 from adapt.corpus.cleaning.cleaning_blocks import BLOCKS  # noqa: E402
 from adapt.embed.embedder import EMBEDDERS  # noqa: E402
 from adapt.handover.table import EXPORT_KINDS  # noqa: E402

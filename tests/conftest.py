@@ -77,7 +77,7 @@ def ray_cluster() -> Iterator[None]:
     import ray
 
     from adapt.config import ResourcesConfig
-    from adapt.ray.own import OWN_RAY, remove
+    from adapt.ray.connection import OWN_RAY, remove
     from adapt.ray.runtime import connect
     from tests.forks.process import with_forked_workers
 

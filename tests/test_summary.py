@@ -16,7 +16,7 @@ from adapt.runner import Done, Outcome, Stage, Store, ensure, plan_stages
 from adapt.runner.lock import locked
 from adapt.runner.store import DIGITS
 from adapt.show.progress.goals import _state
-from adapt.show.terminal import show_blocks
+from adapt.show.renderers import show_blocks
 from adapt.stage.export_model import Adapted
 from tests.runner.test_record import record
 

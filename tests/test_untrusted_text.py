@@ -9,8 +9,7 @@ from adapt.config import NotifyConfig
 from adapt.model.model_card import card_code, card_text, table
 from adapt.runner.notifications import body
 from adapt.show.blocks import Section, Table, TextBlock
-from adapt.show.pages import render_html, render_markdown
-from adapt.show.terminal import render_text, show_blocks
+from adapt.show.renderers import render_html, render_markdown, render_text, show_blocks
 from adapt.terminal.console import log, printable
 
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31mred\x08\r\x00"

@@ -17,11 +17,10 @@ from adapt.runner.mirror import upload_results
 from adapt.runner.notifications import notifying
 from adapt.runner.stage import everything
 from adapt.show.blocks import Block, Section, TextBlock, first_sentence, summary
-from adapt.show.pages import SelfShown
 from adapt.show.progress.chain_now import ChainNow, StudyNow, chain_now
 from adapt.show.progress.goals import goal_states, goals_table, trainings_table
+from adapt.show.renderers import SelfShown, render_text
 from adapt.show.report.study import Study
-from adapt.show.terminal import render_text
 from adapt.stage.budget import budget_outlook, exceeds_budget, within_budget
 from adapt.stage.push_model import Push
 from adapt.terminal.console import log

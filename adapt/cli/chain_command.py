@@ -13,14 +13,13 @@ from adapt.parse import parse
 from adapt.runner.stage import everything
 from adapt.show.progress.chain_now import ChainNow, chain_now
 from adapt.show.progress.goals import show_logs
+from adapt.show.renderers import show_blocks
 from adapt.show.report.study import Study
-from adapt.show.terminal import show_blocks
 from adapt.stage.context import Context
 from adapt.submit.submit_order import VERBS, ClusterCommand, chain_of, order_of, read_cluster_command
 from adapt.support.errors import ConfigError
 from adapt.support.shipped import recipe_file
-from adapt.terminal.console import finish, log
-from adapt.terminal.streams import is_unread
+from adapt.terminal.console import finish, is_unread, log
 
 FOLLOW_S = 10.0
 """Seconds between two updates of `status --follow`."""

@@ -23,8 +23,7 @@ from packaging.specifiers import SpecifierSet
 from adapt.config import Config
 from adapt.config.job_config import DAPT, without_corpus
 from adapt.parse import parse
-from adapt.ray.address import check_answers, endpoint
-from adapt.ray.own import private_folder, remove
+from adapt.ray.connection import check_answers, endpoint, private_folder, remove
 from adapt.ray.runtime import address_of
 from adapt.stage.context import root_of
 from adapt.stage.preflight import check_compile, check_writable

@@ -17,7 +17,7 @@ from adapt.job.job_run import carry_out
 from adapt.job.vocabulary_job import with_action
 from adapt.parse.keys import option_sections
 from adapt.show.blocks import Block, Table, TextBlock
-from adapt.show.terminal import render_text
+from adapt.show.renderers import render_text
 from adapt.support.errors import ConfigError, nearest
 from adapt.support.shipped import recipes, spaces, unless_here
 from adapt.terminal.console import log, run_job

@@ -6,7 +6,7 @@ from adapt.runner import Finished, Store
 from adapt.runner.claim import is_claimed
 from adapt.show.blocks import shown_by
 from adapt.show.progress.chain_now import TrialsNow
-from adapt.show.terminal import show_blocks
+from adapt.show.renderers import show_blocks
 from adapt.stage.context import root_of
 from adapt.terminal.console import finish, log
 from adapt.tuning.search_forecast import SearchAhead

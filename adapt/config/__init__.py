@@ -3,7 +3,14 @@
 Defaults are those of *Don't Stop Pretraining* (arXiv 2004.10964, appendix B and its code).
 """
 
-from adapt.config.corpus import CorpusConfig, EvaluationSet, MixtureConfig, SourceConfig
+from adapt.config.corpus import (
+    CorpusConfig,
+    EvaluationSet,
+    GenerateConfig,
+    MixtureConfig,
+    SourceConfig,
+    SynthesizeConfig,
+)
 from adapt.config.fields import (
     Fraction,
     NonNegativeFloat,
@@ -17,7 +24,6 @@ from adapt.config.fields import (
     how_list,
     what,
 )
-from adapt.config.generation import GenerateConfig, SynthesizeConfig
 from adapt.config.job_config import Config, flat
 from adapt.config.job_sections import (
     AdviceConfig,
@@ -41,8 +47,15 @@ from adapt.config.job_sections import (
     fewest_of,
     most_of,
 )
-from adapt.config.standard_tasks import HarnessConfig, MtebConfig, OwnMtebTask
-from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
+from adapt.config.tasks import (
+    FinetuneConfig,
+    HarnessConfig,
+    MtebConfig,
+    OwnMtebTask,
+    SelectConfig,
+    TaptConfig,
+    TaskConfig,
+)
 from adapt.config.training import (
     MethodConfig,
     ModelConfig,

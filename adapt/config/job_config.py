@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
-from adapt.config.corpus import CorpusConfig, MixtureConfig
+from adapt.config.corpus import CorpusConfig, GenerateConfig, MixtureConfig, SynthesizeConfig
 from adapt.config.fields import how_list
-from adapt.config.generation import GenerateConfig, SynthesizeConfig
 from adapt.config.job_sections import (
     AdviceConfig,
     ComparisonConfig,
@@ -26,8 +25,7 @@ from adapt.config.job_sections import (
     TuneConfig,
     VocabularyConfig,
 )
-from adapt.config.standard_tasks import HarnessConfig, MtebConfig
-from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
+from adapt.config.tasks import FinetuneConfig, HarnessConfig, MtebConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.training import MethodConfig, ModelConfig, ObjectiveConfig, SequenceConfig, TrainingConfig, section_of
 
 

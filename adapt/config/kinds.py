@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from adapt.config.reading import read_fields
+from adapt.config.fields import read_fields
 from adapt.support.errors import ConfigError, nearest
 
 T = TypeVar("T")

@@ -17,9 +17,8 @@ from adapt.runner import Done, Finished, Record, Stage, Store, ensure, ensure_al
 from adapt.runner.ensure import Planned, check_ahead, unfinished
 from adapt.runner.notifications import notifying
 from adapt.show.blocks import Block, Table, TextBlock, first_sentence, shown_by, summary
-from adapt.show.pages import SelfShown
 from adapt.show.progress.goals import TrainingAhead, trainings_table
-from adapt.show.terminal import show_blocks
+from adapt.show.renderers import SelfShown, show_blocks
 from adapt.stage.budget import budget_outlook, within_budget
 from adapt.stage.context import Context
 from adapt.stage.export_model import Export, planned_phases

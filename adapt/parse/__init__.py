@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from adapt.config import Config, section_of
+from adapt.config.fields import hints_of, read_fields
 from adapt.config.job_config import DAPT, Kind
-from adapt.config.reading import hints_of, read_fields
 from adapt.parse.command_line import asks_for, configuration_text, help_text, read_given
 from adapt.parse.keys import (
     Named,

@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from adapt.config import Config
+from adapt.config.fields import hints_of, type_words
 from adapt.config.job_config import DAPT, Kind
-from adapt.config.reading import hints_of, type_words
 from adapt.parse.keys import (
     OPTIONS,
     TABLES,

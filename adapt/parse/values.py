@@ -12,8 +12,8 @@ from adapt.config import (
     most_of,
     section_of,
 )
+from adapt.config.fields import check_dataclass, hints_of, read_fields
 from adapt.config.job_config import DAPT, Kind
-from adapt.config.reading import check_dataclass, hints_of, read_fields
 from adapt.objective.table import OBJECTIVES, RTD
 from adapt.support.errors import ConfigError
 

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin
 import yaml
 
 from adapt.config import Config
-from adapt.config.reading import field_name, hints_of, options_of, takes_null
+from adapt.config.fields import field_name, hints_of, options_of, takes_null
 from adapt.parse.keys import Named, option_sections
 from adapt.support.errors import ConfigError
 

@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
-from adapt.ray.own import OWN_RAY
+from adapt.ray.connection import OWN_RAY, ray_library
 from adapt.runner.claim import stage_at_work
 from adapt.runner.folder_copy import FolderCopy, HomeFiles, Terms, give_folder
 from adapt.runner.mirror import mirror_at, mirrors_in_use
@@ -59,8 +59,7 @@ class HomeActor(HomeFiles):
             node: id of the node.
             home: this actor.
         """
-        import ray
-
+        ray = ray_library()
         with self._lock:
             if node not in self._nodes:
                 self._nodes[node] = ray.remote(**_on(node))(NodeCopies).remote(self._root, home)
@@ -74,8 +73,7 @@ class _Distant:
         self._home = home
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        import ray
-
+        ray = ray_library()
         return lambda *arguments: ray.get(getattr(self._home, name).remote(*arguments))
 
 
@@ -166,8 +164,7 @@ def serve_files() -> None:
     """
     if OWN_RAY in os.environ or not mirrors_in_use():
         return
-    import ray
-
+    ray = ray_library()
     context = ray.get_runtime_context()
     for mirror in mirrors_in_use():
         place = mirror.root, context.get_job_id()
@@ -188,14 +185,12 @@ def _on(node: str) -> dict[str, Any]:
 
 
 def _pinned(node: str) -> dict[str, Any]:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
+    strategies = ray_library().util.scheduling_strategies
+    return {"scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node, soft=False)}
 
 
 def _name(root: Path) -> str:
-    import ray
-
+    ray = ray_library()
     return f"dontstop-files-{ray.get_runtime_context().get_job_id()}-{sha256(str(root).encode()).hexdigest()[:12]}"
 
 
@@ -249,8 +244,7 @@ def on_node(folder: Path | None, fetches: bool = True, leaves: Sequence[str] = (
     if folder is None or link is None:
         yield
         return
-    import ray
-
+    ray = ray_library()
     ray.get(link.copies.arrive.remote(_inner(folder), fetches, tuple(leaves)))
     try:
         yield
@@ -307,8 +301,7 @@ def at_home(folder: Path, function: Callable[..., R], *arguments: Any) -> R:
     link = _link(folder)
     if link is None:
         return function(*arguments)
-    import ray
-
+    ray = ray_library()
     result: R = ray.get(link.home.call.remote(function, arguments))
     return result
 
@@ -316,8 +309,7 @@ def at_home(folder: Path, function: Callable[..., R], *arguments: Any) -> R:
 def fetch_part(part: Path) -> None:
     """Copies a folder in the folder of a stage from the job's node, without files that it no longer has there."""
     if link := _link(part):
-        import ray
-
+        ray = ray_library()
         ray.get(link.copies.fetch.remote(_inner(part), f"{part.relative_to(_stage(part)).as_posix()}/"))
 
 
@@ -328,8 +320,7 @@ def send_now(folder: Path) -> None:
         folder: a folder of the stage.
     """
     if link := _link(folder):
-        import ray
-
+        ray = ray_library()
         ray.get(link.copies.send.remote(_inner(folder)))
 
 
@@ -347,15 +338,13 @@ def storing(target: Path) -> Callable[[Any, str], Any] | None:
         return None
 
     def store(checkpoint: Any, name: str) -> Any:
-        import ray
-        from ray.train import Checkpoint
-
+        ray = ray_library()
         # Metrics first: after the loss of this node, the job continues from this checkpoint, so nothing measures the
         # steps before it again.
         ray.get(link.copies.send.remote(_inner(target)))
         distant: Any = _Distant(link.home)
         give_folder(distant, Path(checkpoint.path), (target / name).relative_to(mirror.root).as_posix())
-        return Checkpoint.from_directory(target / name)
+        return type(checkpoint).from_directory(target / name)
 
     return store
 
@@ -375,6 +364,5 @@ def pinned_here(folder: Path) -> dict[str, Any]:
 
 
 def _node_id() -> str:
-    import ray
-
+    ray = ray_library()
     return str(ray.get_runtime_context().get_node_id())

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import ResourcesConfig, fewest_of, most_of
-from adapt.ray.address import endpoint, join
+from adapt.ray.connection import OWN_RAY, endpoint, join, ray_library, start_ray
 from adapt.ray.node_files import serve_files
-from adapt.ray.own import OWN_RAY, start_ray
 from adapt.runner.notifications import announce
 from adapt.support.errors import AdaptError, ClusterError, DeviceMemoryError, StallError
 from adapt.support.stall_watch import STALLS, read_stalls
@@ -89,8 +88,7 @@ def connect(resources: ResourcesConfig) -> None:
     """
     address = address_of(resources)
     _set_environment(address)
-    import ray
-
+    ray = ray_library()
     if ray.is_initialized():
         _check_same(address)
         serve_files()
@@ -149,8 +147,7 @@ def disconnect() -> None:
     """Ends the connection that `connect` made, with all its work. A connection of the user's program is not ended."""
     if not _made:
         return
-    import ray
-
+    ray = ray_library()
     ending = threading.Thread(target=ray.shutdown, daemon=True)
     ending.start()
     deadline = time.monotonic() + DISCONNECT_S
@@ -184,8 +181,7 @@ def gpus_per_worker(resources: ResourcesConfig) -> float:
 
 def hide_unreserved_gpus() -> None:
     """Hides all GPUs from a Ray process that has reserved none. Call it before torch is imported."""
-    import ray
-
+    ray = ray_library()
     if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -219,17 +215,16 @@ def _grow(bundle: dict[str, float], resources: ResourcesConfig) -> None:
     The autoscaler adds up the placement groups that all jobs wait for. Ray's `request_resources` is not used, because
     it is a single request for the whole cluster: each job would overwrite the requests of the other jobs.
     """
-    from ray.util import placement_group, remove_placement_group
-
+    ray = ray_library()
     fewest = fewest_of(resources.workers)
     log(f"waiting up to {resources.wait_s:g} s for {fewest} workers with {_words(bundle)} each")
-    group = placement_group([bundle] * most_of(resources.workers), strategy="PACK")
+    group = ray.util.placement_group([bundle] * most_of(resources.workers), strategy="PACK")
     deadline = time.monotonic() + resources.wait_s
     try:
         while _placeable(bundle) < fewest and time.monotonic() < deadline:
             time.sleep(1)
     finally:
-        remove_placement_group(group)  # frees the resources, so that the workers can reserve them
+        ray.util.remove_placement_group(group)  # frees the resources, so that the workers can reserve them
 
 
 def totals() -> dict[str, float]:
@@ -238,14 +233,12 @@ def totals() -> dict[str, float]:
 
 
 def _totals(bundle: dict[str, float]) -> dict[str, float]:
-    import ray
-
+    ray = ray_library()
     return {name: ray.cluster_resources().get(name, 0) for name in bundle}
 
 
 def _placeable(bundle: dict[str, float]) -> int:
-    import ray
-
+    ray = ray_library()
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return sum(int(min(node.get(name, 0) / amount for name, amount in bundle.items())) for node in alive)
 
@@ -359,9 +352,8 @@ def telling_stalls(stage: str, folder: Path) -> Iterator[None]:
 
 def was_killed_for_memory(error: BaseException) -> bool:
     """Returns whether a kill by Ray's memory monitor is among the causes of an error."""
-    from ray.exceptions import OutOfMemoryError
-
-    return any(isinstance(cause, OutOfMemoryError) for cause in causes(error))
+    killed = ray_library().exceptions.OutOfMemoryError
+    return any(isinstance(cause, killed) for cause in causes(error))
 
 
 def lacks_memory(error: BaseException) -> bool:

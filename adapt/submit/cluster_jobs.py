@@ -26,8 +26,7 @@ from adapt.submit.submit_order import NAME, PART, Order
 from adapt.support import errors
 from adapt.support.errors import AdaptError, ClusterError
 from adapt.support.redact import has_password
-from adapt.terminal.console import duration, log
-from adapt.terminal.streams import is_unread
+from adapt.terminal.console import duration, is_unread, log
 
 ADDRESS = "RAY_API_SERVER_ADDRESS"
 """Environment variable with the address of a cluster's dashboard. The command `ray job` uses it too."""
@@ -273,7 +272,7 @@ _AGAIN_S = 1.0, 30.0
 
 def show_log(text: str) -> None:
     """Writes text of a job's log to stderr, unchanged."""
-    sys.stderr.write(text)  # never raises an error: see adapt.terminal.streams
+    sys.stderr.write(text)  # never raises an error: see adapt.terminal.console
     sys.stderr.flush()
 
 

@@ -26,7 +26,7 @@ from adapt.ray.runtime import connect
 from adapt.runner.mirror import mirror_at
 from adapt.runner.stage import everything
 from adapt.show.blocks import Table
-from adapt.show.terminal import show_blocks
+from adapt.show.renderers import show_blocks
 from adapt.stage.context import root_of
 from adapt.stage.preflight import check_absolute, check_memory
 from adapt.stage.train import Train

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from adapt.config import Config, MixtureConfig, ObjectiveConfig, PhaseConfig, TrainingConfig, section_of
-from adapt.config.reading import hints_of, read_fields
+from adapt.config.fields import hints_of, read_fields
 from adapt.method.table import method_of
 from adapt.objective.table import OBJECTIVES, reads_own_vectors
 from adapt.support.better import Less

@@ -21,7 +21,7 @@ from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig,
 from ray.train.torch import TorchTrainer
 
 from adapt.config import ResourcesConfig
-from adapt.ray.own import OWN_RAY
+from adapt.ray.connection import OWN_RAY
 from adapt.ray.runtime import (
     PROCESS_ENVIRONMENT,
     await_resources,

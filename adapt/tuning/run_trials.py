@@ -13,7 +13,7 @@ from adapt.runner import Finished, Record, Stage, Store
 from adapt.runner.ensure import Work, add_stages, step
 from adapt.runner.stage import everything
 from adapt.show.progress.chain_now import TRIALS_FILE, TrialNow, TrialsNow
-from adapt.show.terminal import drawn_table
+from adapt.show.renderers import drawn_table
 from adapt.support.errors import AdaptError, ClusterError, DeviceMemoryError, StorageError
 from adapt.support.redact import redact
 from adapt.terminal.console import log

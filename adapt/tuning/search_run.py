@@ -18,7 +18,7 @@ from adapt.runner.mirror import upload_results
 from adapt.runner.notifications import notifying
 from adapt.runner.record import RECORD_FILE
 from adapt.show.blocks import Block, TextBlock, first_sentence
-from adapt.show.pages import SelfShown
+from adapt.show.renderers import SelfShown
 from adapt.show.report.study import HTML, Entry, Study
 from adapt.stage.context import Context, root_of
 from adapt.support.errors import ConfigError, nearest

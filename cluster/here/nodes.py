@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from adapt.ray.own import OWN_RAY
+from adapt.ray.connection import OWN_RAY
 from adapt.ray.runtime import NODE_ADDRESS
 from adapt.support.errors import ClusterError
 from cluster.here.processes import MODULE, end_all, free_port, processes, wait_for_line

@@ -10,8 +10,8 @@ import pytest
 from adapt.chain.look_stage import ReadRun, SeedLook
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
+from adapt.show.renderers import render_text
 from adapt.show.report.report_page import contents_of
-from adapt.show.terminal import render_text
 from adapt.stage.domain_sequence import SequenceResult
 from adapt.statistics.seeds import MARGIN, Looked, SeedRounds
 from adapt.support.errors import ConfigError

@@ -17,8 +17,8 @@ from adapt.runner import Record, Store
 from adapt.runner.ensure import ensure
 from adapt.runner.record import plain_values
 from adapt.show.blocks import Table
+from adapt.show.renderers import render_text
 from adapt.show.report.report_page import contents_of
-from adapt.show.terminal import render_text
 from adapt.stage.finetuning import Finetune, Finetuned
 from adapt.support.errors import ConfigError
 from tests.job.worlds import SPLITS, enter

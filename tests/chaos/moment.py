@@ -10,7 +10,7 @@ from random import Random
 
 import psutil
 
-from adapt.ray.own import FOLDER_PREFIX
+from adapt.ray.connection import FOLDER_PREFIX
 from tests.chaos.cluster_field import Field
 from tests.chaos.outcome import Outcome
 from tests.chaos.storage import LocalRoot, identity, models

@@ -13,7 +13,7 @@ import pytest
 import dontstop
 from adapt.cli.main import COMMANDS
 from adapt.config import Config
-from adapt.config.reading import hints_of
+from adapt.config.fields import hints_of
 from adapt.corpus.cleaning.cleaning_blocks import BLOCKS
 from adapt.job import JOBS
 from adapt.merge.table import MERGERS

@@ -4,7 +4,7 @@ from typing import Any
 
 from adapt.runner import Finished
 from adapt.show.blocks import shown_by
-from adapt.show.terminal import show_blocks
+from adapt.show.renderers import show_blocks
 
 
 def show_result(finished: Finished[Any]) -> None:

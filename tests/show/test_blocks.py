@@ -3,7 +3,7 @@
 import pytest
 
 from adapt.show.blocks import Findings, Folded, Section, Table, TextBlock, filled
-from adapt.show.pages import render_html, render_markdown
+from adapt.show.renderers import render_html, render_markdown
 
 EMPTY = Table(["text", "before"], [], "Losses", "a note")
 FULL = Table(["text", "before"], [["domain", "3.1"]], "Others")

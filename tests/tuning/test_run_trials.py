@@ -15,7 +15,7 @@ from adapt.config import Config, FinetuneConfig, TuneConfig
 from adapt.evaluate.measurements import Estimate
 from adapt.runner import Done, Outcome, Store
 from adapt.show.progress.chain_now import TrialsNow
-from adapt.show.terminal import drawn_table
+from adapt.show.renderers import drawn_table
 from adapt.support.errors import DataError
 from adapt.tuning.job_trial import TrialMeasured
 from adapt.tuning.proposals import proposals

@@ -27,7 +27,6 @@ from adapt.show.blocks import (
     summary,
 )
 from adapt.show.drawing import loss_curve
-from adapt.show.pages import SelfShown
 from adapt.show.progress.goals import (
     ENTRY_COLUMNS,
     STATES,
@@ -40,6 +39,7 @@ from adapt.show.progress.goals import (
     spent_lines,
     states_by_entry,
 )
+from adapt.show.renderers import SelfShown
 from adapt.terminal.console import duration
 from adapt.train.held_time import HeldTime
 from adapt.train.progress_display import describe

@@ -10,8 +10,7 @@ from adapt.runner.stage import Stage, everything
 from adapt.runner.store import Store, failure_of, logged_lines
 from adapt.show.blocks import Table
 from adapt.support.errors import ConfigError, nearest
-from adapt.terminal.console import duration, logs_json
-from adapt.terminal.streams import is_unread
+from adapt.terminal.console import duration, is_unread, logs_json
 
 START = "start.training"
 """Name of the input that is the training of another entry (see `adapt.model.start.Start`)."""

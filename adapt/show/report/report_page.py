@@ -22,7 +22,7 @@ from adapt.show.blocks import (
     TextBlock,
     shown_by,
 )
-from adapt.show.pages import render_html, render_markdown
+from adapt.show.renderers import render_html, render_markdown
 from adapt.show.report.lineage import draw_lineage, lineage
 from adapt.show.report.look_texts import Change, look_drawings, looks_table
 from adapt.show.report.search_results import searches_of

@@ -10,8 +10,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from adapt.show.blocks import FindingBlock, Findings, Section
-from adapt.show.pages import TEMPLATES, render_html
 from adapt.show.progress.chain_now import ChainNow
+from adapt.show.renderers import TEMPLATES, render_html
 from adapt.show.report.report_page import contents_of
 from adapt.show.report.study import Study
 from adapt.support.errors import AdaptError, ConfigError

@@ -11,7 +11,7 @@ from adapt.runner import ensure
 from adapt.runner.lock import locked
 from adapt.runner.store import Store, logged
 from adapt.show.progress.chain_now import ChainNow, TrialNow, TrialsNow, chain_now
-from adapt.show.terminal import show_blocks
+from adapt.show.renderers import show_blocks
 from adapt.terminal.console import log
 from adapt.train.held_time import HeldLog, add_seconds, holding
 from adapt.train.training_run import METRICS_FILE

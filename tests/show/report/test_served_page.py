@@ -14,8 +14,8 @@ import pytest
 
 import adapt.show.report.served_page as page_module
 from adapt.show.blocks import Section, TextBlock
-from adapt.show.pages import render_html
 from adapt.show.progress.chain_now import ChainNow, TrainingNow, TrialNow, TrialsNow
+from adapt.show.renderers import render_html
 from adapt.show.report.served_page import FollowedPage, is_own, serving
 from adapt.show.report.study import Entry, Study
 from adapt.support.errors import ConfigError, StageError

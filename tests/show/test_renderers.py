@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from adapt.show.blocks import Cell, Section, Table, TextBlock, summary
-from adapt.show.pages import render_html, render_markdown, render_notebook
-from adapt.show.terminal import render_text, show_blocks
+from adapt.show.renderers import render_html, render_markdown, render_notebook, render_text, show_blocks
 from tests.pseudo_terminal import sent_to_terminal
 
 LOSSES = Table(
@@ -72,7 +71,7 @@ def test_a_verdict_is_shown_again_below_the_details(capsys: pytest.CaptureFixtur
 
 PROGRAM = """
 from adapt.show.blocks import Table, summary
-from adapt.show.terminal import show_blocks
+from adapt.show.renderers import show_blocks
 sentence = "Held-out loss on your domain fell from 8.11 to 3.61 nats per token (95% interval: -4.55 to -4.44)."
 show_blocks([*summary(sentence), Table(["text", "loss"], [["your domain", "3.61"]], note="Lower is better. " * 9)])
 """

@@ -1,0 +1,400 @@
+"""Connects this process to Ray: starts Ray on this machine, or joins a cluster.
+
+Ray of our own is started in a private folder, and without a dashboard. Before a cluster is joined, its address is
+parsed, and its control store must answer there.
+"""
+
+import atexit
+import fcntl
+import logging
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+
+from adapt.ray.guard import heeding_signals, watch_address, watch_processes
+from adapt.support.errors import ClusterError
+from adapt.terminal.console import log
+
+OWN_RAY = "DONTSTOP_OWN_RAY"
+"""Environment variable of the processes of a Ray that we started.
+
+Its value is a folder that only this user may enter.
+"""
+FOLDER_PREFIX = "dontstop-"
+"""Prefix of the name of a folder for a Ray that we started."""
+_NO_DASHBOARD = "http://127.0.0.1:1"
+"""Address without a server.
+
+Ray Train asks a dashboard whether its controller is alive. Without this address, Ray Train searches for a dashboard
+for 40 s, which delays the end of a short training, or it asks another Ray on this machine.
+"""
+_RAYS = "r"
+"""Name of Ray's folder inside our folder. Ray's folder is open to every user, but ours is not."""
+_SOCKET = f"/{_RAYS}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
+"""Longest path of a socket below our folder."""
+_LONGEST_PATH = 103
+"""Largest length of a socket's path [bytes]. The limit is 107 on Linux and 103 on macOS."""
+_ATTEMPTS = 3
+_SLOW_S = 15.0
+"""Shortest duration of a failed start that is repeated [s]. A faster failure is not caused by a busy machine."""
+_FIX = "look into its logs below {}; free memory and cores, and space in TMPDIR, and run it again"
+_REMOVALS = 20
+_LOCK = "lock"
+"""File in the folder. It is locked as long as the process that started Ray is alive."""
+_OLD_S = 24 * 3600.0
+"""Age at which the folder of a killed process is removed [s]. Until then, its logs can be read."""
+
+
+def ray_library() -> Any:
+    """Returns the library Ray, and imports it on the first call.
+
+    Modules that plans and light commands load call this function, because importing Ray takes seconds and reads
+    environment variables.
+    """
+    import ray
+
+    return ray
+
+
+def start_ray() -> None:
+    """Starts Ray and connects to it. When this process ends, Ray ends and its folder is removed.
+
+    On a busy machine, Ray may time out while it waits for its own processes. Ray is then started again.
+
+    Raises:
+        ClusterError: Ray did not start, or no folder for Ray can be written.
+    """
+    for attempt in range(_ATTEMPTS):
+        folder, began = private_folder(), time.monotonic()
+        try:
+            _start(folder)
+        except Exception as error:
+            lasted, reason = time.monotonic() - began, " ".join(str(error).split()) or type(error).__name__
+            _kill_processes(folder)
+            if lasted < _SLOW_S or attempt == _ATTEMPTS - 1:
+                raise ClusterError(
+                    f"Ray did not start on this machine within {lasted:.0f} s: {reason}",
+                    _FIX.format(folder),
+                ) from error
+            remove(folder)
+            log(f"Ray did not start within {lasted:.0f} s ({reason}); starting it again")
+        else:
+            watch_processes(folder, folder / _RAYS / "session_latest" / "logs")
+            return
+
+
+def _start(folder: Path) -> None:
+    ray = ray_library()
+    os.environ[OWN_RAY] = str(folder)
+    if os.path.expanduser("~") == "~":  # sets HOME for users without a home folder, because Ray Train needs it
+        os.environ["HOME"] = str(folder)
+    # Chooses the port here, because Ray would wait for its own choice of a port without handling signals. Unsets
+    # RAY_AUTH_MODE, because `ray.init` then turns on token authentication, even if Ray was imported earlier.
+    settings = {
+        "RAY_AUTH_TOKEN": _token(),
+        "RAY_AUTH_MODE": None,
+        "RAY_GCS_SERVER_PORT": str(_free_port()),
+        "RAY_API_SERVER_ADDRESS": _NO_DASHBOARD,
+    }
+    # At exit, `ray.shutdown` runs before `remove`. Without the call registered here, Ray's own handler would shut Ray
+    # down later, and would wait 0.5 s for output that nobody reads.
+    atexit.register(remove, folder)
+    atexit.register(ray.shutdown)
+    with (
+        _environment(settings),
+        heeding_signals("starting Ray on this machine", _FIX.format(folder)),
+    ):
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _temp_dir=str(folder / _RAYS),
+        )
+
+
+@contextmanager
+def _environment(settings: Mapping[str, str | None]) -> Iterator[None]:
+    """Sets or unsets environment variables inside the block."""
+    before = {name: os.environ.get(name) for name in settings}
+    try:
+        _set(settings)
+        yield
+    finally:
+        _set(before)
+
+
+def _set(settings: Mapping[str, str | None]) -> None:
+    for name, value in settings.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def private_folder() -> Path:
+    """Creates a folder that only this user may enter, for the sockets, logs and spilled objects of one Ray.
+
+    The folder is in RAY_TMPDIR or in the usual temporary folder (TMPDIR). If their paths are too long for sockets or
+    not ASCII, the folder is in /tmp, /var/tmp, XDG_RUNTIME_DIR or /dev/shm instead.
+
+    Raises:
+        ClusterError: none of these folders can be used.
+    """
+    refused: list[str] = []
+    for parent in _parents():
+        if not parent.isascii() or len(parent) + len(f"/{FOLDER_PREFIX}12345678{_SOCKET}") > _LONGEST_PATH:
+            refused.append(f"the path {parent} is too long for sockets, or is not ASCII")
+            continue
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent))
+        except OSError as error:
+            refused.append(f"{parent}: {error.strerror}")
+            continue
+        _lock(folder / _LOCK)
+        _remove_old(Path(parent))
+        return folder
+    raise ClusterError(
+        f"Ray has no folder for its sockets and logs ({'; '.join(refused)})",
+        "set TMPDIR to a folder that you may write to, with a path of at most 21 letters, such as /tmp",
+    )
+
+
+def _lock(file: Path) -> bool:
+    """Locks a file as long as this process is alive. Returns False if another process has locked the file."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return False
+    return True
+
+
+def _remove_old(parent: Path) -> None:
+    """Removes this user's folders of processes that ended at least a day ago without removing their folder."""
+    for folder in parent.glob(f"{FOLDER_PREFIX}*"):
+        with suppress(OSError):
+            file, about = folder / _LOCK, folder.stat()
+            if about.st_uid == os.getuid() and time.time() - about.st_mtime > _OLD_S and file.exists() and _lock(file):
+                remove(folder)
+
+
+def _parents() -> list[str]:
+    found = [os.environ.get("RAY_TMPDIR", "")]
+    with suppress(FileNotFoundError):  # raised if no temporary folder can be written
+        found.append(tempfile.gettempdir())
+    found += ["/tmp", "/var/tmp", os.environ.get("XDG_RUNTIME_DIR", ""), "/dev/shm"]
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def _free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
+
+
+@cache
+def _token() -> str:
+    """Returns the token of this process's Ray. It is only stored in the environment of Ray's processes."""
+    return secrets.token_hex(32)
+
+
+def _kill_processes(folder: Path) -> None:
+    """Kills all processes of a Ray that did not start."""
+    for process in psutil.process_iter(["cmdline"]):
+        if str(folder) in " ".join(process.info["cmdline"] or ()):
+            with suppress(psutil.Error):
+                process.kill()
+
+
+def remove(folder: Path) -> None:
+    """Removes the folder of a Ray instance that has ended.
+
+    Repeats the removal while the instance's last processes still write to the folder.
+    """
+    for _ in range(_REMOVALS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
+
+
+_GCS_OPTION, _SOCKET_OPTION = "--gcs-address=", "--raylet_socket_name="
+"""Options in a raylet's command line that name its control store and its socket."""
+_OURS = f"/{FOLDER_PREFIX}"
+_TIMEOUT_S = 5.0
+_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""First bytes that a gRPC client sends: HTTP/2's preface and an empty settings frame.
+
+The server answers with its settings.
+"""
+_SETTINGS = 4
+_HERE = "unset RAY_ADDRESS (or set resources.address to null) to start Ray on this machine"
+
+
+def endpoint(address: str, field: str) -> tuple[str, int]:
+    """Returns host and port of a cluster's control store.
+
+    The address `auto` stands for the only cluster that has a node on this machine.
+
+    Args:
+        address: address such as `10.0.0.1:6379`, `[fd00::1]:6379`, `ray://head:10001` or `auto`.
+        field: name of the option or variable with the address, for messages.
+
+    Raises:
+        ClusterError: the address has no host or port, or it is the address of a dashboard. Or it is `auto`, and this
+            machine belongs to no cluster or to several.
+    """
+    if address == "auto":
+        address = _on_this_machine(field)
+    scheme, _, rest = address.rpartition("://")
+    if scheme.lower() in ("http", "https"):
+        raise ClusterError(
+            f"{field} is {address}, the address of a dashboard, which takes jobs but cannot be joined",
+            f"submit the job there (`ray job submit --address {address} -- python jobs/...`), "
+            f"name the head's port 6379 instead, or {_HERE}",
+        )
+    try:
+        parts = urlsplit(f"//{rest}")
+        host, port = parts.hostname, parts.port
+    except ValueError:  # the port is not a number, or the text in brackets is not an IPv6 address
+        host, port = None, None
+    if scheme.lower() not in ("", "ray") or not host or not port or parts.path:
+        raise ClusterError(
+            f"{field} is {address}, which is no address of a Ray cluster",
+            f"write HOST:PORT, such as 10.0.0.1:6379, or [fd00::1]:6379 with IPv6; or {_HERE}",
+        )
+    return host, port
+
+
+def _on_this_machine(field: str) -> str:
+    """Returns the address of the cluster that has a node on this machine.
+
+    Instances of Ray that jobs started for themselves are ignored.
+    """
+    addresses: set[str] = set()
+    for process in psutil.process_iter(["name", "cmdline"]):
+        command = process.info["cmdline"] or []
+        is_ours = any(part.startswith(_SOCKET_OPTION) and _OURS in part for part in command)
+        if process.info["name"] == "raylet" and not is_ours:
+            addresses |= {part.removeprefix(_GCS_OPTION) for part in command if part.startswith(_GCS_OPTION)}
+    if len(addresses) == 1:
+        return addresses.pop()
+    what = f"several Ray clusters ({', '.join(sorted(addresses))})" if addresses else "no Ray cluster"
+    raise ClusterError(
+        f"{field} is auto, but {what} can be found on this machine",
+        f"set {field} to HOST:PORT, as `ray start` prints it; or {_HERE}",
+    )
+
+
+def check_answers(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_S) -> None:
+    """Checks that a gRPC server, such as Ray's control store, answers. Takes at most twice the time limit.
+
+    Args:
+        host: host name or IP address, without brackets.
+        port: port of the server.
+        field: name of the option or variable with the address, for messages.
+        timeout_s: time limit for the connection, and for the answer [s].
+
+    Raises:
+        ClusterError: there is no answer, or a server answers that is not Ray's control store.
+    """
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        connection = socket.create_connection((host, port), timeout=timeout_s)
+    except OSError as error:
+        raise ClusterError(
+            f"no Ray cluster answers at {place} ({field}): {error}",
+            f"start one with `ray start --head`, correct {field}, or {_HERE}",
+        ) from error
+    with connection:
+        if os.environ.get("RAY_USE_TLS") == "1":
+            return
+        answer = b""
+        with suppress(OSError):  # raised if there was no answer in time, or the server closed the connection
+            connection.sendall(_HTTP2)
+            answer = connection.recv(9)
+    if len(answer) < 4 or answer[3] != _SETTINGS:
+        web = ", but a web server, such as Ray's dashboard" if answer.startswith(b"HTTP/") else ""
+        raise ClusterError(
+            f"the server at {place} ({field}) is not Ray's control store{web}",
+            f"set {field} to the address that `ray start --head` printed (port 6379 by default), or {_HERE}",
+        )
+
+
+def refuse_open(host: str, port: int, field: str) -> None:
+    """Refuses a cluster whose control store answers without a token, unless RAY_AUTH_MODE is `disabled`.
+
+    Args:
+        host: host name or IP address of the control store, without brackets.
+        port: port of the control store.
+        field: name of the option or variable with the address, for messages.
+
+    Raises:
+        ClusterError: the cluster asks for no token.
+    """
+    if os.environ.get("RAY_AUTH_MODE") == "disabled" or os.environ.get("RAY_USE_TLS") == "1":
+        return
+    import grpc
+
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    with grpc.insecure_channel(place) as channel:
+        try:
+            channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetClusterId")(b"", timeout=_TIMEOUT_S)
+        except grpc.RpcError:
+            return
+    raise ClusterError(
+        f"the cluster at {place} ({field}) asks for no token, so everybody who reaches its ports can run code on it",
+        "start Ray with RAY_AUTH_MODE=token; or, if only trusted users reach it, export RAY_AUTH_MODE=disabled",
+    )
+
+
+def join(address: str, field: str, node: str | None) -> None:
+    """Joins a cluster.
+
+    From then on, the process ends with a message if the control store or this node's Ray dies.
+
+    Args:
+        address: address of the cluster, as in `endpoint`.
+        field: name of the option or variable with the address, for messages.
+        node: address of this process's node if several nodes share the machine. None lets Ray find the node.
+
+    Raises:
+        ClusterError: the control store does not answer, or Ray cannot join.
+    """
+    ray = ray_library()
+    host, port = endpoint(address, field)
+    check_answers(host, port, field)
+    if "://" not in address:  # Ray Client's server is another one than the control store
+        refuse_open(host, port, field)
+    log(f"joining the Ray cluster at {address}")
+    scheme, separator, _ = address.rpartition("://")
+    place = scheme + separator + (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    here = "set resources.address to null" if "." in field else "unset RAY_ADDRESS"
+    fix = (
+        "check that it runs (`ray status`), that RAY_AUTH_MODE, the token, and the versions of Ray match; "
+        f"to start Ray on this machine, {here}"
+    )
+    try:
+        with heeding_signals(f"joining the Ray cluster at {place} ({field})", fix):
+            ray.init(address=place, log_to_driver=False, logging_level=logging.ERROR, _node_ip_address=node)
+    except Exception as error:
+        reason = " ".join(f"{error} {error.__cause__ or ''}".split())
+        raise ClusterError(f"cannot join the Ray cluster at {place} ({field}): {reason}", fix) from error
+    watch_address(host, port)
+    me = ray.get_runtime_context().get_node_id()
+    for known in ray.nodes():
+        if known["NodeID"] == me and (raylet := known["RayletSocketName"]):
+            watch_processes(raylet, Path(raylet).parents[1] / "logs")
