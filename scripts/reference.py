@@ -27,7 +27,7 @@ from adapt.corpus.cleaning.cleaning_blocks import BLOCKS  # noqa: E402
 from adapt.embed.embedder import EMBEDDERS  # noqa: E402
 from adapt.handover.table import EXPORT_KINDS  # noqa: E402
 from adapt.job import JOBS  # noqa: E402
-from adapt.job.vocabulary_job import ACTIONS  # noqa: E402
+from adapt.job.measuring_jobs import ACTIONS  # noqa: E402
 from adapt.merge.table import MERGERS  # noqa: E402
 from adapt.method.table import METHODS  # noqa: E402
 from adapt.objective.table import OBJECTIVES  # noqa: E402

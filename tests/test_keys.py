@@ -43,8 +43,8 @@ from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.files.sources import items_of, read_slice, slices_of
 from adapt.evaluate.benchmark import mteb_tasks
 from adapt.job import JOBS
+from adapt.job.measuring_jobs import ACTIONS, change_vocabulary
 from adapt.job.training_jobs import dapt_stages, tapt_stages
-from adapt.job.vocabulary_job import ACTIONS, change_vocabulary
 from adapt.method.distill import DistillOptions
 from adapt.method.lora.method import LoraOptions
 from adapt.runner import Stage, key

@@ -14,7 +14,7 @@ from adapt.cli.init import OPTIONS
 from adapt.config import Config, flat
 from adapt.job import JOBS
 from adapt.job.job_run import carry_out
-from adapt.job.vocabulary_job import with_action
+from adapt.job.measuring_jobs import with_action
 from adapt.parse.keys import option_sections
 from adapt.show.blocks import Block, Table, TextBlock
 from adapt.show.renderers import render_text

@@ -5,22 +5,20 @@ Parsing, help, chain files, plans, summaries and reports read the table JOBS.
 - `job_run`: runs and plans jobs.
 - `job_text`: prepares the text of a job, for training and for measuring, and shows what it is before anything runs.
 - `generated_text`: generates text to replay, and rewrites documents.
-- `training_jobs`: dapt, tapt, finetune.
+- `training_jobs`: dapt, tapt, finetune; merge and distil, which make one model of several, and ensemble, which averages
+  predictions.
 - `selection_job`: select, and the selection of documents for other jobs.
 - `sequence_steps`, `sequence_job`: sequence, which adapts a model to one domain after another.
-- `measuring_jobs`: evaluate, similarity, advise, which measure models and text.
-- `many_to_one`: merge and distil, which make one model of several, and ensemble, which averages predictions.
-- `vocabulary_job`: vocabulary, which measures how the tokenizer splits words, and changes the vocabulary.
+- `measuring_jobs`: evaluate, similarity, advise, which measure models and text; vocabulary, which measures how the
+  tokenizer splits words, and changes the vocabulary.
 """
 
 from adapt.config.kinds import imported
 from adapt.job.job_run import Job
-from adapt.job.many_to_one import DISTIL_JOB, ENSEMBLE_JOB, MERGE_JOB
-from adapt.job.measuring_jobs import ADVISE_JOB, EVALUATE_JOB, SIMILARITY_JOB
+from adapt.job.measuring_jobs import ADVISE_JOB, EVALUATE_JOB, SIMILARITY_JOB, VOCABULARY_JOB
 from adapt.job.selection_job import SELECT_JOB
 from adapt.job.sequence_job import SEQUENCE_JOB
-from adapt.job.training_jobs import DAPT_JOB, FINETUNE_JOB, TAPT_JOB
-from adapt.job.vocabulary_job import VOCABULARY_JOB
+from adapt.job.training_jobs import DAPT_JOB, DISTIL_JOB, ENSEMBLE_JOB, FINETUNE_JOB, MERGE_JOB, TAPT_JOB
 from adapt.support.errors import ConfigError, nearest
 
 JOBS: dict[str, Job] = {

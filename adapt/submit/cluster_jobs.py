@@ -21,7 +21,7 @@ from ray.util.state.exception import RayStateApiException
 
 from adapt.ray.private import send_in_silence, version_at
 from adapt.ray.runtime import hush
-from adapt.submit.package import STOP_WAIT_S
+from adapt.submit.cluster_check import STOP_WAIT_S
 from adapt.submit.submit_order import NAME, PART, Order
 from adapt.support import errors
 from adapt.support.errors import AdaptError, ClusterError
@@ -177,7 +177,7 @@ class JobCluster:
 
     client: JobSubmissionClient
     environment: dict[str, Any]
-    """Runtime environment of each job; see `adapt.submit.package`."""
+    """Runtime environment of each job; see `adapt.submit.cluster_check`."""
     retries: int = 2
     """Number of retries after a failure that a retry may avoid, such as a lost node or a killed process."""
     drive_on: str | None = None

@@ -34,9 +34,14 @@ from adapt.submit.cluster_check import (
     check_bucket,
     check_driver,
     check_environment,
+    check_no_secrets,
     check_places,
+    check_size,
     check_storage,
     cluster_findings,
+    inside,
+    runtime_environment,
+    working_directory,
 )
 from adapt.submit.cluster_jobs import (
     Follower,
@@ -50,7 +55,6 @@ from adapt.submit.cluster_jobs import (
     show_while_read,
     stop,
 )
-from adapt.submit.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
 from adapt.submit.submit_order import DIGEST, PART, ClusterCommand, Order, chain_of, order_of
 from adapt.support import errors
 from adapt.support.errors import AdaptError, ClusterError, ConfigError, StageError

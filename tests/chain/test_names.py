@@ -11,8 +11,7 @@ from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import Chain, build_chain, study
 from adapt.runner import Record, Stage
 from adapt.runner.record import plain_values
-from adapt.show.report.lineage import lineage
-from adapt.show.report.study import Study
+from adapt.show.report.study import Study, lineage
 from adapt.show.report.task_runs import collect
 from tests.runner.made import made_up
 from tests.samples import labelled, write

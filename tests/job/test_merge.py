@@ -12,7 +12,7 @@ import torch
 from adapt.config import Config, MergeConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.job_sections import EvaluationConfig
 from adapt.job.job_run import carry_out
-from adapt.job.many_to_one import MERGE_JOB, merge_stages
+from adapt.job.training_jobs import MERGE_JOB, merge_stages
 from adapt.model.architecture import warn_of_instruct
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from adapt.config import Config, MethodConfig, ResourcesConfig
+from adapt.job.measuring_jobs import VOCABULARY_JOB, change_vocabulary
 from adapt.job.training_jobs import dapt_stages
-from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary
 from adapt.method.frozen_parts import FreezeOptions
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer

@@ -8,8 +8,8 @@ import pytest
 
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.job_sections import VocabularyConfig
+from adapt.job.measuring_jobs import change_vocabulary
 from adapt.job.training_jobs import dapt_stages
-from adapt.job.vocabulary_job import change_vocabulary
 from adapt.model.size import model_size
 from adapt.runner import Done, ensure
 from adapt.stage.context import Context

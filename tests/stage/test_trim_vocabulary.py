@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from adapt.config import Config
-from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary
+from adapt.job.measuring_jobs import VOCABULARY_JOB, change_vocabulary
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import ensure

@@ -7,7 +7,7 @@ import pytest
 
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.job.job_run import carry_out
-from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary, with_action
+from adapt.job.measuring_jobs import VOCABULARY_JOB, change_vocabulary, with_action
 from adapt.runner import ensure
 from adapt.runner.record import load_record, read_result
 from adapt.show.blocks import Figures, Table, TextBlock

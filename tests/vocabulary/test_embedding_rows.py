@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from adapt.config import Config
-from adapt.job.vocabulary_job import change_vocabulary
+from adapt.job.measuring_jobs import change_vocabulary
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer

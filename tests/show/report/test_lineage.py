@@ -5,8 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from adapt.show.report.lineage import draw_lineage, lineage
-from adapt.show.report.study import Entry, Study
+from adapt.show.report.study import Entry, Study, draw_lineage, lineage
 from tests.show.report.fake_studies import Fake, finished
 
 

@@ -25,8 +25,7 @@ from adapt.config import (
 )
 from adapt.evaluate.measure_model import trained_on
 from adapt.job.job_run import run_stages
-from adapt.job.many_to_one import distil_stages, ensemble_stages
-from adapt.job.training_jobs import dapt_stages
+from adapt.job.training_jobs import dapt_stages, distil_stages, ensemble_stages
 from adapt.method.distill import DistillOptions
 from adapt.runner import Finished, Store
 from adapt.runner.record import load_record

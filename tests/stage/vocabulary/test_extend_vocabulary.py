@@ -15,7 +15,7 @@ from adapt.chain.chain_stages import build_chain
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.job_sections import VocabularyConfig
 from adapt.job.job_run import carry_out
-from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary, with_action
+from adapt.job.measuring_jobs import VOCABULARY_JOB, change_vocabulary, with_action
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, Finished, ensure

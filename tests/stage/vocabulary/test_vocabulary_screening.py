@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, EvaluationSet
-from adapt.job.vocabulary_job import change_vocabulary
+from adapt.job.measuring_jobs import change_vocabulary
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, ensure
 from adapt.stage.context import Context

@@ -11,7 +11,7 @@ import torch
 
 from adapt.config import Config, MergeConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.job_sections import EvaluationConfig
-from adapt.job.many_to_one import merge_stages
+from adapt.job.training_jobs import merge_stages
 from adapt.merge.merger import decay_weights
 from adapt.runner import Record, ensure
 from adapt.stage.context import Context
