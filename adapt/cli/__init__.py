@@ -1,9 +1,9 @@
 """The command `dontstop`, which calls `adapt.api`. Only this package sets signal handlers, exit codes and variables.
 
-- `main`: lists and runs commands, prints help, shipped recipes and completion scripts for shells.
+- `main`: lists and runs commands, prints help, shipped recipes and completion scripts for shells, and pushes models to
+  the Hugging Face Hub.
 - `chain_command`: `dontstop chain`, on this machine and on clusters.
 - `tune_command`: `dontstop tune`, which runs searches.
-- `push_command`: `dontstop push`, which sends a model to the Hugging Face Hub.
 - `demo_command`: `dontstop demo`, with a forecast of its time on this machine.
 - `init`: `dontstop init`, which writes a first configuration for a user's files.
 - `draft_length`: chooses the length of the first training.

@@ -12,6 +12,7 @@ from typing import NoReturn
 from adapt import __version__
 from adapt.cli.init import OPTIONS
 from adapt.config import Config, flat
+from adapt.handover.push import push_folder
 from adapt.job import JOBS
 from adapt.job.job_run import carry_out
 from adapt.job.measuring_jobs import with_action
@@ -20,7 +21,7 @@ from adapt.show.blocks import Block, Table, TextBlock
 from adapt.show.renderers import render_text
 from adapt.support.errors import ConfigError, nearest
 from adapt.support.shipped import recipes, spaces, unless_here
-from adapt.terminal.console import log, run_job
+from adapt.terminal.console import finish, log, run_job
 
 COMMANDS = {
     "chain": "run several jobs from one file: run, plan, status, logs, report, submit, stop",
@@ -121,6 +122,37 @@ def _completion(arguments: list[str]) -> None:
     shell = arguments[0] if arguments else os.path.basename(os.environ.get("SHELL", ""))
     print(script(shell), end="")
     log('To use it now, run: eval "$(dontstop completion bash)". To keep it, add that line to ~/.bashrc.')
+
+
+PUSH_USAGE = """\
+dontstop push PATH OWNER/NAME [--public]
+
+Sends a model to the Hugging Face Hub. PATH is the folder of an exported model (runs/export/...), or any folder in the
+format of transformers. A missing repository is created, private unless --public is given. Set HF_TOKEN to a token that
+may write. If the upload breaks off, the same command continues it."""
+
+
+def push(arguments: Sequence[str]) -> None:
+    """Runs `dontstop push`, which sends the folder of a model to the Hugging Face Hub.
+
+    Args:
+        arguments: the folder, the name of the repository, and `--public` or nothing.
+
+    Raises:
+        AdaptError: the arguments are wrong, or the push failed.
+    """
+    if not arguments or {*arguments} & {"-h", "--help"}:
+        print(PUSH_USAGE)
+        return
+    named = [argument for argument in arguments if argument != "--public"]
+    if len(named) != 2 or any(argument.startswith("-") for argument in named):
+        raise ConfigError(f"dontstop push does not take {' '.join(arguments)}", PUSH_USAGE.splitlines()[0])
+    folder, repository = Path(named[0]).expanduser(), named[1]
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder}", "give the folder of an exported model")
+    sent = push_folder(folder, repository, private="--public" not in arguments)
+    log(f"pushed to {sent.url}")
+    finish("push", folder, {"url": sent.url, "commit": sent.commit})
 
 
 @dataclass(frozen=True)
@@ -260,7 +292,7 @@ RUN: dict[str, Callable[[list[str]], None]] = {
     "demo": _module("demo_command"),
     "init": _module("init"),
     "doctor": _module("doctor"),
-    "push": _module("push_command"),
+    "push": push,
     "recipes": _recipes,
     "completion": _completion,
 }

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from huggingface_hub import constants
 
-from adapt.cli.push_command import main
+from adapt.cli.main import push
 from adapt.handover.push import check_access, check_repository, push_command_of, push_folder
 from adapt.support.errors import ConfigError, HubError, ModelError
 from tests.handover.fake_hub import TOKEN, FakeHub, fake_hub
@@ -105,7 +105,7 @@ def test_a_stage_that_is_not_finished_is_not_pushed(inner: str, hub: FakeHub, mo
 def test_the_command_pushes_and_prints_the_address(
     hub: FakeHub, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main([str(model), "me/open", "--public"])
+    push([str(model), "me/open", "--public"])
     assert hub.repositories["me/open"]["visibility"] == "public"
     assert f'"url": "{hub.address}/me/open"' in capsys.readouterr().out
 
@@ -179,7 +179,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"has no config.json"):
         push_folder(tmp_path, "me/m")
     with pytest.raises(ConfigError, match=r"there is no folder"):
-        main([str(tmp_path / "none"), "me/m"])
+        push([str(tmp_path / "none"), "me/m"])
     with pytest.raises(ConfigError, match=r"does not take me/m\n.*dontstop push PATH OWNER/NAME"):
-        main(["me/m"])
+        push(["me/m"])
     assert push_command_of(Path("a b"), "me/m") == "dontstop push 'a b' me/m"

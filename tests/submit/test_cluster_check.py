@@ -1,4 +1,4 @@
-"""Tests the checks before submission: a cluster's storage and nodes, and the files and arguments that are sent there."""
+"""Tests the checks before submission: a cluster's storage and nodes, and the files and arguments for the cluster."""
 
 from pathlib import Path
 
