@@ -17,8 +17,8 @@ from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import build_chain, study
 from adapt.evaluate.compared_models import ModelsCompared
 from adapt.show.report.study import Study
+from adapt.show.report.study_results import collect
 from adapt.show.report.task_comparison import RecipeCompared, compare_all
-from adapt.show.report.task_runs import collect
 from adapt.statistics.comparison import points, verdict
 
 Line = tuple[str, str, str]

@@ -16,7 +16,7 @@ from adapt.chain.chain_run import ChainRun, Report
 from adapt.show.renderers import show_blocks
 from adapt.show.report.sequence_runs import MEASURES, sequences_of
 from adapt.show.report.study import Study
-from adapt.show.report.task_runs import collect
+from adapt.show.report.study_results import collect
 from adapt.terminal.console import run_job
 from adapt.tuning.search_stage import Searched
 

@@ -8,7 +8,7 @@ import glob
 from pathlib import Path
 
 from adapt.runner.record import load_record
-from adapt.show.report.task_runs import Predictions, read_predictions
+from adapt.show.report.study_results import Predictions, read_predictions
 from adapt.statistics.comparison import compare, verdict
 
 

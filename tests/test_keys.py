@@ -47,9 +47,10 @@ from adapt.job.measuring_jobs import ACTIONS, change_vocabulary
 from adapt.job.training_jobs import dapt_stages, tapt_stages
 from adapt.method.distill import DistillOptions
 from adapt.method.lora.method import LoraOptions
-from adapt.runner import Stage, key
+from adapt.runner import Stage
+from adapt.runner import stage as stage_module
 from adapt.runner.digest import Digests
-from adapt.runner.key import DECIDING, RECORDED
+from adapt.runner.stage import DECIDING, RECORDED
 from adapt.stage.context import Context
 from adapt.stage.finetuning import PrepareTask
 from adapt.stage.text_sources import TaskSplit, TaskTexts
@@ -211,8 +212,8 @@ USED: dict[str, set[str]] = {
 
 
 def in_version(monkeypatch: pytest.MonkeyPatch, package: str, version: str) -> None:
-    real = key._version
-    monkeypatch.setattr(key, "_version", lambda name: version if name == package else real(name))
+    real = stage_module._version
+    monkeypatch.setattr(stage_module, "_version", lambda name: version if name == package else real(name))
 
 
 def naming(config: Config, package: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
@@ -256,7 +257,7 @@ def test_only_the_significant_parts_of_a_version_change_keys(config: Config, mon
     def keys(rest: list[str]) -> set[str]:
         """Returns the keys of all stages. Package versions have fixed significant parts, and end in parts of `rest`."""
         numbers = {name: (["99", "1", "2"][: DECIDING.get(name, 0)] + rest)[:3] for name in (*DECIDING, *RECORDED)}
-        monkeypatch.setattr(key, "_version", lambda name: ".".join(numbers[name]))
+        monkeypatch.setattr(stage_module, "_version", lambda name: ".".join(numbers[name]))
         return {stage.key for stage in stages(config).values()}
 
     assert keys(["3", "4", "5"]) == keys(["6", "7", "8"])

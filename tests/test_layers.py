@@ -239,7 +239,7 @@ CAUGHT = [
         "try:\n    import torch.nn\nfinally: ...",
         "adapt/config/corpus.py:2: imports torch at the top",
     ),
-    ("adapt/runner/key.py", "class A:\n    import scipy", "adapt/runner/key.py:2: imports scipy at the top"),
+    ("adapt/runner/stage.py", "class A:\n    import scipy", "adapt/runner/stage.py:2: imports scipy at the top"),
     ("adapt/__init__.py", "from adapt.support.errors import AdaptError", "adapt/__init__.py -> nothing"),
     ("adapt/novelty/a.py", "", "adapt.novelty has no place among the layers"),
 ]
@@ -254,7 +254,7 @@ def test_the_checker_catches(path, source, message):
 PASSED = [
     ("adapt/stage/a.py", "from adapt import __version__, corpus, evaluate, method, select, train"),
     ("adapt/train/engine.py", "import deepspeed, torch, ray\nfrom adapt.train import loop\nfrom . import optimizer"),
-    ("adapt/runner/key.py", "def f():\n    import torch\n\nif TYPE_CHECKING:\n    import scipy"),
+    ("adapt/runner/stage.py", "def f():\n    import torch\n\nif TYPE_CHECKING:\n    import scipy"),
     ("adapt/corpus/files/read.py", "import ray.data\nfrom adapt.ray.runtime import start"),
     ("adapt/job/a.py", "from adapt.stage.train import Train\nfrom adapt.parse import parse"),
     ("adapt/chain/a.py", "from adapt.job import JOBS\nfrom adapt.show.report.study import Entry"),

@@ -70,7 +70,7 @@ class SeedLook(Stage[Looked]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Looked]:
         """Compares the open recipes with the baseline, and decides which comparisons end."""
-        from adapt.show.report import sequence_runs, task_comparison, task_runs
+        from adapt.show.report import sequence_runs, study_results, task_comparison
         from adapt.statistics.looks import corrected_levels, judge, samples_for, seed_levels
 
         entries = [Entry(run.name, run.job, run.values, done[run.stage], task=run.task) for run in self.runs.values()]
@@ -87,7 +87,7 @@ class SeedLook(Stage[Looked]):
                 )
             margin, better = measure.margin(self.margin), measure.better
         else:
-            results = task_runs.collect(study)
+            results = study_results.collect(study)
             (row,) = results.rows
             plan = self.rounds.spending, self.rounds.seeds, self.look, self.recipes - before
             comparisons = task_comparison.row_comparisons(row, results, samples=samples_for(corrected_levels(*plan)[0]))

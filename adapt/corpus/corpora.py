@@ -28,7 +28,7 @@ from adapt.corpus.files.sources import sources_of
 from adapt.corpus.files.storage import broken_files
 from adapt.corpus.heldout import share_holding  # imports pyarrow, which plans do not need
 from adapt.runner.digest import Digests
-from adapt.runner.key import deciding
+from adapt.runner.stage import deciding
 from adapt.support.errors import ConfigError, DataError
 from adapt.support.schema import marks_of
 from adapt.terminal.console import log

@@ -44,7 +44,7 @@ class Embedder(ABC):
     learns: ClassVar[bool] = False
     """Whether the embedder learns from texts before it can embed. Its options then have a field `sample_documents`."""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Names of the packages whose versions affect the vectors; see `adapt.runner.key`."""
+    """Names of the packages whose versions affect the vectors; see `adapt.runner.stage.deciding`."""
 
     def __init__(self, options: Any, seed: int, pretrained: Pretrained | None = None) -> None:
         self.options, self.seed, self.pretrained = options, seed, pretrained

@@ -1,7 +1,7 @@
 """Stages: their keys, records, folders and locks, and the runner. The package does not depend on models or Ray.
 
-- `stage`: base class of stages, with inputs and a result.
-- `key`: computes a stage's key from everything that determines its result.
+- `stage`: base class of stages, with inputs and a result; computes a stage's key from everything that determines its
+  result.
 - `record`: the record of a finished stage with its result, files and cost.
 - `store`: the folders and logs of stages in a storage root.
 - `ensure`: skips finished stages and runs the others, inputs first, one by one or several at the same time.

@@ -18,9 +18,8 @@ from typing import Any, TypeVar
 from adapt.runner.claim import Claim, claimed
 from adapt.runner.digest import check_content, digest_outputs, settle, sync_folder
 from adapt.runner.files import remove_asides, storage_errors
-from adapt.runner.key import ran_with, say_untried
 from adapt.runner.record import Record, plain_values
-from adapt.runner.stage import Done, Finished, Stage, everything, inputs_first, paths_outside
+from adapt.runner.stage import Done, Finished, Stage, everything, inputs_first, paths_outside, ran_with, say_untried
 from adapt.runner.store import Store, logged
 from adapt.support.errors import AdaptError, StageError, StorageError
 from adapt.terminal.console import duration, log

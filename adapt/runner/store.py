@@ -9,19 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adapt.runner.bucket_records import DIGITS
 from adapt.runner.digest import check_outputs
 from adapt.runner.files import make_folder
-from adapt.runner.key import changes
 from adapt.runner.mirror import mirror_at
 from adapt.runner.record import RECORD_FILE, Record, load_record
+from adapt.runner.stage import Stage, changes
 from adapt.support.errors import StageError
 from adapt.terminal.console import json_line, log, log_values
-
-if TYPE_CHECKING:
-    from adapt.runner.stage import Stage
 
 _passed_over: set[Path] = set()
 """Unreadable records that this process has already logged."""
@@ -36,7 +33,7 @@ class Store:
             because the budget is spent.
     """
 
-    def __init__(self, root: Path, admit: "Callable[[Stage[Any]], None]" = lambda stage: None) -> None:
+    def __init__(self, root: Path, admit: Callable[[Stage[Any]], None] = lambda stage: None) -> None:
         self.root, self.admit = root, admit
         self.mirror = mirror_at(root)
         """Local copy of the bucket, if the storage root is a bucket. None if it is a folder."""

@@ -166,7 +166,7 @@ class Selection(ABC):
         return ()
 
     def packages(self) -> tuple[str, ...]:
-        """Returns the packages whose versions affect the selection's scores (`adapt.runner.key`)."""
+        """Returns the packages whose versions affect the selection's scores (`adapt.runner.stage.deciding`)."""
         return ()
 
     def is_filter(self) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, section_of
 from adapt.config.kinds import Kinds
-from adapt.runner.key import deciding
+from adapt.runner.stage import deciding
 from adapt.support.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from adapt.objective.table import (
 from adapt.runner import Done, Stage, Store
 from adapt.runner.digest import Digests
 from adapt.runner.files import share_with_group, write_atomically
-from adapt.runner.key import deciding
 from adapt.runner.mirror import fetch_file, mirror_folder, upload_results
 from adapt.runner.notifications import check_webhook
+from adapt.runner.stage import deciding
 from adapt.stage.add_head import AddHead, RedrawTop, TurnDecoder
 from adapt.stage.preflight import check_compile, check_priced, check_shared, check_training, check_writable
 from adapt.support.errors import ConfigError

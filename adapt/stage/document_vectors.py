@@ -17,7 +17,7 @@ from adapt.embed.text_chunks import LinesSource, PoolSource, TextSource
 from adapt.model.start import Start
 from adapt.ray.runtime import connect
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
-from adapt.runner.key import canonical, deciding
+from adapt.runner.stage import canonical, deciding
 from adapt.select import TEXTS_FILE
 from adapt.select.pool import Pool, guards
 from adapt.select.selection import Vectors

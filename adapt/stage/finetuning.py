@@ -16,8 +16,8 @@ from adapt.model.architecture import is_detector
 from adapt.model.start import Start
 from adapt.ray.runtime import connect
 from adapt.runner import NOTHING, ONE_CPU, Done, Outcome, Stage
-from adapt.runner.key import deciding
 from adapt.runner.record import Record, cost_of
+from adapt.runner.stage import deciding
 from adapt.show.blocks import METRICS, NONE, TRANSDUCTIVE, Block, Table, TextBlock, in_points, interval, summary
 from adapt.stage.context import Context, Tokens
 from adapt.stage.preflight import check_model, check_weights

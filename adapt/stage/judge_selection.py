@@ -11,8 +11,8 @@ from adapt.config import Config
 from adapt.model.start import Start
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.runner.files import link_or_copy, write_atomically
-from adapt.runner.key import deciding
 from adapt.runner.record import Record
+from adapt.runner.stage import deciding
 from adapt.select import TEXTS_FILE
 from adapt.select.choose import TokenCounter
 from adapt.select.markup import markup_warnings

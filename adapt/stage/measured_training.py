@@ -22,7 +22,7 @@ from adapt.method.table import method_of
 from adapt.model.size import ModelSize
 from adapt.objective.table import check_measured_in_training, measured_what
 from adapt.runner import Done, Stage
-from adapt.runner.key import deciding
+from adapt.runner.stage import deciding
 from adapt.stage.context import Context
 from adapt.stage.finetuning import TaskPrepared, task_of
 from adapt.stage.training_plan import RunPart

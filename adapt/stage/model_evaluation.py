@@ -27,8 +27,8 @@ from adapt.model.start import Start
 from adapt.objective.table import measured_what
 from adapt.ray.runtime import connect
 from adapt.runner import NOTHING, Done, Outcome, Stage
-from adapt.runner.key import deciding
 from adapt.runner.record import load_record
+from adapt.runner.stage import deciding
 from adapt.stage.benchmarks import CompareBenchmarks
 from adapt.stage.context import Context, Tokens
 from adapt.stage.finetuning import PrepareTask

@@ -23,8 +23,7 @@ from adapt.job.job_run import Job
 from adapt.parse.keys import nested
 from adapt.ray.runtime import address_of, await_resources
 from adapt.runner import NOTHING, Done, Outcome, Record, Stage, Store
-from adapt.runner.key import canonical
-from adapt.runner.stage import everything
+from adapt.runner.stage import canonical, everything
 from adapt.stage.context import Context
 from adapt.stage.domain_sequence import Sequence as DomainSequence
 from adapt.stage.domain_sequence import SequenceResult

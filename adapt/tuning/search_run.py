@@ -13,10 +13,10 @@ from adapt.parse import parse
 from adapt.parse.command_line import read_given
 from adapt.runner import Finished, Store, ensure
 from adapt.runner.digest import Digests
-from adapt.runner.key import canonical
 from adapt.runner.mirror import upload_results
 from adapt.runner.notifications import notifying
 from adapt.runner.record import RECORD_FILE
+from adapt.runner.stage import canonical
 from adapt.show.blocks import Block, TextBlock, first_sentence
 from adapt.show.renderers import SelfShown
 from adapt.show.report.study import HTML, Entry, Study

@@ -11,9 +11,8 @@ from adapt.evaluate.measurements import Estimate
 from adapt.job.job_run import Job
 from adapt.runner import Done, Outcome, Stage, Store
 from adapt.runner.files import write_atomically
-from adapt.runner.key import deciding
 from adapt.runner.record import RECORD_FILE, Record
-from adapt.runner.stage import everything
+from adapt.runner.stage import deciding, everything
 from adapt.show.blocks import Block, Cell, Table, TextBlock, summary
 from adapt.stage.context import Context, root_of
 from adapt.tuning.job_trial import (

@@ -12,7 +12,7 @@ from adapt.chain.chain_stages import Chain, build_chain, study
 from adapt.runner import Record, Stage
 from adapt.runner.record import plain_values
 from adapt.show.report.study import Study, lineage
-from adapt.show.report.task_runs import collect
+from adapt.show.report.study_results import collect
 from tests.runner.made import made_up
 from tests.samples import labelled, write
 

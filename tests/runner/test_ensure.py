@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from adapt.runner import Done, Outcome, Stage, Store, ensure, ensure_all, key, plan_stages
+from adapt.runner import Done, Outcome, Stage, Store, ensure, ensure_all, plan_stages, stage
 from adapt.runner.ensure import unfinished
 from adapt.support.errors import DataError, StageError, StorageError
 from adapt.support.versions import TRIED
@@ -41,7 +41,7 @@ def test_untested_versions_are_logged_once_before_any_stage_runs(
     store: Store, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(TRIED, "ray", "2.1.0")
-    key.say_untried.cache_clear()
+    stage.say_untried.cache_clear()
     ensure(toys.diamond(runs), store)
     first, *others = capsys.readouterr().err.splitlines()
     assert first.startswith("not tried with Ray ")
@@ -49,7 +49,7 @@ def test_untested_versions_are_logged_once_before_any_stage_runs(
     ensure(single(lambda *_: Outcome(ToyResult()), rate=0.2), store)
     ensure(toys.diamond(runs), store)
     assert "not tried" not in f"{others} {capsys.readouterr().err}"
-    key.say_untried.cache_clear()
+    stage.say_untried.cache_clear()
 
 
 def test_the_record_is_written_after_everything_else(store: Store) -> None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from adapt.config.kinds import Kinds, read_options
 from adapt.corpus.entities import Span, Tagged
-from adapt.runner.key import deciding
+from adapt.runner.stage import deciding
 from adapt.support.errors import ConfigError
 
 
@@ -31,7 +31,7 @@ class Block:
     name: ClassVar[str]
     """Name of the block in the configuration."""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Names of packages that influence the block's result. Their versions enter stage keys (see `adapt.runner.key`)."""
+    """Names of packages that influence the block's result. Their versions enter stage keys."""
     keeps_entities: ClassVar[bool] = True
     """Whether the block corrects the positions of a text's entities when it changes the text."""
 

@@ -14,7 +14,7 @@ from adapt.corpus.documents.document_kinds import BROKEN, PACKAGES, TOO_LARGE, D
 from adapt.corpus.documents.reader_process import document_process
 from adapt.corpus.files.formats import Bad, format_of
 from adapt.corpus.files.storage import decompressed, open_file
-from adapt.runner.key import deciding
+from adapt.runner.stage import deciding
 from adapt.support.errors import AdaptError, ConfigError
 
 RULES = 2

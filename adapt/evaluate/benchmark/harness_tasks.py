@@ -25,7 +25,7 @@ from adapt.config import HarnessConfig
 from adapt.model.locate import OFFLINE, Pretrained
 from adapt.ray.runtime import hide_unreserved_gpus
 from adapt.runner.digest import Digests
-from adapt.runner.key import deciding
+from adapt.runner.stage import deciding
 from adapt.support.errors import ConfigError, DataError, nearest
 
 PACKAGES = ("lm_eval", "accelerate")

@@ -19,7 +19,7 @@ from adapt.model.locate import Pretrained
 from adapt.model.sentence_vectors import SentenceVectors
 from adapt.ray.runtime import hide_unreserved_gpus
 from adapt.runner.digest import Digests
-from adapt.runner.key import deciding
+from adapt.runner.stage import deciding
 from adapt.support.errors import ConfigError, DataError, nearest
 
 PACKAGES = ("mteb", "sentence_transformers")

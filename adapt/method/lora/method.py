@@ -28,7 +28,7 @@ from adapt.model.architecture import check_units
 from adapt.model.size import ModelSize, model_size
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
-from adapt.runner.key import deciding
+from adapt.runner.stage import deciding
 from adapt.support.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -24,14 +24,13 @@ from adapt.show.blocks import (
 )
 from adapt.show.renderers import render_html, render_markdown
 from adapt.show.report.look_texts import Change, look_drawings, looks_table
-from adapt.show.report.search_results import searches_of
 from adapt.show.report.searches import search_blocks, search_verdicts
 from adapt.show.report.sequence_runs import MEASURES, Sequences, sequences_of
 from adapt.show.report.sequence_section import front_verdict, sequence_verdicts, sequence_warnings
 from adapt.show.report.sequence_section import section as sequences_section
 from adapt.show.report.study import HTML, Entry, Study, draw_lineage, lineage
+from adapt.show.report.study_results import Results, Row, collect, searches_of
 from adapt.show.report.task_comparison import Compared, Trainings, compare_all, verdicts
-from adapt.show.report.task_runs import Results, Row, collect
 from adapt.show.report.task_tables import (
     best_recipe,
     cost_against_gain,

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table, TextBlock, interval
 from adapt.show.drawing import INK, LINE, WIDTH, canvas, color, short, style, svg
-from adapt.show.report.search_results import Curve, FoundSearch, FoundTrial, loss_curves, score_curves, turn_curves
+from adapt.show.report.study_results import Curve, FoundSearch, FoundTrial, loss_curves, score_curves, turn_curves
 from adapt.show.report.task_comparison import hours
 from adapt.show.report.task_tables import Drawn
 from adapt.statistics.hyperparameter_importance import Importances, importances

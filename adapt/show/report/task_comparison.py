@@ -7,7 +7,7 @@ from adapt.runner.record import Record
 from adapt.show.blocks import METRICS, FindingBlock
 from adapt.show.report.look_texts import comparison_at, ending_text
 from adapt.show.report.study import Entry, Study
-from adapt.show.report.task_runs import Results, Row, RunGroup
+from adapt.show.report.study_results import Results, Row, RunGroup
 from adapt.statistics.comparison import (
     SAMPLES,
     Comparison,

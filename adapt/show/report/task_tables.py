@@ -15,8 +15,8 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from adapt.show.blocks import METRICS, NONE, Block, Cell, Drawing, Figures, Folded, Table, worded_interval
 from adapt.show.drawing import INK, METRICS_LINES, WIDTH, canvas, color, json_lines, loss_curve, short, style, svg
 from adapt.show.report.study import Entry
+from adapt.show.report.study_results import Results, Row, RunGroup
 from adapt.show.report.task_comparison import WORDS, Compared, RecipeCompared, Trainings, stars
-from adapt.show.report.task_runs import Results, Row, RunGroup
 from adapt.stage.export_model import phase_inputs
 from adapt.statistics.comparison import Comparison, out_of_reach, p_value, points
 from adapt.statistics.seeds import Spread, spread

@@ -6,8 +6,8 @@ The laws say what another mixture would give, and how often the text can be read
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from adapt.runner.key import canonical
 from adapt.runner.record import Record
+from adapt.runner.stage import canonical
 from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table, worded_interval
 from adapt.show.drawing import INK, SERIES, WIDTH, canvas, color, style, svg
 from adapt.show.report.study import Entry, Study, upstream

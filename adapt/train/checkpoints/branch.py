@@ -18,9 +18,9 @@ from typing import Any
 from adapt.config import TrainingConfig
 from adapt.runner import Record, Stage, Store
 from adapt.runner.files import folder_aside, link_or_copy, write_atomically
-from adapt.runner.key import canonical
 from adapt.runner.mirror import fetch_spare
 from adapt.runner.secret import Secret, secret_of
+from adapt.runner.stage import canonical
 from adapt.support.errors import DataError, StorageError
 from adapt.terminal.console import log
 from adapt.train.checkpoints.retain import STATE_FILE, checkpoints, is_whole, newest_whole, step_of

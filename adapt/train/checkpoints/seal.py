@@ -16,8 +16,8 @@ from pathlib import Path
 
 from adapt.runner.digest import changed_files, named_faults, sha256_of_all
 from adapt.runner.files import write_atomically
-from adapt.runner.key import canonical
 from adapt.runner.secret import Secret
+from adapt.runner.stage import canonical
 
 
 def sealed_run(folder: Path, name: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from adapt.show.report.report_page import write_report
 from adapt.show.report.study import Study
-from adapt.show.report.task_runs import Results, collect
+from adapt.show.report.study_results import Results, collect
 from tests.show.report.fake_studies import fake_study
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from adapt.show.report.report_page import warnings
 from adapt.show.report.study import Entry, Study
-from adapt.show.report.task_runs import collect
+from adapt.show.report.study_results import collect
 from tests.show.report.fake_studies import Fake, finished
 
 

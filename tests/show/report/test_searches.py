@@ -7,9 +7,9 @@ import pytest
 
 from adapt.show.blocks import NONE, Block, Figures, Folded, Table, TextBlock
 from adapt.show.report.report_page import write_report
-from adapt.show.report.search_results import loss_curves, score_curves, searches_of, turn_curves
 from adapt.show.report.searches import parallel_coordinates, search_blocks, search_verdicts
 from adapt.show.report.study import Study
+from adapt.show.report.study_results import loss_curves, score_curves, searches_of, turn_curves
 from adapt.statistics import hyperparameter_importance
 from tests.show.report.fake_searches import fake_confirmed, fake_search
 from tests.show.report.fake_studies import finished

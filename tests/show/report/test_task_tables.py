@@ -9,8 +9,8 @@ from adapt.evaluate.measurements import Estimate, MeasureChange, RetrievalChange
 from adapt.runner.record import plain_values
 from adapt.show.blocks import NONE
 from adapt.show.report.study import Entry, Study
+from adapt.show.report.study_results import collect
 from adapt.show.report.task_comparison import compare_all
-from adapt.show.report.task_runs import collect
 from adapt.show.report.task_tables import best_recipe, reliability, score_differences, score_tables, seeds
 from adapt.show.report.trainings import pretraining
 from tests.runner.made import made_up

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from adapt.show.report.study import Entry, Study
-from adapt.show.report.task_runs import collect
+from adapt.show.report.study_results import collect
 from tests.show.report.fake_studies import RECIPES, TASKS, Fake, finished
 
 
