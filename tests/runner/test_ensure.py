@@ -349,11 +349,6 @@ class Watched:
         return Waiting(name, act, inputs, needs)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
-
-
 ONE = {"CPU": 1.0}
 
 
