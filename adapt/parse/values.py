@@ -3,15 +3,7 @@
 import re
 from dataclasses import asdict, is_dataclass
 
-from adapt.config import (
-    Config,
-    CorpusConfig,
-    ResourcesConfig,
-    SourceConfig,
-    fewest_of,
-    most_of,
-    section_of,
-)
+from adapt.config import Config, CorpusConfig, ResourcesConfig, SourceConfig, fewest_of, most_of, section_of
 from adapt.config.fields import check_dataclass, hints_of, read_fields
 from adapt.config.job_config import DAPT, Kind
 from adapt.objective.table import OBJECTIVES, RTD
