@@ -27,8 +27,8 @@ from adapt.corpus.files.formats import DOCUMENTS
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import read_objects
 from adapt.corpus.heldout import key_of
-from adapt.corpus.legibility import Legibility, count_sample
 from adapt.corpus.profile_sample import card_languages, profile_of
+from adapt.corpus.text_profile import Legibility, count_sample
 from adapt.job.job_text import TextOutlook, legibility_words
 from adapt.model.demo_checkpoint import NAME as DEMO
 from adapt.model.tokenize.text_tokenizer import quick_tokenizer

@@ -5,15 +5,14 @@
 - `documents/`: reads HTML, PDF, DOCX and other documents in a separate process.
 - `entities`: reads the entities of a text from the corpus, or finds them with a tagger.
 - `cleaning/`: the blocks that drop or change documents.
-- `shingles`: hashes the runs of words of texts, to compare texts by their hashes.
-- `word_hashes`: hashes the words of many texts at once.
+- `shingles`: hashes the words and runs of words of texts, to compare texts by their hashes.
 - `decontamination`: drops documents that contain texts of evaluation sets.
 - `heldout`: decides which documents are held out and measured.
 - `screening`: decides which documents enter a corpus, and gives them ids.
 - `minhash`: finds pairs of documents that may be duplicates, from MinHash signatures.
 - `deduplication`: stage `dedup`, which finds duplicates over all files and sources.
-- `legibility`: measures how well a tokenizer covers the words of a corpus.
-- `text_profile`, `profile_sample`: languages, duplicates and repeated lines of a corpus, measured on a sample.
+- `text_profile`, `profile_sample`: languages, duplicates and repeated lines of a corpus, measured on a sample, and how
+  well a tokenizer covers its words.
 - `token_shards`: stores tokens in shards, reads them as one stream of rows, and cuts streams into batches.
 - `encode_chunks`: tokenizes a chunk of texts and writes its shards.
 - `prepare_corpus`: stage `prepare`, which tokenizes all files of a corpus.

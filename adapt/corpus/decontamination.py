@@ -26,8 +26,7 @@ from adapt.corpus.files.formats import WITHOUT_FIELDS, Bad, fix_of, format_of
 from adapt.corpus.files.lines import TOO_LONG
 from adapt.corpus.files.manifest import Manifest, build_manifest, expand_paths
 from adapt.corpus.files.records import Reading, Record, check_field, read_objects, read_records
-from adapt.corpus.shingles import all_ngrams, ngrams, normalised, words
-from adapt.corpus.word_hashes import word_hashes
+from adapt.corpus.shingles import all_ngrams, ngrams, normalised, word_hashes, words
 from adapt.runner.digest import Digests
 from adapt.support.errors import ConfigError, DataError
 

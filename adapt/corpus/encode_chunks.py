@@ -24,8 +24,8 @@ from tokenizers import Encoding, Tokenizer
 from adapt.corpus.corpora import PLAIN, Form
 from adapt.corpus.entities import Span, tagged, without_overlaps
 from adapt.corpus.heldout import in_share, keys_of
-from adapt.corpus.legibility import count_sample
 from adapt.corpus.read_progress import text_sizes
+from adapt.corpus.text_profile import count_sample
 from adapt.corpus.token_shards import write_flat_shard
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.allowed_cuts import Cuts, find_cuts

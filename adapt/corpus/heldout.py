@@ -18,9 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from adapt.corpus.cleaning.cleaning_blocks import Drop
-from adapt.corpus.legibility import Legibility
 from adapt.corpus.shingles import normalised, normalised_texts
-from adapt.corpus.text_profile import joined_profiles, read_profile
+from adapt.corpus.text_profile import Legibility, joined_profiles, read_profile
 from adapt.runner import Record
 from adapt.runner.files import link_or_copy, storage_errors
 from adapt.support.errors import DataError

@@ -27,9 +27,9 @@ from adapt.corpus.entities import Tagged
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import numbered_items
 from adapt.corpus.heldout import MEASURED, Measured
-from adapt.corpus.legibility import Legibility
 from adapt.corpus.read_progress import Pace, Piece, watched
 from adapt.corpus.screening import PASS, REJECTS, Screen, Tally, check_few_bad, item_texts
+from adapt.corpus.text_profile import Legibility
 from adapt.model.locate import Pretrained
 from adapt.ray.node_files import OnNode
 from adapt.ray.runtime import data_settings, user_errors

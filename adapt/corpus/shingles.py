@@ -3,12 +3,20 @@
 `normalised_texts` normalises many texts at once. Documents are identified by their normalised text, so its result must
 equal that of `normalised` byte for byte. Texts with rare characters (invisible characters, and spaces beyond ASCII that
 NFKC keeps) are passed to `normalised`. `table_of_characters` classifies all characters of Unicode.
+
+`word_hashes` hashes the words of many texts at once with NumPy, instead of in a loop over the words. A table maps each
+character to its form in NFKC and lower case. Characters whose form depends on their neighbours are marked CLOSER, and
+texts that contain them are normalised one by one. In the resulting bytes, everything outside words is 0. The bytes of a
+word (UTF-8), eight at a time and padded with zeros, are the numbers x_0 to x_n, little-endian. The hash of the word is
+mix(h_n), where h_0 = x_0 and h_k = mix(h_(k-1)) + x_k. The hash of a word of more than LONGEST bytes is mix(XXH3 of the
+word).
 """
 
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from unicodedata import category, normalize
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -184,3 +192,193 @@ def table_of_characters(kinds: Mapping[int, re.Pattern[str]]) -> np.ndarray:
 def characters_of(text: str) -> np.ndarray:
     """Returns the code points of a text's characters, surrogates included: uint32 [characters]."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+
+
+GONE = 1
+"""Table entry of invisible characters, which are removed from texts. Code point 1 is an invisible character itself."""
+APART, CLOSER = 1 << 29, 1 << 30
+"""Flags of table entries. APART marks characters that are words by themselves. CLOSER marks characters whose form
+depends on their neighbours, and characters whose form has more bytes in UTF-8 than the character."""
+_INSIDE, _BY_ITSELF, _UNSEEN = 1, 2, 3
+_CHANGING = (range(0x3400), range(0xA000, 0xAC00), range(0xF900, 0x20000), range(0x2F800, 0x2FA20))
+"""Code points that normalisation may change. Other characters stay unchanged and do not combine with others."""
+_BEYOND = 0x30000
+"""Upper bound of the code points that occur in normalised forms."""
+_JOINING = range(0x1160, 0x1200)
+"""Vowels and final consonants of Korean syllables, which join the character before them. All other joining characters
+are marks (Unicode category M)."""
+_SIGMA = "\u03a3"
+"""Greek capital sigma, whose lower case depends on the next character."""
+
+
+@cache
+def folded_characters() -> np.ndarray:
+    """Returns the table for texts that are not normalised yet.
+
+    Returns:
+        uint32 [CHARACTERS], indexed by code point: the normalised character (plus APART if it is a word by itself), 0
+            for characters outside words, GONE or CLOSER.
+    """
+    folded = settled_characters().copy()
+    known = folded[:_BEYOND].tolist()
+    for numbers in _CHANGING:
+        folded[numbers.start : numbers.stop] = [_folded(number, known) for number in numbers]
+    return folded
+
+
+@cache
+def settled_characters() -> np.ndarray:
+    """Returns the table for texts that are in form NFKC and lower case already, where no character is CLOSER."""
+    kinds = table_of_characters({_INSIDE: IN_WORDS, _BY_ITSELF: ALONE, _UNSEEN: INVISIBLE})
+    settled = np.zeros(CHARACTERS, np.uint32)
+    places = np.flatnonzero(kinds)
+    settled[places] = np.where(kinds[places] == _UNSEEN, GONE, places | APART * (kinds[places] == _BY_ITSELF))
+    return settled
+
+
+def _folded(number: int, settled: list[int]) -> int:
+    """Returns the table entry of one character, from the entries of the characters of its normalised form."""
+    form = normalize("NFKC", chr(number))
+    if settled[number] == GONE:
+        return GONE
+    if form == _SIGMA or category(form[0])[0] == "M" or ord(form[0]) in _JOINING:
+        return CLOSER
+    lower = form.lower()
+    first, *others = [settled[ord(character)] for character in lower]
+    if not (first or any(others)):
+        return 0
+    return CLOSER if others or first == GONE or len(lower.encode()) > len(chr(number).encode()) else first
+
+
+EIGHT = 8
+"""Number of bytes that are hashed as one integer."""
+LONGEST = 32
+"""Length of the longest word that is hashed in steps of EIGHT bytes [bytes]."""
+_KEPT = np.array([(1 << 8 * count) - 1 for count in range(EIGHT + 1)], np.uint64)
+"""Masks: entry i keeps the i lowest bytes of an integer."""
+_GONE, _END_OF_TEXT = bytes([GONE]), b"\2"
+"""Two bytes that occur in no word. Both are invisible control characters, so normalisation removes them from texts."""
+_ASCII, _FIRST_BYTE = 0x80, 0xC0
+"""Bytes from _ASCII on are not ASCII. Bytes from _FIRST_BYTE on begin a character of several bytes."""
+
+
+def word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Hashes the words of texts: the same words that `words(normalised(text))` returns.
+
+    Args:
+        texts: need not be normalised.
+
+    Returns:
+        The hashes of the words of all texts, uint64 [words], and the index of each word's text, int64 [words].
+    """
+    plain = [_without_gone(text) for text in _plain(texts)]
+    joined = b"".join((b"\0", b"\0".join(plain), bytes(1 + 2 * EIGHT)))
+    starts, ends = _bounds(np.frombuffer(joined, np.uint8))
+    last = np.cumsum([len(text) + 1 for text in plain], dtype=np.int64)
+    counts = np.diff(np.searchsorted(starts, last, "right"), prepend=0)
+    return _hashes(joined, starts, ends), np.repeat(np.arange(len(texts)), counts)
+
+
+def _plain(texts: Sequence[str]) -> list[bytes]:
+    """Returns the normalised words of each text as bytes, with zeros between words. GONE bytes are still included."""
+    table = _bytes()
+    plain = [text.encode().translate(table) if text.isascii() else b"" for text in texts]
+    others = [number for number, text in enumerate(texts) if not text.isascii()]
+    for number, content in zip(others, _beyond_ascii([texts[number] for number in others]), strict=True):
+        plain[number] = content
+    return plain
+
+
+def _beyond_ascii(texts: Sequence[str]) -> list[bytes]:
+    """Returns the same as `_plain`, for texts with characters beyond ASCII."""
+    plain, closer = _looked_up(texts, folded_characters())
+    seen = [INVISIBLE.sub("", texts[number]) if _GONE in plain[number] else texts[number] for number in closer]
+    formed = [normalize("NFKC", text).lower() for text in seen]
+    for number, content in zip(closer, _looked_up(formed, settled_characters())[0], strict=True):
+        plain[number] = content
+    return plain
+
+
+def _looked_up(texts: Sequence[str], table: np.ndarray) -> tuple[list[bytes], list[int]]:
+    """Replaces each character of some texts by its entry in a table.
+
+    Args:
+        texts: texts, normalised if `table` is that of `settled_characters`.
+        table: table of `folded_characters` or `settled_characters`.
+
+    Returns:
+        The words of each text as bytes, and the indices of the texts that contain a CLOSER character.
+    """
+    if not texts:
+        return [], []
+    encoded = [text.encode("utf-8", "surrogatepass").translate(_bytes()) for text in texts]
+    data = np.frombuffer(bytearray(_END_OF_TEXT.join(encoded)), np.uint8)
+    places = np.flatnonzero(data >= _ASCII)
+    further = data[places]
+    places = places[further >= _FIRST_BYTE]
+    characters = characters_of(further.tobytes().decode("utf-8", "surrogatepass"))
+    found, sizes = table.take(characters), 2 + (characters >= 0x800) + (characters >= 0x10000)
+    _write(data, places, sizes, characters, found & np.uint32(APART - 1))
+    closer = np.searchsorted(np.cumsum([len(text) + 1 for text in encoded]), places[found == CLOSER], "right")
+    apart = np.flatnonzero(found & APART)
+    if len(apart):
+        data = np.insert(data, np.concatenate([places[apart], places[apart] + sizes[apart]]), 0)
+    return data.tobytes().split(_END_OF_TEXT), np.unique(closer).tolist()
+
+
+def _write(data: np.ndarray, places: np.ndarray, sizes: np.ndarray, old: np.ndarray, new: np.ndarray) -> None:
+    """Overwrites characters by characters of at most as many bytes, and fills the remaining bytes with GONE.
+
+    Args:
+        data: UTF-8 bytes, changed in place.
+        places: offset of each character in `data`.
+        sizes: number of bytes of each character in `data`.
+        old: the characters in `data`.
+        new: the characters to write. Where it is 0, all bytes of the old character become 0.
+    """
+    changed = np.flatnonzero(new != old)
+    different, which = np.unique(new[changed], return_inverse=True)
+    forms = [chr(one).encode().ljust(4, _GONE if one else b"\0") for one in different.tolist()]
+    written = np.frombuffer(b"".join(forms), np.uint8).reshape(-1, 4)[which]
+    for number in range(4):
+        some = sizes[changed] > number
+        data[places[changed[some]] + number] = written[some, number]
+
+
+def _without_gone(data: bytes) -> bytes:
+    return data.translate(None, _GONE) if _GONE in data else data
+
+
+def _bounds(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the offsets at which words begin and end. The first and the last byte of `data` must be 0."""
+    is_inside = data != 0
+    edges = np.flatnonzero(is_inside[1:] != is_inside[:-1]) + 1
+    return edges[::2], edges[1::2]
+
+
+def _hashes(joined: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Returns the hashes of words, uint64 [words].
+
+    Args:
+        joined: the bytes of all words, with at least EIGHT more bytes after the last word.
+        starts: offset at which each word begins.
+        ends: offset at which each word ends.
+    """
+    # entry i is the integer that the eight bytes from offset i represent
+    numbers = np.ndarray((len(joined) - EIGHT + 1,), "<u8", joined, 0, (1,))
+    lengths = ends - starts
+    values = numbers[starts] & _KEPT[np.minimum(lengths, EIGHT)]
+    longer = np.flatnonzero(lengths > EIGHT)
+    for done in range(EIGHT, LONGEST, EIGHT):
+        left = lengths[longer] - done
+        values[longer] = mix(values[longer]) + (numbers[starts[longer] + done] & _KEPT[np.minimum(left, EIGHT)])
+        longer = longer[left > EIGHT]
+    for number in longer.tolist():
+        values[number] = xxh3_64_intdigest(joined[starts[number] : ends[number]])
+    return mix(values)
+
+
+@cache
+def _bytes() -> bytes:
+    """Returns a translation table of bytes: ASCII characters become their entries, other bytes stay unchanged."""
+    return bytes(folded_characters()[:_ASCII].tolist()) + bytes(range(_ASCII, 256))

@@ -34,11 +34,11 @@ from adapt.corpus.encode_chunks import Encode, share_tokenizer
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import numbered_items
 from adapt.corpus.heldout import in_share, keys_of
-from adapt.corpus.legibility import Legibility
 from adapt.corpus.prepare_corpus import Read, batch_of, screen_of
 from adapt.corpus.read_progress import reading, text_bytes
 from adapt.corpus.sample_order import permute
 from adapt.corpus.screening import Tally, check_few_bad
+from adapt.corpus.text_profile import Legibility
 from adapt.corpus.token_shards import Columns, Cut, dropped, take_places
 from adapt.model.locate import Pretrained
 from adapt.ray.node_files import OnNode, pinned_home

@@ -12,9 +12,16 @@ from adapt.config import Config, CorpusConfig
 from adapt.corpus.corpora import general_corpus, replayed_corpus, shared_with, trained_corpora
 from adapt.corpus.files.filesystem import is_url
 from adapt.corpus.files.sources import sources_of
-from adapt.corpus.legibility import Legibility, count_sample, read_legibility
 from adapt.corpus.profile_sample import card_languages, profile_of, profile_texts
-from adapt.corpus.text_profile import FEWEST, MOST_DUPLICATES, TextProfile, read_profile
+from adapt.corpus.text_profile import (
+    FEWEST,
+    MOST_DUPLICATES,
+    Legibility,
+    TextProfile,
+    count_sample,
+    read_legibility,
+    read_profile,
+)
 from adapt.job.generated_text import generated_replay
 from adapt.method.base import Domain
 from adapt.method.table import check_method, method_of

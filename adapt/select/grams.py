@@ -15,8 +15,7 @@ from typing import Annotated, NamedTuple, TypeVar
 import numpy as np
 from pydantic import Field
 
-from adapt.corpus.shingles import all_ngrams
-from adapt.corpus.word_hashes import word_hashes
+from adapt.corpus.shingles import all_ngrams, word_hashes
 
 _FILTER_BITS = 22
 """Number of bits that index a table of 2^22 entries. The table quickly rules out most unknown hashes."""

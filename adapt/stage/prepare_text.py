@@ -9,9 +9,8 @@ from adapt.config import Config, CorpusConfig
 from adapt.corpus.corpora import FILES, GENERAL, check_heldout, reading_identity, warn_of_little
 from adapt.corpus.files.manifest import Manifest, build_manifest
 from adapt.corpus.heldout import gather
-from adapt.corpus.legibility import Legibility
 from adapt.corpus.profile_sample import profile_corpus
-from adapt.corpus.text_profile import TextProfile
+from adapt.corpus.text_profile import Legibility, TextProfile
 from adapt.corpus.token_shards import Cut
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.digest import Digests

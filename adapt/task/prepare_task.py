@@ -14,8 +14,8 @@ import numpy as np
 
 from adapt.config import TaskConfig
 from adapt.corpus.files.formats import Bad
-from adapt.corpus.legibility import Legibility, count_sample
 from adapt.corpus.shingles import normalised
+from adapt.corpus.text_profile import Legibility, count_sample
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.ragged import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer, known_of
@@ -180,7 +180,7 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
         - `absent_classes`: for dev and test, classes of train that are not in the split
         - `duplicates`, `conflicting`, `leaks`: see `find_repeats` and `find_leaks`
         - `label_warnings`: see `adapt.task.labels`
-        - `text_faults`: see `adapt.corpus.legibility`, for train
+        - `text_faults`: see `adapt.corpus.text_profile`, for train
 
     Raises:
         ConfigError, DataError, StorageError: see `adapt.task.labelled_examples`.

@@ -5,8 +5,8 @@ from dataclasses import asdict
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from adapt.corpus import legibility
-from adapt.corpus.legibility import Legibility, count_sample, read_legibility
+from adapt.corpus import text_profile
+from adapt.corpus.text_profile import Legibility, count_sample, read_legibility
 from adapt.model.tokenize.text_tokenizer import TextTokenizer
 from tests.samples import sentences
 
@@ -23,7 +23,7 @@ def small_vocabularies_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Pieces of words are not counted for tokenizers smaller than SPELLS, and the tokenizers of these tests are small.
     """
-    monkeypatch.setattr(legibility, "SPELLS", 100)
+    monkeypatch.setattr(text_profile, "SPELLS", 100)
 
 
 def wordpiece(texts: list[str]) -> TextTokenizer:
@@ -92,7 +92,7 @@ def test_only_pieces_of_words_are_counted() -> None:
 def test_few_words_and_tokenizers_of_letters_give_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measured([KOREAN], wordpiece(ENGLISH)).faults() == []
     assert measured(["", "12 34"], wordpiece(ENGLISH)).unknown_share is None
-    monkeypatch.setattr(legibility, "SPELLS", 1000)
+    monkeypatch.setattr(text_profile, "SPELLS", 1000)
     found = measured([KOREAN] * 60, byte_level(ENGLISH))
     assert (found.pieces_per_word, found.bytes_per_piece, found.faults()) == (None, None, [])
 

@@ -8,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from adapt.corpus.shingles import normalised, words
-from adapt.corpus.word_hashes import APART, CLOSER, GONE, LONGEST, folded_characters, settled_characters, word_hashes
+from adapt.corpus.shingles import (
+    APART,
+    CLOSER,
+    GONE,
+    LONGEST,
+    folded_characters,
+    normalised,
+    settled_characters,
+    word_hashes,
+    words,
+)
 from adapt.support.splitmix import mix
 
 TEXTS = [

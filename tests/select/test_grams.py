@@ -23,7 +23,7 @@ def mixed(value: int) -> int:
 
 
 def hash_of(word: str) -> int:
-    """Computes the hash of a word of at most eight bytes, as `adapt.corpus.word_hashes` does."""
+    """Computes the hash of a word of at most eight bytes, as `adapt.corpus.shingles` does."""
     return mixed(int.from_bytes(word.encode(), "little"))
 
 

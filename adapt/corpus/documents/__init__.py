@@ -4,11 +4,9 @@ Documents are not trusted. They are parsed in a separate process with limits on 
 crashes or blocks a library is counted as unreadable, and the job continues.
 
 - `document_kinds`: kinds of documents, their packages, limits, reasons why a document has no text, and marks of parts.
-- `web_pages`: decodes HTML and finds its main text.
 - `pdf_pages`: reads the pages of PDF files, without headers and footers.
 - `zipped_documents`: reads DOCX and EPUB files.
-- `markup_documents`: reads Markdown, reStructuredText and LaTeX.
+- `markup_documents`: reads HTML, Markdown, reStructuredText and LaTeX.
 - `document_reader`: the program that parses documents.
-- `reader_process`: starts this program, gives it documents, and replaces it when a document ends it.
-- `document_files`: reads the documents of a file or web archive.
+- `document_files`: reads the documents of a file or web archive with this program, and restarts it when it ends.
 """

@@ -2,7 +2,7 @@
 
 It reads requests from standard input and writes an answer to each to standard output. Both are a line of JSON. The
 line of a request has an id, which the answer repeats, and the size of the document, whose bytes follow.
-`adapt.corpus.documents.reader_process` starts the program with few environment variables, so that a document that takes
+`adapt.corpus.documents.document_files` starts the program with few environment variables, so that a document that takes
 control of a library finds no secrets.
 
 The kernel ends the program when a document takes too much time, even inside of a library.
@@ -27,6 +27,7 @@ from adapt.corpus.documents.document_kinds import (
     divided_text,
     unmarked,
 )
+from adapt.corpus.documents.zipped_documents import docx_text, epub_chapters, joined_chapters
 
 WALL_TIME = 10
 """Largest wall time for a document, as a multiple of its largest CPU time. It ends documents that wait forever."""
@@ -101,23 +102,15 @@ def _marked_text(kind: str, data: bytes, limits: DocumentLimits, encoding: str |
 
         return pdf_text(data, limits)
     if kind == "docx":
-        from adapt.corpus.documents.zipped_documents import docx_text
-
         return docx_text(data, limits)
-    from adapt.corpus.documents.web_pages import decoded, main_text
+    from adapt.corpus.documents.markup_documents import READERS, decoded, main_text
 
     if kind == "epub":
-        from adapt.corpus.documents.zipped_documents import epub_chapters, joined_chapters
-
         return joined_chapters([main_text(decoded(chapter), whole=True) for chapter in epub_chapters(data, limits)])
     text = decoded(data, encoding)
     if kind == "html":
         return main_text(text)
-    if kind == "plain":
-        return unmarked(text)
-    from adapt.corpus.documents.markup_documents import READERS
-
-    return READERS[kind](text)
+    return unmarked(text) if kind == "plain" else READERS[kind](text)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import pytest
 
 from adapt.config import CorpusConfig
 from adapt.corpus.corpora import check_readable, reading_identity
-from adapt.corpus.documents import document_files, document_reader, reader_process
-from adapt.corpus.documents.document_files import check_packages, read_documents
+from adapt.corpus.documents import document_files, document_reader
+from adapt.corpus.documents.document_files import DocumentProcess, check_packages, document_process, read_documents
 from adapt.corpus.documents.document_kinds import (
     BROKEN,
     BROKEN_PAGES,
@@ -25,7 +25,6 @@ from adapt.corpus.documents.document_kinds import (
     TOO_SLOW,
     DocumentLimits,
 )
-from adapt.corpus.documents.reader_process import DocumentProcess, document_process
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.manifest import build_manifest, expand_paths
 from adapt.corpus.files.records import check_field, read_objects
@@ -234,7 +233,7 @@ document_reader.main()
 
 def test_a_document_that_ends_the_reader_does_not_end_the_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "hostile_reader.py").write_text(HOSTILE)
-    monkeypatch.setattr(reader_process, "PROGRAM", "hostile_reader")
+    monkeypatch.setattr(document_files, "PROGRAM", "hostile_reader")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("HF_TOKEN", "a secret")
     process = DocumentProcess()
@@ -303,7 +302,7 @@ while line := sys.stdin.buffer.readline():
 
 def test_an_answer_to_another_request_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "confused_reader.py").write_text(CONFUSED)
-    monkeypatch.setattr(reader_process, "PROGRAM", "confused_reader")
+    monkeypatch.setattr(document_files, "PROGRAM", "confused_reader")
     monkeypatch.syspath_prepend(tmp_path)
     process = DocumentProcess()
     try:
@@ -359,5 +358,5 @@ def test_keys_know_packages_and_fields_only_of_documents(mixed: Path, lines: Pat
 
 
 def test_timers_are_the_signals_that_mean_too_slow() -> None:
-    assert reader_process._TIMERS == (signal.SIGPROF, signal.SIGALRM)
+    assert document_files._TIMERS == (signal.SIGPROF, signal.SIGALRM)
     assert document_reader.WALL_TIME > 1

@@ -22,8 +22,8 @@ from adapt.corpus.documents.document_kinds import (
     divided_text,
 )
 from adapt.corpus.documents.document_reader import read_document
+from adapt.corpus.documents.markup_documents import decoded
 from adapt.corpus.documents.pdf_pages import without_margins
-from adapt.corpus.documents.web_pages import decoded
 from tests.corpus.documents.made_documents import (
     AUSTEN,
     DARWIN,
