@@ -18,9 +18,8 @@ from pathlib import Path
 from adapt.config import CorpusConfig
 from adapt.corpus.documents.document_kinds import DocumentLimits
 from adapt.corpus.files.formats import Bad
-from adapt.corpus.files.manifest import build_manifest
+from adapt.corpus.files.manifest import build_manifest, numbered_items
 from adapt.corpus.files.records import Reading, read_records
-from adapt.corpus.files.sources import numbered_items
 from adapt.runner.digest import Digests
 from benchmarks.common import Options, Result, main
 from benchmarks.dedup import texts_of

@@ -39,8 +39,7 @@ from adapt.config import (
     TrainingConfig,
 )
 from adapt.corpus.files.formats import Bad
-from adapt.corpus.files.manifest import build_manifest
-from adapt.corpus.files.sources import items_of, read_slice, slices_of
+from adapt.corpus.files.manifest import build_manifest, items_of, read_slice, slices_of
 from adapt.evaluate.benchmark import mteb_tasks
 from adapt.job import JOBS
 from adapt.job.measuring_jobs import ACTIONS, change_vocabulary

@@ -10,8 +10,7 @@ import numpy as np
 
 from adapt.config import CorpusConfig
 from adapt.corpus.files.formats import DOCUMENTS, MIB, TABLES, format_of
-from adapt.corpus.files.manifest import Manifest
-from adapt.corpus.files.sources import Slice, items_of, read_slice, slices_of
+from adapt.corpus.files.manifest import Manifest, Slice, items_of, read_slice, slices_of
 from adapt.corpus.sample_order import permute
 from adapt.corpus.screening import Sieve, Tally, clean, local_screen
 

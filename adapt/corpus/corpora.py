@@ -22,9 +22,8 @@ from adapt.corpus.decontamination import (
 from adapt.corpus.files.filesystem import is_url
 from adapt.corpus.files.formats import DELIMITERS, MIB, format_of
 from adapt.corpus.files.hub import check_dataset
-from adapt.corpus.files.manifest import LISTERS, Manifest
+from adapt.corpus.files.manifest import LISTERS, Manifest, sources_of
 from adapt.corpus.files.records import TEXT_FIX, Reading, check_field, check_quotes
-from adapt.corpus.files.sources import sources_of
 from adapt.corpus.files.storage import broken_files
 from adapt.corpus.heldout import share_holding  # imports pyarrow, which plans do not need
 from adapt.runner.digest import Digests

@@ -27,8 +27,7 @@ from scipy.sparse import coo_array, csgraph
 from xxhash import xxh3_128_intdigest
 
 from adapt.config import CorpusConfig
-from adapt.corpus.files.manifest import Manifest
-from adapt.corpus.files.sources import numbered_items
+from adapt.corpus.files.manifest import Manifest, numbered_items
 from adapt.corpus.heldout import MEASURED, TRAINED, in_share, keys_of_normalised
 from adapt.corpus.minhash import (
     ChunkParts,

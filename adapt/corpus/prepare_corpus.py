@@ -24,8 +24,7 @@ from adapt.corpus.corpora import PLAIN, Form, dropped_documents
 from adapt.corpus.decontamination import evaluation_index
 from adapt.corpus.encode_chunks import Encode, EncodedChunk, share_tokenizer
 from adapt.corpus.entities import Tagged
-from adapt.corpus.files.manifest import Manifest
-from adapt.corpus.files.sources import numbered_items
+from adapt.corpus.files.manifest import Manifest, numbered_items
 from adapt.corpus.heldout import MEASURED, Measured
 from adapt.corpus.read_progress import Pace, Piece, watched
 from adapt.corpus.screening import PASS, REJECTS, Screen, Tally, check_few_bad, item_texts

@@ -13,9 +13,8 @@ from adapt.config import CorpusConfig
 from adapt.corpus.cleaning.filters import language_classifier
 from adapt.corpus.documents.document_kinds import DocumentLimits
 from adapt.corpus.files.formats import DELIMITERS, MIB, Bad, format_of
-from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.files.manifest import Manifest, Slice, items_of, read_slice, slices_of
 from adapt.corpus.files.records import Reading, read_objects, texts
-from adapt.corpus.files.sources import Slice, items_of, read_slice, slices_of
 from adapt.corpus.minhash import DuplicateRule, estimated_jaccard, signatures
 from adapt.corpus.sample_order import permute
 from adapt.corpus.screening import Tally, clean

@@ -76,7 +76,7 @@ class Pace:
 
     @classmethod
     def of(cls, items: Sequence[Mapping[str, Any]], manifest: Manifest, corpus: CorpusConfig) -> "Pace":
-        """Returns the progress before `items` are read (see `adapt.corpus.files.sources.numbered_items`)."""
+        """Returns the progress before `items` are read (see `adapt.corpus.files.manifest.numbered_items`)."""
         slices = [json.loads(item["sources"]) for item in items]
         if corpus.source != "files":
             return cls([len(item) for item in slices], None)

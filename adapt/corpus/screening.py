@@ -6,7 +6,7 @@ source. An item is a part of a corpus that one task reads.
 
 `item_texts` gives each document an id, by which it can be found again. An id is an int64: the number of the item times
 2^32, plus the number of the record in the item, both from 0. Items depend only on the manifest
-(`adapt.corpus.files.sources.items_of`), and records that are left out have a number too. So ids ascend along a corpus,
+(`adapt.corpus.files.manifest.items_of`), and records that are left out have a number too. So ids ascend along a corpus,
 and neither cleaning nor held-out documents nor the number of workers change them.
 """
 
@@ -29,7 +29,7 @@ from adapt.corpus.cleaning.cleaning_blocks import Block, Drop, blocks_of, count_
 from adapt.corpus.decontamination import EvaluationIndex, evaluation_index
 from adapt.corpus.entities import Span, Tagged
 from adapt.corpus.files.formats import Bad, fix_of
-from adapt.corpus.files.sources import read_slice, slices_of
+from adapt.corpus.files.manifest import read_slice, slices_of
 from adapt.corpus.heldout import MEASURED, TRAINED, Measured
 from adapt.runner.files import file_aside
 from adapt.support.errors import DataError
@@ -344,7 +344,7 @@ def item_texts(
 
     Args:
         item: number of the item.
-        sources: slices of the item, as JSON (see `adapt.corpus.files.sources.items_of`).
+        sources: slices of the item, as JSON (see `adapt.corpus.files.manifest.items_of`).
         corpus: settings for reading and cleaning the item.
         tally: an empty tally, to which the item's records are added.
         sieve: checks besides the blocks of `corpus.cleaning`.

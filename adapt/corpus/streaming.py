@@ -31,8 +31,7 @@ from ray.data import TaskPoolStrategy
 from adapt.config import CorpusConfig
 from adapt.corpus.corpora import Form
 from adapt.corpus.encode_chunks import Encode, share_tokenizer
-from adapt.corpus.files.manifest import Manifest
-from adapt.corpus.files.sources import numbered_items
+from adapt.corpus.files.manifest import Manifest, numbered_items
 from adapt.corpus.heldout import in_share, keys_of
 from adapt.corpus.prepare_corpus import Read, batch_of, screen_of
 from adapt.corpus.read_progress import reading, text_bytes

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from adapt.config import CorpusConfig
-from adapt.corpus.files.manifest import Manifest
-from adapt.corpus.files.sources import numbered_items
+from adapt.corpus.files.manifest import Manifest, numbered_items
 from adapt.corpus.heldout import in_share, keys_of
 from adapt.corpus.read_progress import Pace
 from adapt.corpus.screening import PASS, Screen, Tally, check_few_bad, check_some_left, item_texts

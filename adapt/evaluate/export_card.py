@@ -15,6 +15,7 @@ from adapt.corpus.corpora import FEWEST_DOCUMENTS, dropped_documents
 from adapt.corpus.files.sources import sources_of
 from adapt.corpus.legibility import Legibility, read_legibility
 from adapt.corpus.text_profile import read_profile
+from adapt.corpus.files.manifest import sources_of
 from adapt.corpus.text_profile import Legibility, read_legibility, read_profile
 from adapt.evaluate.benchmark.benchmark_results import HEADER, BenchmarksCompared, card_rows
 from adapt.evaluate.card_metadata import card_head, languages

@@ -11,7 +11,7 @@ from typing import Any
 from adapt.config import Config, CorpusConfig
 from adapt.corpus.corpora import general_corpus, replayed_corpus, shared_with, trained_corpora
 from adapt.corpus.files.filesystem import is_url
-from adapt.corpus.files.sources import sources_of
+from adapt.corpus.files.manifest import sources_of
 from adapt.corpus.profile_sample import card_languages, profile_of, profile_texts
 from adapt.corpus.text_profile import (
     FEWEST,
@@ -182,7 +182,7 @@ def deduplicated(
 
     Args:
         context: context of the job.
-        sources: files of the sources, in the order of `adapt.corpus.files.sources.sources_of`.
+        sources: files of the sources, in the order of `adapt.corpus.files.manifest.sources_of`.
         before: files whose documents are kept if the sources contain copies of them.
         unseen: texts that the sources must not contain.
     """

@@ -18,7 +18,7 @@ from adapt.config import Config, CorpusConfig, ModelConfig
 from adapt.config.job_config import Kind
 from adapt.config.kinds import Kinds
 from adapt.corpus.corpora import general_corpus, pooled_corpus, selection_pool
-from adapt.corpus.files.sources import sources_of
+from adapt.corpus.files.manifest import sources_of
 from adapt.evaluate.measurements import Unit
 from adapt.job.job_run import Job
 from adapt.job.job_text import deduplicated, domain_text, general_text, measured_general_files

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from adapt.config import Config, TaskConfig
-from adapt.corpus.files.sources import sources_of
+from adapt.corpus.files.manifest import sources_of
 from adapt.evaluate.while_training import BEFORE
 from adapt.job.job_text import after_training, deduplicated, measured_general_files, on_one_source, prepared_files
 from adapt.method.sequence_modes import check_share_left

@@ -17,8 +17,7 @@ import numpy as np
 from adapt.config import CorpusConfig
 from adapt.corpus.decontamination import evaluation_index
 from adapt.corpus.files.formats import MIB
-from adapt.corpus.files.manifest import Manifest
-from adapt.corpus.files.sources import ItemPlace, items_of, places_of
+from adapt.corpus.files.manifest import ItemPlace, Manifest, items_of, places_of
 from adapt.corpus.heldout import Measured
 from adapt.corpus.read_progress import Pace, Piece, reading
 from adapt.corpus.screening import OPEN, Sieve, Tally, check_few_bad, check_some_left, id_at, item_texts, place_of

@@ -11,8 +11,7 @@ from typing import Any, Literal
 from adapt.config import Config, CorpusConfig, GenerateConfig, SynthesizeConfig, what
 from adapt.corpus.corpora import FILES, dedup_identity, reading_identity
 from adapt.corpus.files.formats import Bad
-from adapt.corpus.files.manifest import check_listed
-from adapt.corpus.files.sources import items_of, read_slice, slices_of
+from adapt.corpus.files.manifest import check_listed, items_of, read_slice, slices_of
 from adapt.embed.text_chunks import ReadPool
 from adapt.generate.rewriting import formats_of
 from adapt.model.architecture import max_sequence_length

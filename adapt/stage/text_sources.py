@@ -13,8 +13,7 @@ from typing import Any
 
 from adapt.config import Config, CorpusConfig, EvaluationSet, TaskConfig, what
 from adapt.corpus.corpora import check_readable, dedup_identity, reading_identity
-from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed
-from adapt.corpus.files.sources import sources_of
+from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed, sources_of
 from adapt.corpus.minhash import DuplicateRule
 from adapt.corpus.shingles import normalised
 from adapt.ray.runtime import address_of, await_resources, connect
@@ -218,7 +217,7 @@ class Dedup(Stage[Deduplicated]):
 
     name: str
     sources: tuple[Files, ...]
-    """Sources, in the order of `adapt.corpus.files.sources.sources_of`."""
+    """Sources, in the order of `adapt.corpus.files.manifest.sources_of`."""
     before: tuple[Files, ...]
     """Text with which the sources are compared. Copies are dropped from the sources, never from this text."""
     unseen: TaskTexts | None

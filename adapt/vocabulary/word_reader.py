@@ -19,8 +19,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from adapt.config import CorpusConfig
-from adapt.corpus.files.manifest import Manifest
-from adapt.corpus.files.sources import items_of
+from adapt.corpus.files.manifest import Manifest, items_of
 from adapt.corpus.heldout import Measured, in_share, keys_of
 from adapt.corpus.sample_order import permute
 from adapt.corpus.screening import PASS, Screen, Tally, check_few_bad, item_texts, local_screen

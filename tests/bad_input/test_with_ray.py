@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from adapt.corpus.files.sources import numbered_items
+from adapt.corpus.files.manifest import numbered_items
 from tests.bad_input.given import LATER, TEXTS, Run, check, line, record, write
 from tests.model.checkpoints import write_tokenizer
 from tests.samples import sentences

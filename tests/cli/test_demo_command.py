@@ -7,8 +7,7 @@ import pytest
 
 from adapt.cli import demo_command
 from adapt.config import Config
-from adapt.corpus.files.manifest import package_records
-from adapt.corpus.files.sources import package_sources
+from adapt.corpus.files.manifest import package_records, package_sources
 from adapt.job import job_of
 from adapt.parse import parse
 from adapt.support.shipped import recipe_file

@@ -18,8 +18,7 @@ from adapt.config import CorpusConfig
 from adapt.corpus import read_progress
 from adapt.corpus.corpora import PLAIN
 from adapt.corpus.deduplication import deduplicate
-from adapt.corpus.files.manifest import Manifest, build_manifest
-from adapt.corpus.files.sources import numbered_items
+from adapt.corpus.files.manifest import Manifest, build_manifest, numbered_items
 from adapt.corpus.minhash import DuplicateRule
 from adapt.corpus.prepare_corpus import prepare
 from adapt.corpus.read_progress import Line, Pace, Piece, text_bytes, watched
@@ -90,7 +89,7 @@ def test_items_in_any_order_sum_up_to_the_total() -> None:
 def test_sizes_of_items_of_files_are_bytes(
     suffix: str, expected: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adapt.corpus.files.sources.ITEM_BYTES", 5000)
+    monkeypatch.setattr("adapt.corpus.files.manifest.ITEM_BYTES", 5000)
     manifest, corpus = corpus_in(tmp_path, 2, suffix)
     items = numbered_items(manifest, corpus)
     pace = Pace.of(items, manifest, corpus)

@@ -14,7 +14,7 @@ from adapt.config import CorpusConfig
 from adapt.corpus import screening
 from adapt.corpus.decontamination import build_index
 from adapt.corpus.files.formats import Bad
-from adapt.corpus.files.sources import Slice
+from adapt.corpus.files.manifest import Slice
 from adapt.corpus.screening import ITEM_IDS, Sieve, Tally, _without_control, clean, item_texts
 from adapt.support.errors import DataError
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from adapt.config import CorpusConfig
-from adapt.corpus.files.manifest import build_manifest
-from adapt.corpus.files.sources import numbered_items
+from adapt.corpus.files.manifest import build_manifest, numbered_items
 from adapt.corpus.heldout import is_heldout
 from adapt.corpus.screening import ITEM_IDS
 from adapt.embed import text_chunks

@@ -9,8 +9,7 @@ import pytest
 
 from adapt.config import CorpusConfig, EvaluationSet, GenerateConfig, ResourcesConfig, SynthesizeConfig
 from adapt.corpus.files.formats import Bad
-from adapt.corpus.files.manifest import build_manifest
-from adapt.corpus.files.sources import Slice, read_slice
+from adapt.corpus.files.manifest import Slice, build_manifest, read_slice
 from adapt.corpus.heldout import keys_of
 from adapt.corpus.screening import Screen
 from adapt.embed.text_chunks import ReadPool

@@ -9,7 +9,7 @@ import pytest
 
 from adapt.config import Config, CorpusConfig, ResourcesConfig, SelectConfig
 from adapt.corpus.cluster_calls import Cluster
-from adapt.corpus.files import sources
+from adapt.corpus.files import manifest
 from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.minhash import DuplicateRule
 from adapt.runner.digest import Digests
@@ -33,7 +33,7 @@ KINDS: dict[str, Any] = {
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CorpusConfig:
     """Returns a corpus of three files, which are divided into at least eight items (parts that one process reads)."""
-    monkeypatch.setattr(sources, "ITEM_BYTES", 7000)
+    monkeypatch.setattr(manifest, "ITEM_BYTES", 7000)
     monkeypatch.setattr(pools, "SMALL_BYTES", 0)
     (tmp_path / "pool").mkdir()
     texts = [*sentences(300, seed=1), *TARGET[:5], *sentences(100, seed=2)]
@@ -56,7 +56,7 @@ def chosen(pool: Pool, kind: Any) -> Choice:
 
 
 def test_the_cluster_chooses_the_same_documents_as_one_process(corpus: CorpusConfig, ray_cluster: None) -> None:
-    items = sources.items_of(pool_of(corpus).manifest, corpus)
+    items = manifest.items_of(pool_of(corpus).manifest, corpus)
     assert len(items) >= 8
     for name, kind in KINDS.items():
         alone, together = pool_of(corpus), pool_of(corpus, is_spread=True)
@@ -86,7 +86,7 @@ def test_each_yields_results_in_order_and_a_narrowed_pool_skips_items(corpus: Co
     ids = [document.id for document in pool]
     counts = list(pool.each(_count))
     assert (sum(counts), pool.tally.kept) == (405, 405)
-    assert len(counts) == len(sources.items_of(pool.manifest, corpus))
+    assert len(counts) == len(manifest.items_of(pool.manifest, corpus))
     some = pool.narrowed(_array(ids[0], ids[1], ids[-1]))
     assert list(some.each(_count)) == [2, 1]
     assert some.tally.kept == counts[0] + counts[-1]  # only documents of the items that were read are counted

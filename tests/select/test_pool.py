@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from adapt.config import CorpusConfig, EvaluationSet
-from adapt.corpus.files import sources
-from adapt.corpus.files.manifest import Manifest, build_manifest
-from adapt.corpus.files.sources import numbered_items
+from adapt.corpus.files import manifest
+from adapt.corpus.files.manifest import Manifest, build_manifest, numbered_items
 from adapt.corpus.minhash import DuplicateRule
 from adapt.corpus.screening import ITEM_IDS, id_at, place_of
 from adapt.corpus.shingles import normalised, words
@@ -80,9 +79,9 @@ def test_a_large_file_is_several_items_and_a_document_knows_where_its_own_begins
     corpus: CorpusConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = [str(text) for text in pool_of(corpus)]
-    monkeypatch.setattr(sources, "ITEM_BYTES", 70)
+    monkeypatch.setattr(manifest, "ITEM_BYTES", 70)
     pool = pool_of(corpus)
-    assert len(sources.items_of(pool.manifest, corpus)) > 6
+    assert len(manifest.items_of(pool.manifest, corpus)) > 6
     found = list(pool)
     assert [str(text) for text in found] == whole
     assert len({text.id for text in found}) == len(found)
@@ -129,7 +128,7 @@ def test_a_text_is_found_by_its_id_and_no_other_file_is_read(corpus: CorpusConfi
 def test_the_vectors_and_the_documents_of_a_pool_have_the_same_ids(
     corpus: CorpusConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "ITEM_BYTES", 100)
+    monkeypatch.setattr(manifest, "ITEM_BYTES", 100)
     monkeypatch.setattr(embedded, "EMBEDDED_CHARACTERS", 40)
     pool = pool_of(corpus)
     reader, items = ReadPool(corpus), numbered_items(pool.manifest, corpus)

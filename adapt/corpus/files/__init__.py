@@ -7,6 +7,5 @@
 - `delimited`: reads csv and tsv files.
 - `records`: reads the records of a file in any format, and checks its fields.
 - `hub`: reads datasets with the `datasets` library.
-- `manifest`: lists the parts of a corpus with their digests.
-- `sources`: the sources of a corpus, and the items that tasks read.
+- `manifest`: lists the parts of a corpus with their digests, and the items that tasks read.
 """

@@ -1,24 +1,45 @@
-"""Lists the parts of a corpus (files, a dataset, or packages), in order, with digests of their content."""
+"""Lists the parts of a corpus with digests of their content, and divides them into items that tasks read.
 
+A part is a file, a dataset or a package. Items have bounded size and are read in stream order. The built-in demo corpus
+consists of the docstrings of the installed packages: technical English that exists on every machine with this package.
+"""
+
+import ast
+import csv
 import hashlib
 import importlib.metadata
 import json
 import os
 import re
-from collections.abc import Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from adapt.config import CorpusConfig
+from adapt.config import CorpusConfig, SourceConfig
 from adapt.corpus.documents.document_files import check_packages, reading_version
+from adapt.corpus.documents.document_kinds import DocumentLimits
 from adapt.corpus.files.filesystem import files_of, is_url, matches
-from adapt.corpus.files.formats import DELIMITERS, DOCUMENT_SUFFIXES, DOCUMENTS, SUFFIXES, format_of
-from adapt.corpus.files.hub import commit_of
+from adapt.corpus.files.formats import (
+    DELIMITERS,
+    DOCUMENT_SUFFIXES,
+    DOCUMENTS,
+    MIB,
+    SUFFIXES,
+    Bad,
+    format_of,
+    is_divisible,
+)
+from adapt.corpus.files.hub import commit_of, dataset_shards, read_shard
+from adapt.corpus.files.records import Reading, read_records
 from adapt.corpus.files.storage import check_unchanged, content_digest, state
 from adapt.runner.digest import Digests
 from adapt.support.errors import ConfigError, DataError, nearest
-from adapt.support.redact import redacted
+from adapt.support.redact import redact, redacted
 
 _READ_AS = dict.fromkeys(DELIMITERS, "quotes 2")
 """Version of the reading rules, keyed by format, for formats whose rules have changed. The version enters the keys of
@@ -175,3 +196,198 @@ def package_records(names: Sequence[str]) -> list[Path]:
 def _canonical(package: str) -> str:
     """Returns the canonical form of a package's name: `scikit_learn` and `scikit-learn` are the same package."""
     return re.sub(r"[-_.]+", "-", package).lower()
+
+
+ITEM_BYTES = 64 * MIB
+"""Size of the ranges in which divisible files are read [bytes]."""
+MODULES_PER_ITEM = 100
+DOCUMENTS_PER_ITEM = 16
+DOCUMENT_BYTES = 8 * MIB
+"""Largest number and size of the documents (such as PDF files) that one task reads. A task ends with the document that
+reaches the size [bytes]."""
+
+
+def sources_of(corpus: CorpusConfig) -> list[tuple[str, CorpusConfig]]:
+    """Returns the name and the settings of each source of a corpus.
+
+    The settings of a source are those of a corpus with only this source. Fields that the source does not set itself are
+    those of the whole corpus. The source of a corpus without `sources` has the name "".
+    """
+    if not corpus.sources:
+        return [("", corpus)]
+    return [(source.name, replace(corpus, sources=[], **_own_fields(source, corpus))) for source in corpus.sources]
+
+
+def _own_fields(source: SourceConfig, corpus: CorpusConfig) -> dict[str, Any]:
+    """Returns the fields of a corpus that a source sets itself."""
+    shared = {field.name for field in fields(CorpusConfig)}
+    inherited = {"text_field", "text_unit"}
+    own = {name: value for name, value in vars(source).items() if name in shared}
+    own = {name: value for name, value in own.items() if not (name in inherited and value is None)}
+    return {**own, "decontaminate": [*corpus.decontaminate, *source.decontaminate]}
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A part of a corpus (a file, a module or a dataset), or a range [start, stop) of such a part."""
+
+    path: str
+    """Path or URL of the file, path of the module, or name of the dataset."""
+    start: int = 0
+    """Start of the range: byte of a file, or index of a dataset's shard."""
+    stop: int | None = None
+    """End of the range (exclusive); None for the end of the file, module or dataset."""
+    stamp: str = ""
+    """Stamp of the file when it was listed (see `adapt.corpus.files.storage.state`), or commit of the dataset."""
+
+    @property
+    def place(self) -> str:
+        """Text with the path and the first byte of the slice, for messages."""
+        return redact(self.path) + (f", from byte {self.start}" if self.start else "")
+
+
+def items_of(manifest: Manifest, corpus: CorpusConfig) -> list[str]:
+    """Divides a corpus into items, in the order of the manifest. Each item is read by one task.
+
+    An item is a range of a file, some documents (such as PDF files), a shard of a dataset, or some modules of a
+    package. Items depend only on the manifest, not on the workers.
+
+    Returns:
+        The slices of each item, as JSON (see `slices_of`).
+    """
+    return [json.dumps([asdict(slice) for slice in item]) for _, item in _numbered(manifest, corpus)]
+
+
+def numbered_items(manifest: Manifest, corpus: CorpusConfig) -> list[dict[str, Any]]:
+    """Returns the items of a corpus (parts that one task reads) in the order of the manifest, with their numbers."""
+    return [{"item": i, "sources": item} for i, item in enumerate(items_of(manifest, corpus))]
+
+
+class ItemPlace(NamedTuple):
+    """The position of an item (a part of a corpus that one task reads) in its corpus."""
+
+    part: int
+    """Index in the manifest, from 0, of the file, dataset or package that contains the item, or of the item's first
+    document."""
+    start: int
+    """Start of the item in the file, dataset or package: number of a byte, shard or module."""
+
+
+def places_of(manifest: Manifest, corpus: CorpusConfig) -> list[ItemPlace]:
+    """Returns the position of each item of `items_of` in the corpus."""
+    places, modules = [], Counter[int]()
+    for number, item in _numbered(manifest, corpus):
+        places.append(ItemPlace(number, modules[number] if corpus.source == "docstrings" else item[0].start))
+        modules[number] += len(item)
+    return places
+
+
+def slices_of(item: str) -> list[Slice]:
+    """Parses the slices of an item (the part of a corpus that one task reads) from JSON."""
+    return [Slice(**slice) for slice in json.loads(item)]
+
+
+def _numbered(manifest: Manifest, corpus: CorpusConfig) -> Iterator[tuple[int, list[Slice]]]:
+    """Yields the slices of each item, with the index in the manifest of the first part of the item."""
+    first, item, size = 0, list[Slice](), 0
+    for number, part in enumerate(manifest.parts):
+        is_document = corpus.source == "files" and format_of(part.path)[0] in DOCUMENTS
+        if item and (not is_document or size >= DOCUMENT_BYTES or len(item) == DOCUMENTS_PER_ITEM):
+            yield first, item
+            item, size = [], 0
+        if not is_document:
+            yield from ((number, slices) for slices in _items(part, corpus))
+        elif part.size:
+            first = first if item else number
+            item.append(Slice(part.path, stamp=part.stamp))
+            size += part.size
+    if item:
+        yield first, item
+
+
+def _items(part: Part, corpus: CorpusConfig) -> Iterator[list[Slice]]:
+    if corpus.source == "docstrings":
+        modules = iter(package_sources(Path(part.path)))
+        while batch := list(islice(modules, MODULES_PER_ITEM)):
+            yield [Slice(str(module)) for module in batch]
+    elif corpus.source == "dataset":
+        for shard in range(dataset_shards(corpus, part.stamp)):
+            yield [Slice(part.path, shard, shard + 1, part.stamp)]
+    else:
+        step = ITEM_BYTES if is_divisible(part.path) else max(part.size, 1)
+        for start in range(0, part.size, step):
+            stop = start + step
+            yield [Slice(part.path, start, stop if stop < part.size else None, part.stamp)]
+
+
+def read_slice(slice: Slice, corpus: CorpusConfig, entity_field: str | None = None) -> Iterator[str | Bad]:
+    """Yields the texts of a slice, in order, and a `Bad` reason for each record without text.
+
+    Args:
+        slice: the part of the corpus to read.
+        corpus: settings of the corpus.
+        entity_field: field of the records that holds entities; None for texts without entities.
+
+    Raises:
+        DataError: a file is broken, lacks the field, or has changed since it was listed.
+        StorageError: the store failed repeatedly.
+    """
+    if corpus.source == "docstrings":
+        yield from read_docstrings(Path(slice.path))
+        return
+    reading = Reading(
+        corpus.text_field,
+        corpus.text_unit,
+        entity_field,
+        corpus.max_record_mib * MIB,
+        slice.start,
+        slice.stop,
+        slice.stamp,
+        DocumentLimits.of(corpus),
+    )
+    if corpus.source == "dataset":
+        yield from read_shard(corpus, slice.stamp, reading)
+        return
+    yield from read_records(slice.path, reading)
+    check_unchanged(slice.path, slice.stamp)
+
+
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+"""Fields of syntax nodes that hold statements, in the order in which they occur in source code."""
+
+
+def package_sources(record: Path) -> list[Path]:
+    """Lists the Python files of an installed package, in the order of its RECORD file, without its tests."""
+    site_packages = record.parent.parent
+    with record.open(newline="", encoding="utf-8") as file:
+        names = [row[0] for row in csv.reader(file) if row]
+    return [site_packages / name for name in names if name.endswith(".py") and "/tests/" not in name]
+
+
+def read_docstrings(path: Path) -> Iterator[str | Bad]:
+    """Yields the docstrings of a module and of its classes and functions, in the order of the source.
+
+    Files that this version of Python cannot parse (such as templates) yield nothing.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # hides the warnings about invalid escape sequences in other packages
+            tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: source is nested too deeply
+        return
+    yield from _docstrings(tree)
+
+
+def _docstrings(tree: ast.Module) -> Iterator[str]:
+    """Yields the docstrings in a syntax tree.
+
+    Only statements are visited, because expressions contain no docstrings and visiting them is slow.
+    """
+    waiting: list[ast.AST] = [tree]  # no recursion, because each `elif` of a chain is nested in the previous one
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield text
+        waiting += reversed([inner for block in _BLOCKS for inner in getattr(node, block, ())])

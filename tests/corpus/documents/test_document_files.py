@@ -26,9 +26,8 @@ from adapt.corpus.documents.document_kinds import (
     DocumentLimits,
 )
 from adapt.corpus.files.formats import Bad
-from adapt.corpus.files.manifest import build_manifest, expand_paths
+from adapt.corpus.files.manifest import DOCUMENTS_PER_ITEM, build_manifest, expand_paths, items_of, places_of, slices_of
 from adapt.corpus.files.records import check_field, read_objects
-from adapt.corpus.files.sources import DOCUMENTS_PER_ITEM, items_of, places_of, slices_of
 from adapt.corpus.screening import Tally, check_few_bad, item_texts
 from adapt.runner.digest import Digests
 from adapt.support.errors import ConfigError, DataError

@@ -13,8 +13,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from adapt.config import CorpusConfig
 from adapt.corpus.corpora import check_readable
 from adapt.corpus.files import filesystem, hub
-from adapt.corpus.files.manifest import build_manifest
-from adapt.corpus.files.sources import items_of, read_slice, slices_of
+from adapt.corpus.files.manifest import build_manifest, items_of, read_slice, slices_of
 from adapt.runner.digest import Digests
 from adapt.support.errors import ConfigError, DataError, StorageError
 

@@ -17,10 +17,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from adapt.config import CorpusConfig, SourceConfig
-from adapt.corpus.files import sources
+from adapt.corpus.files import manifest
 from adapt.corpus.files.formats import Bad
-from adapt.corpus.files.manifest import Manifest, build_manifest
-from adapt.corpus.files.sources import items_of, package_sources, read_docstrings, read_slice, slices_of, sources_of
+from adapt.corpus.files.manifest import (
+    Manifest,
+    build_manifest,
+    items_of,
+    package_sources,
+    read_docstrings,
+    read_slice,
+    slices_of,
+    sources_of,
+)
 from adapt.runner.digest import Digests
 from adapt.support.errors import DataError
 
@@ -42,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with pa.ipc.new_stream(str(tmp_path / "g.arrow"), table.schema) as stream:
         stream.write_table(table, max_chunksize=300)
     (tmp_path / "h.jsonl").touch()
-    monkeypatch.setattr(sources, "ITEM_BYTES", 10_000)
+    monkeypatch.setattr(manifest, "ITEM_BYTES", 10_000)
     return tmp_path
 
 
