@@ -44,7 +44,7 @@ def _trained(case: Case, steps: int) -> tuple[float, float]:
 
 def prepared(case: Case, folder: Path, most: int | None = None) -> None:
     """Writes the task as the stage `task` would. Some of the train examples are used as dev and test."""
-    from adapt.task.dataset import Facts, Split
+    from adapt.task.prepare_task import Facts, Split
 
     rows = examples(case)[:most]
     labels = [str(number) for number in range(max(label for _, label in rows) + 1)]

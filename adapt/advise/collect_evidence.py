@@ -24,7 +24,7 @@ from adapt.model.tokenize.ragged import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 from adapt.model.tokenizer import load_text_tokenizer
 from adapt.support.errors import DataError
-from adapt.task.dataset import Facts, Split
+from adapt.task.prepare_task import Facts, Split
 from adapt.train.capacity.flops import workload
 from adapt.vocabulary.analysis import analyze_words
 from adapt.vocabulary.vocabulary_results import Extension

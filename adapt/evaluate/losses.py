@@ -26,8 +26,14 @@ from adapt.corpus.sample_order import permute
 from adapt.corpus.token_shards import TokenStream
 from adapt.evaluate.measurements import BITS_PER_NAT
 from adapt.evaluate.while_training import BEFORE
-from adapt.model.additions.domain_modules import choose_set, domain_vectors, domains_of, nearest_domains, sets_of
-from adapt.model.additions.layer_modules import has_experts
+from adapt.model.additions.domain_modules import (
+    choose_set,
+    domain_vectors,
+    domains_of,
+    has_experts,
+    nearest_domains,
+    sets_of,
+)
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch, Corrupted, Objective
 from adapt.objective.table import measured_objective

@@ -37,7 +37,7 @@ from adapt.model.sparse_prediction import states_of
 from adapt.model.states import features_of, text_features
 from adapt.runner.files import write_atomically
 from adapt.statistics.outcomes import metric_from_counts, multi_label
-from adapt.task.dataset import Facts, Split
+from adapt.task.prepare_task import Facts, Split
 from adapt.train.points import Place
 from adapt.train.stopping import DEV, OTHER_DEV
 

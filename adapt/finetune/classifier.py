@@ -24,7 +24,7 @@ from adapt.model.states import document_states, hidden_states, last_hidden_state
 from adapt.model.tokenizer import load_config
 from adapt.runner.files import folder_aside
 from adapt.support.errors import ModelError
-from adapt.task.dataset import IGNORED, Facts
+from adapt.task.prepare_task import IGNORED, Facts
 
 
 class Classifier(nn.Module):

@@ -20,7 +20,7 @@ from torch import Tensor
 from adapt.finetune.metrics import THRESHOLD, metric_of, predictions
 from adapt.model.packing.packed import Bucket, Documents, Layout, Packed, sent
 from adapt.support.errors import DataError
-from adapt.task.dataset import IGNORED, SPLITS, Facts, Split
+from adapt.task.prepare_task import IGNORED, SPLITS, Facts, Split
 
 
 @dataclass(frozen=True)

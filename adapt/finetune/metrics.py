@@ -9,10 +9,11 @@ import numpy as np
 from sklearn import metrics
 
 from adapt.statistics.outcomes import spans
-from adapt.task.dataset import IGNORED, Facts
+from adapt.task.prepare_task import IGNORED, Facts
 
 Labels: TypeAlias = Sequence[Any]
-"""The true labels, as in `adapt.task.dataset.Split`: for each example the index of its class, or a list of indices."""
+"""The true labels, as in `adapt.task.prepare_task.Split`: for each example the index of its class, or a list of
+indices."""
 Probabilities: TypeAlias = np.ndarray | Sequence[np.ndarray]
 """Probabilities of the C classes, [examples, C]. Rows sum to 1, except for `multi_label`. For `tokens`, there is one
 array [tokens, C] per example, and only the rows of labelled tokens are used."""

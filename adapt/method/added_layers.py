@@ -124,14 +124,11 @@ class Demix(TrainsSets):
         If `initial` is `nearest` and there is another domain, the nearest domain's experts are copied. Otherwise the
         model's own feed-forward blocks are copied.
         """
-        from adapt.model.additions import (
-            domain_modules,
-            layer_modules,  # imported here, because they load torch
-        )
+        from adapt.model.additions import domain_modules  # imported here, because it loads torch
 
         is_as_another = number and self.options.initial == "nearest"
         nearest = domain_modules.nearest_domain_to(model, number) if is_as_another else None
-        layer_modules.begin_experts(model, number, nearest)
+        domain_modules.begin_experts(model, number, nearest)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
         """Returns the model's dimensions with one expert per domain. Each token passes through one expert."""

@@ -8,9 +8,8 @@
 - `architecture`: names of layers' parts, longest sequence, encoder or decoder, chat template.
 - `tokenizer`: loads a tokenizer, and checks that it belongs to the model.
 - `tokenize/`: computes the same token ids as the tokenizers library, but faster.
-- `load`: loads a model with or without its head.
+- `load`: loads a model with or without its head, and saves it as a Hugging Face folder.
 - `detector`: a generator and a discriminator of replaced tokens in one module.
-- `save_model`: saves a model as a Hugging Face folder.
 - `rebuilt_model`: models with a new head or new top layers, and decoders that become encoders.
 - `sentence_vectors`: reads and writes the settings with which sentence-transformers makes a vector per text.
 - `model_card`: parts of the README.md of a saved model.

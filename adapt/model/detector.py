@@ -24,12 +24,11 @@ from transformers import (
 from transformers.activations import get_activation
 
 from adapt.model.architecture import DETECTORS, check_detector, unequal_tables
-from adapt.model.load import UNUSED, check_complete, keep_states_apart, load_model, read_weights
+from adapt.model.load import UNUSED, check_complete, keep_states_apart, load_model, read_weights, save_model
 from adapt.model.locate import GENERATOR, Pretrained, no_head
 from adapt.model.packing.isolation import keep_documents_apart
 from adapt.model.packing.packed import Packed
 from adapt.model.safeguards import quiet
-from adapt.model.save_model import save_model
 from adapt.model.size import ALIASES
 from adapt.model.sparse_prediction import loss_and_samples
 from adapt.model.states import document_states, last_hidden_state

@@ -12,10 +12,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from adapt.model.additions.table import additions_of
-from adapt.model.load import UNUSED, check_complete, check_direction, model_class, read_weights
+from adapt.model.load import UNUSED, check_complete, check_direction, model_class, read_weights, save_model
 from adapt.model.locate import Pretrained, has_head, listed, model_files, no_head
 from adapt.model.safeguards import quiet
-from adapt.model.save_model import save_model
 from adapt.model.size import tensor_shapes
 from adapt.model.tokenizer import is_decoder, is_encoder, load_config, load_tokenizer
 from adapt.model.trainable import top_names

@@ -14,11 +14,10 @@ from typing import Any, ClassVar
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from adapt.model.load import load_model
+from adapt.model.load import load_model, save_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.isolation import see_only_earlier, set_causal
 from adapt.model.packing.packed import CPU, Packed, sent
-from adapt.model.save_model import save_model
 from adapt.model.sparse_prediction import loss_at, losses_at
 
 _COLUMNS = "tokens", "lengths", "epochs", "rows", "starts"

@@ -15,8 +15,8 @@ the same for all selections.
 - `grams`, `gram_regression`: represent texts as hashed n-grams, and fit regressions on them.
 - `dsir`, `ngram_classifier`, `perplexity`: selections by n-grams and by loss.
 - `document_losses`: computes losses of a language model on documents.
-- `vector_search`: searches for documents near given vectors.
-- `knn`, `tsds`, `semdedup`: selections by vectors.
+- `vector_search`: searches for documents near given vectors; also has selection `knn`.
+- `tsds`, `semdedup`: further selections by vectors.
 - `selection_metrics`: compares a selection with random documents.
 """
 

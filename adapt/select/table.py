@@ -20,7 +20,7 @@ SELECTIONS: Kinds[type[Selection]] = Kinds(
         "random": "adapt.select.selection:Random",
         "dsir": "adapt.select.dsir:Dsir",
         "classifier": "adapt.select.ngram_classifier:ByClassifier",
-        "knn": "adapt.select.knn:NearestNeighbours",
+        "knn": "adapt.select.vector_search:NearestNeighbours",
         "tsds": "adapt.select.tsds:TransportMass",
         "semdedup": "adapt.select.semdedup:WithoutCopies",
         "perplexity": "adapt.select.perplexity:ByPerplexity",

@@ -2,6 +2,5 @@
 
 - `labelled_examples`: reads and checks labelled examples.
 - `labels`: raises errors or returns warnings for labels that were probably misread.
-- `dataset`: writes and reads the files of a prepared task.
-- `prepare_task`: tokenizes a task, searches it for leaks, and writes it.
+- `prepare_task`: tokenizes a task, searches it for leaks, and writes and reads its files.
 """

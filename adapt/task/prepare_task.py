@@ -1,16 +1,19 @@
 """Stage `task`: reads, checks and tokenizes a labelled task, searches it for leaks, and writes its files.
 
-A dev or test example leaks if its text is also in train. Texts are compared in Unicode form NFKC, in lower case and
-with single spaces. Two pairs are equal if both their first and their second texts are equal.
+`Facts` and `Split` write and read these files. A dev or test example leaks if its text is also in train. Texts are
+compared in Unicode form NFKC, in lower case and with single spaces. Two pairs are equal if both their first and their
+second texts are equal.
 """
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from adapt.config import TaskConfig
 from adapt.corpus.files.formats import Bad
@@ -19,9 +22,9 @@ from adapt.corpus.text_profile import Legibility, count_sample
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.ragged import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer, known_of
+from adapt.runner.files import write_atomically
 from adapt.support.errors import ConfigError
 from adapt.support.redact import redact
-from adapt.task.dataset import IGNORED, SPLITS, Facts, Split
 from adapt.task.labelled_examples import (
     Example,
     check_split,
@@ -34,6 +37,85 @@ from adapt.task.labelled_examples import (
 from adapt.task.labels import label_warnings
 from adapt.terminal.console import log
 
+SPLITS = ("train", "dev", "test")
+TASK_FILE = "task.json"
+IGNORED = -100
+"""Label of tokens without a score in tasks of kind `tokens`: special tokens, and tokens that do not begin a word."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Name, kind, classes and metric of a task, which fine-tuning needs besides its examples."""
+
+    name: str
+    kind: str
+    """`single_label`, `multi_label` or `tokens`."""
+    labels: list[str]
+    """Names of the classes, sorted. A label in `Split` is an index into this list."""
+    metric: str
+    """`macro_f1`, `micro_f1`, `accuracy` or `entity_f1`."""
+
+    def save(self, folder: Path) -> None:
+        """Writes `task.json` into the folder."""
+        write_atomically(folder / TASK_FILE, json.dumps(asdict(self), indent=1, ensure_ascii=False))
+
+    @classmethod
+    def load(cls, folder: Path) -> "Facts":
+        """Reads `task.json` from the folder."""
+        return cls(**json.loads((folder / TASK_FILE).read_text(encoding="utf-8")))
+
+
+@dataclass(frozen=True)
+class Split:
+    """The examples of one split, in the order of their files."""
+
+    ids: list[str]
+    tokens: list[np.ndarray]
+    """Token ids of each example, int32, with special tokens and not truncated. The tokenizer joins pairs of texts."""
+    segments: list[np.ndarray]
+    """Segments of each example (token_type_ids), int8: 0 for tokens of the first text and 1 for those of the second."""
+    labels: list[int] | list[list[int]]
+    """Labels of each example: the index of its class; for `multi_label`, a list of indices of classes; for `tokens`,
+    one index per token, which is IGNORED for tokens without a label."""
+    leaked: list[bool]
+    """Whether the text of each example is also in train, ignoring case and spaces. In train itself, all are False."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def save(self, folder: Path, split: str) -> None:
+        """Writes `{split}.arrow` into the folder."""
+        columns = {
+            "id": pa.array(self.ids, pa.string()),
+            "tokens": pa.array(self.tokens, pa.list_(pa.int32())),
+            "segments": pa.array(self.segments, pa.list_(pa.int8())),
+            "label": _label_column(self.labels),
+            "leaked": pa.array(self.leaked, pa.bool_()),
+        }
+        table = pa.table(columns)
+        with pa.OSFile(str(folder / f"{split}.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+
+    @classmethod
+    def load(cls, folder: Path, split: str) -> "Split":
+        """Reads `{split}.arrow` from the folder."""
+        with pa.memory_map(str(folder / f"{split}.arrow")) as file:
+            table = pa.ipc.open_file(file).read_all()
+            arrays = {name: [np.array(row) for row in table[name].to_pylist()] for name in ("tokens", "segments")}
+            return cls(
+                table["id"].to_pylist(),
+                [row.astype(np.int32) for row in arrays["tokens"]],
+                [row.astype(np.int8) for row in arrays["segments"]],
+                table["label"].to_pylist(),
+                table["leaked"].to_pylist(),
+            )
+
+
+def _label_column(labels: Sequence[int] | Sequence[Sequence[int]]) -> pa.Array:
+    is_single = bool(labels) and isinstance(labels[0], int)
+    return pa.array(labels, pa.int64() if is_single else pa.list_(pa.int64()))
+
+
 _BATCH = 1000
 """Number of examples that are tokenized at once. The number is limited because the tokenizer needs many times the
 memory of the texts."""
@@ -41,7 +123,7 @@ memory of the texts."""
 
 @dataclass
 class Encoded:
-    """Tokenized examples in order. The fields are those of `adapt.task.dataset.Split`, besides `vanished_words`."""
+    """Tokenized examples in order. The fields are those of `Split`, besides `vanished_words`."""
 
     tokens: list[np.ndarray] = field(default_factory=list)
     segments: list[np.ndarray] = field(default_factory=list)
@@ -163,7 +245,7 @@ def check_task(task: TaskConfig) -> None:
 
 
 def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict[str, Any]:
-    """Writes `task.json` and an Arrow file for each split (see `adapt.task.dataset`).
+    """Writes `task.json` and an Arrow file for each split (see `adapt.task.prepare_task`).
 
     Args:
         task: the task's configuration.

@@ -19,11 +19,10 @@ from transformers import PreTrainedTokenizerFast
 from adapt.config.job_sections import tokens_wanted
 from adapt.model.additions.exbert import add_exbert
 from adapt.model.additions.table import KEY, additions_of, stored_additions
-from adapt.model.load import load_model
+from adapt.model.load import load_model, save_model
 from adapt.model.locate import CONFIG, Pretrained, read_json
 from adapt.model.model_card import card_code, card_text, front_matter, loading_code, settings
 from adapt.model.safeguards import one_at_a_time
-from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_config, load_tokenizer, read_tokenizer
 from adapt.runner.files import write_atomically
 from adapt.support.errors import DataError, ModelError

@@ -15,10 +15,9 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from adapt.config import Config
-from adapt.model.load import load_model, model_class
+from adapt.model.load import load_model, model_class, save_model
 from adapt.model.locate import CONFIG, Pretrained, read_json
 from adapt.model.safeguards import one_at_a_time, quiet
-from adapt.model.save_model import save_model
 from adapt.model.size import ALIASES
 from adapt.model.tokenize.ragged import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer

@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from adapt.config import Config
-from adapt.model.load import load_base, load_model
+from adapt.model.load import load_base, load_model, save_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import Packed
-from adapt.model.save_model import save_model
 from adapt.model.states import last_hidden_state
 from adapt.model.tokenize.ragged import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer

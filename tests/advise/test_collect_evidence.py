@@ -14,7 +14,7 @@ from adapt.advise.evidence import Evidence
 from adapt.config import Config, EvaluationConfig, TrainingConfig
 from adapt.model.locate import Pretrained
 from adapt.support.errors import DataError
-from adapt.task.dataset import Facts, Split
+from adapt.task.prepare_task import Facts, Split
 from tests.samples import VOCABULARY, WORDS, sentences
 
 CONFIG = Config(evaluation=EvaluationConfig(sequence_length=64))

@@ -22,9 +22,8 @@ from adapt.corpus.prepare_corpus import _row
 from adapt.corpus.shard_batches import Feed
 from adapt.evaluate.evaluation_task import LONGEST, SHORTEST, SHORTEST_PREFIX, TOP, next_words
 from adapt.evaluate.losses import Heldout, heldout_losses
-from adapt.model.load import load_model
+from adapt.model.load import load_model, save_model
 from adapt.model.locate import Pretrained
-from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch

@@ -9,8 +9,15 @@ import torch
 
 from adapt.config import EvaluationConfig, ObjectiveConfig
 from adapt.evaluate.losses import Heldout, heldout_losses, losses_by_domain, mixture_losses
-from adapt.model.additions.domain_modules import attach_domains, choose_set, domain_vectors, domains_of, own_parameters
-from adapt.model.additions.layer_modules import attach_adapters, attach_experts
+from adapt.model.additions.domain_modules import (
+    attach_adapters,
+    attach_domains,
+    attach_experts,
+    choose_set,
+    domain_vectors,
+    domains_of,
+    own_parameters,
+)
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make

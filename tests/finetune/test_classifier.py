@@ -14,7 +14,7 @@ from adapt.finetune.classifier import Classifier, TaskLoss, balanced, layer_stat
 from adapt.finetune.examples import ExampleBatch, Examples, Problem, in_passes
 from adapt.finetune.seed_run import TrainedWords, train_all_words, train_used_words
 from adapt.model.packing.isolation import keep_documents_apart
-from adapt.task.dataset import IGNORED, Facts, Split
+from adapt.task.prepare_task import IGNORED, Facts, Split
 from tests.finetune.toy import toy
 from tests.model.architectures import random_model
 

@@ -11,7 +11,7 @@ from sklearn.metrics import accuracy_score, brier_score_loss, confusion_matrix, 
 
 from adapt.finetune.metrics import EntityCounts, calibration, metric_of, predictions, task_scores
 from adapt.statistics.outcomes import spans
-from adapt.task.dataset import Facts
+from adapt.task.prepare_task import Facts
 
 RNG = np.random.default_rng(0)
 CLASSES = ["a", "b", "c", "never"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from adapt.task.dataset import IGNORED, Facts, Split
+from adapt.task.prepare_task import IGNORED, Facts, Split
 from tests.samples import SPECIAL, VOCABULARY
 
 CLS, SEP = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")

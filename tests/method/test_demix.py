@@ -11,8 +11,7 @@ from adapt.config import Config, CorpusConfig
 from adapt.method.added_layers import Demix, DemixOptions
 from adapt.method.base import Setting
 from adapt.model.additions.domain_modules import domains_of
-from adapt.model.load import load_model
-from adapt.model.save_model import save_model
+from adapt.model.load import load_model, save_model
 from adapt.model.size import model_size
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import AdaptError

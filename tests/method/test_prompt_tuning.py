@@ -12,8 +12,7 @@ from adapt.corpus.token_shards import write_shard
 from adapt.method.base import Added, Setting
 from adapt.method.prompt_tuning import Prefixed, PrefixOptions, Prompted, PromptOptions
 from adapt.model.additions.domain_modules import domains_of, sets_of
-from adapt.model.load import load_model
-from adapt.model.save_model import save_model
+from adapt.model.load import load_model, save_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import AdaptError, ModelError
 from adapt.train.capacity.flops import workload

@@ -7,9 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from adapt.model.load import load_model
+from adapt.model.load import load_model, save_model
 from adapt.model.safeguards import check_finite
-from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import ModelError
 

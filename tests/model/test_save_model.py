@@ -9,9 +9,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
-from adapt.model.load import load_model
+from adapt.model.load import load_model, save_model
 from adapt.model.locate import model_files
-from adapt.model.save_model import save_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import ModelError
 from tests.model.checkpoints import bert_config

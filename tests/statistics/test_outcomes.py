@@ -79,7 +79,7 @@ def test_entity_f1_counts_exact_spans():
 def test_scores_are_those_of_fine_tuning(kind, metric):
     """The report compares these scores with those of fine-tuning, and ignores predictions if the scores differ."""
     from adapt.finetune.metrics import metric_of
-    from adapt.task.dataset import Facts
+    from adapt.task.prepare_task import Facts
 
     rng = np.random.default_rng(0)
     truth, predicted = rng.integers(0, 5, (2, N, 8))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import TaskConfig
-from adapt.task.dataset import SPLITS
+from adapt.task.prepare_task import SPLITS
 
 GOOD: dict[str, list[Any]] = {
     "train": [{"text": "a model", "label": "yes"}, {"text": "this data", "label": "no"}],

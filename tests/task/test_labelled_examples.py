@@ -14,7 +14,6 @@ from adapt.config import TaskConfig
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.records import read_objects
 from adapt.support.errors import ConfigError, DataError
-from adapt.task.dataset import SPLITS
 from adapt.task.labelled_examples import (
     Example,
     check_split,
@@ -24,6 +23,7 @@ from adapt.task.labelled_examples import (
     split_files,
     texts_of,
 )
+from adapt.task.prepare_task import SPLITS
 from tests.task.tasks import GOOD, WORDS, with_train, write
 
 RECORDS = [

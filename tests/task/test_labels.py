@@ -8,9 +8,9 @@ import pytest
 
 from adapt.config import TaskConfig
 from adapt.support.errors import DataError
-from adapt.task.dataset import SPLITS
 from adapt.task.labelled_examples import check_split, classes_of
 from adapt.task.labels import label_warnings
+from adapt.task.prepare_task import SPLITS
 from tests.task.tasks import write
 
 HALVES = [number % 2 for number in range(30)]

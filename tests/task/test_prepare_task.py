@@ -14,9 +14,18 @@ from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerFa
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 from adapt.support.errors import AdaptError, ConfigError, DataError
-from adapt.task.dataset import IGNORED, SPLITS, Facts, Split
 from adapt.task.labelled_examples import Example
-from adapt.task.prepare_task import check_task, encode, find_leaks, find_repeats, prepare_task
+from adapt.task.prepare_task import (
+    IGNORED,
+    SPLITS,
+    Facts,
+    Split,
+    check_task,
+    encode,
+    find_leaks,
+    find_repeats,
+    prepare_task,
+)
 from tests import tokenizers
 from tests.objective.rows import wrapped
 from tests.samples import sentences

@@ -5,9 +5,8 @@ files include the additions' weights. transformers alone ignores the additions w
 attaches them.
 
 - `table`: the kinds of additions, their entries in config.json, and the functions that attach them to a model.
-- `domain_modules`: stores a separate set of weights for each domain, and chooses the set to use.
+- `domain_modules`: adapters and experts in every layer, with a separate set for each domain; chooses the set to use.
 - `masks`: masks of units for each domain, and plugins with such masks.
-- `layer_modules`: adapters, which are small bottlenecks in each layer, and separate feed-forward blocks per domain.
 - `prompts`: vectors before each document, and keys and values before each document in each layer.
 - `exbert`: a smaller layer next to each layer, and a gate that mixes the outputs of both.
 """

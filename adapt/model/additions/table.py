@@ -18,10 +18,10 @@ ADDITIONS: Kinds[Callable[..., None]] = Kinds(
         "domains": "adapt.model.additions.domain_modules:attach_domains",
         "plugins": "adapt.model.additions.masks:attach_plugins",
         "unit_masks": "adapt.model.additions.masks:attach_unit_masks",
-        "adapters": "adapt.model.additions.layer_modules:attach_adapters",
+        "adapters": "adapt.model.additions.domain_modules:attach_adapters",
         "prompts": "adapt.model.additions.prompts:attach_prompts",
         "prefixes": "adapt.model.additions.prompts:attach_prefixes",
-        "experts": "adapt.model.additions.layer_modules:attach_experts",
+        "experts": "adapt.model.additions.domain_modules:attach_experts",
         "exbert": "adapt.model.additions.exbert:attach_exbert",
     },
 )

@@ -15,8 +15,7 @@ from adapt.method.elle.growth import Growth
 from adapt.method.elle.method import TEXT, Elle, ElleOptions
 from adapt.model.additions.domain_modules import attach_domains, domains_of, prototype_of, sets_of
 from adapt.model.additions.prompts import attach_prompts
-from adapt.model.load import load_model
-from adapt.model.save_model import save_model
+from adapt.model.load import load_model, save_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.objective import Batch
 from adapt.support.errors import AdaptError

@@ -12,8 +12,7 @@ from adapt.config import Config, CorpusConfig
 from adapt.method.base import Setting
 from adapt.method.hat.method import Cpt, CptOptions, Hat, HatOptions
 from adapt.model.additions.domain_modules import choose_domain, sets_of
-from adapt.model.load import load_model
-from adapt.model.save_model import save_model
+from adapt.model.load import load_model, save_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import AdaptError
 from tests.method.lora.test_method import logits

@@ -13,8 +13,7 @@ from transformers import AutoConfig
 
 from adapt.merge.compatibility import check_architectures
 from adapt.model.additions.table import ADDITIONS, additions_of, refuse_additions, stored_additions, with_addition
-from adapt.model.load import load_base, load_model
-from adapt.model.save_model import save_model
+from adapt.model.load import load_base, load_model, save_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import ModelError
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from adapt.model.additions.domain_modules import (
+    attach_adapters,
     attach_domains,
     choose_domain,
     choose_set,
@@ -18,10 +19,8 @@ from adapt.model.additions.domain_modules import (
     prototype_of,
     sets_of,
 )
-from adapt.model.additions.layer_modules import attach_adapters
 from adapt.model.additions.table import check_parts, with_addition
-from adapt.model.load import load_model
-from adapt.model.save_model import save_model
+from adapt.model.load import load_model, save_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import ModelError
 from tests.model.families import ready

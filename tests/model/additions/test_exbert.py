@@ -13,10 +13,9 @@ from transformers import BertForMaskedLM
 from adapt.model.additions.exbert import EXBERT, attach_exbert, draw_exbert, trained_parts
 from adapt.model.additions.table import with_addition
 from adapt.model.layers import layers_of
-from adapt.model.load import load_base, load_model
+from adapt.model.load import load_base, load_model, save_model
 from adapt.model.packing.isolation import keep_documents_apart
 from adapt.model.packing.packed import Packed
-from adapt.model.save_model import save_model
 from adapt.model.states import hidden_states, last_hidden_state
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import ModelError

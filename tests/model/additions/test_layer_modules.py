@@ -8,8 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from adapt.model.additions.domain_modules import choose_set, own_parameters, sets_of
-from adapt.model.additions.layer_modules import attach_adapters, attach_experts, begin_experts, has_experts
+from adapt.model.additions.domain_modules import (
+    attach_adapters,
+    attach_experts,
+    begin_experts,
+    choose_set,
+    has_experts,
+    own_parameters,
+    sets_of,
+)
 from adapt.model.layers import layers_of
 from adapt.model.sparse_prediction import losses_at
 from adapt.support.errors import ModelError

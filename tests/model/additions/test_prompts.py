@@ -16,10 +16,9 @@ from adapt.model.additions.domain_modules import choose_set, own_parameters, set
 from adapt.model.additions.prompts import attach_prefixes, attach_prompts, begin_prefixes, begin_prompt
 from adapt.model.additions.table import with_addition
 from adapt.model.architecture import max_sequence_length
-from adapt.model.load import load_base, load_model
+from adapt.model.load import load_base, load_model, save_model
 from adapt.model.packing import attention
 from adapt.model.packing.packed import Packed
-from adapt.model.save_model import save_model
 from adapt.model.sparse_prediction import loss_and_states
 from adapt.model.states import hidden_states, last_hidden_state, text_features
 from adapt.model.tokenizer import load_tokenizer

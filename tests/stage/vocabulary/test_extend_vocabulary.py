@@ -22,7 +22,7 @@ from adapt.runner import Done, Finished, ensure
 from adapt.stage.context import Context
 from adapt.stage.vocabulary.vocabulary_changes import ExtendVocabulary
 from adapt.support.errors import AdaptError, ConfigError, DataError, ModelError
-from adapt.task.dataset import Split
+from adapt.task.prepare_task import Split
 from adapt.vocabulary.vocabulary_results import Extended
 from tests.samples import labelled, sentences, write
 from tests.show.shown import show_result

@@ -16,8 +16,8 @@ from adapt.method.das.method import DasOptions
 from adapt.method.hat.method import CptOptions, HatOptions
 from adapt.method.lora.method import LoraOptions
 from adapt.method.table import method_of
+from adapt.model.additions.domain_modules import attach_adapters
 from adapt.model.additions.exbert import add_exbert
-from adapt.model.additions.layer_modules import attach_adapters
 from adapt.model.additions.masks import attach_plugins
 from adapt.model.layers import Gates, ones
 from adapt.model.load import keep_documents_apart
