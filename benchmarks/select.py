@@ -98,8 +98,8 @@ def agreement(folder: Path, texts: list[str]) -> float:
     import numpy as np
 
     from adapt.corpus.shingles import normalised, words
-    from adapt.select.dsir import log_ratios
     from adapt.select.grams import gram_chunks, gram_counts
+    from adapt.select.ngram_selections import log_ratios
 
     plain = list(dict.fromkeys(" ".join(words(normalised(text))) for text in texts))
     like = plain[::2]  # every second text of the pool

@@ -256,10 +256,10 @@ LONGEST = 32
 """Length of the longest word that is hashed in steps of EIGHT bytes [bytes]."""
 _KEPT = np.array([(1 << 8 * count) - 1 for count in range(EIGHT + 1)], np.uint64)
 """Masks: entry i keeps the i lowest bytes of an integer."""
-_GONE, _END_OF_TEXT = bytes([GONE]), b"\2"
+_GONE_BYTE, _END_OF_TEXT = bytes([GONE]), b"\2"
 """Two bytes that occur in no word. Both are invisible control characters, so normalisation removes them from texts."""
-_ASCII, _FIRST_BYTE = 0x80, 0xC0
-"""Bytes from _ASCII on are not ASCII. Bytes from _FIRST_BYTE on begin a character of several bytes."""
+_BEYOND_ASCII, _FIRST_BYTE = 0x80, 0xC0
+"""Bytes from _BEYOND_ASCII on are not ASCII. Bytes from _FIRST_BYTE on begin a character of several bytes."""
 
 
 def word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -292,7 +292,7 @@ def _plain(texts: Sequence[str]) -> list[bytes]:
 def _beyond_ascii(texts: Sequence[str]) -> list[bytes]:
     """Returns the same as `_plain`, for texts with characters beyond ASCII."""
     plain, closer = _looked_up(texts, folded_characters())
-    seen = [INVISIBLE.sub("", texts[number]) if _GONE in plain[number] else texts[number] for number in closer]
+    seen = [INVISIBLE.sub("", texts[number]) if _GONE_BYTE in plain[number] else texts[number] for number in closer]
     formed = [normalize("NFKC", text).lower() for text in seen]
     for number, content in zip(closer, _looked_up(formed, settled_characters())[0], strict=True):
         plain[number] = content
@@ -313,7 +313,7 @@ def _looked_up(texts: Sequence[str], table: np.ndarray) -> tuple[list[bytes], li
         return [], []
     encoded = [text.encode("utf-8", "surrogatepass").translate(_bytes()) for text in texts]
     data = np.frombuffer(bytearray(_END_OF_TEXT.join(encoded)), np.uint8)
-    places = np.flatnonzero(data >= _ASCII)
+    places = np.flatnonzero(data >= _BEYOND_ASCII)
     further = data[places]
     places = places[further >= _FIRST_BYTE]
     characters = characters_of(further.tobytes().decode("utf-8", "surrogatepass"))
@@ -338,7 +338,7 @@ def _write(data: np.ndarray, places: np.ndarray, sizes: np.ndarray, old: np.ndar
     """
     changed = np.flatnonzero(new != old)
     different, which = np.unique(new[changed], return_inverse=True)
-    forms = [chr(one).encode().ljust(4, _GONE if one else b"\0") for one in different.tolist()]
+    forms = [chr(one).encode().ljust(4, _GONE_BYTE if one else b"\0") for one in different.tolist()]
     written = np.frombuffer(b"".join(forms), np.uint8).reshape(-1, 4)[which]
     for number in range(4):
         some = sizes[changed] > number
@@ -346,7 +346,7 @@ def _write(data: np.ndarray, places: np.ndarray, sizes: np.ndarray, old: np.ndar
 
 
 def _without_gone(data: bytes) -> bytes:
-    return data.translate(None, _GONE) if _GONE in data else data
+    return data.translate(None, _GONE_BYTE) if _GONE_BYTE in data else data
 
 
 def _bounds(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -381,4 +381,4 @@ def _hashes(joined: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
 @cache
 def _bytes() -> bytes:
     """Returns a translation table of bytes: ASCII characters become their entries, other bytes stay unchanged."""
-    return bytes(folded_characters()[:_ASCII].tolist()) + bytes(range(_ASCII, 256))
+    return bytes(folded_characters()[:_BEYOND_ASCII].tolist()) + bytes(range(_BEYOND_ASCII, 256))

@@ -5,8 +5,8 @@
 - `weight_pulls`: L2-SP and EWC, penalties that keep weights near earlier values. `quadratic_penalty` computes them.
 - `das/`: smaller updates for units that are important to past domains.
 - `hat/`: HAT and CPT, with masks of units for each domain.
-- `added_layers`, `prompt_tuning`: a set of added parameters for each domain. `domain_parameters` and
-  `domain_sets` have the code that these methods share.
+- `domain_parameters`: adapters, DEMix, prompts and prefixes, with a set of added parameters for each domain.
+  `domain_sets` adds the sets to models.
 - `lora/`, `frozen_parts`, `elle/`: training of a part of the model, or growth of the model.
 - `derpp/`, `distill` with `teacher`: training on past text, or towards the outputs of an earlier model.
 - `weight_means`: the next domain starts from a mean of models.

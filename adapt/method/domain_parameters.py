@@ -1,26 +1,44 @@
-"""Has the base class of methods that add a set of parameters (adapters, prompts, experts) for each domain or for all.
+"""Methods that add a set of parameters for each domain or for all, and train only these parameters.
 
-Only the set of the current domain is trained, so sets of earlier domains cannot change. `domain_sets` adds sets to
-models.
+Method `adapters` adds small bottlenecks to every layer (arXiv 1902.00751, 2110.04366). `prompt` puts vectors before the
+first token of a document (arXiv 2104.08691), and `prefix` adds them to the keys and values of every layer (2101.00190).
+The paper on prefix tuning trains a small network that produces the prefixes. Here the prefixes themselves are trained,
+starting from the keys and values of real tokens.
+
+Only the set of the current domain is trained, so sets of earlier domains cannot change. If each domain has its own set,
+nothing is forgotten, but the domain of a text must be known or predicted (`adapt.model.additions`). If all domains
+train the same set, a text's domain need not be known, but the set can forget. With `sequence.mode: separate` each
+domain gets its own model with one set (Adapter-ONE and Prompt-ONE of arXiv 2302.03241).
+
+In `demix` (arXiv 2108.05036), each domain has a feed-forward expert in every layer. The first model is pretrained, so
+all domains are learnt by the paper's DEMix-DAPT: a new expert starts as a copy of the nearest domain's expert, and
+everything else is frozen. If the domain of a text is unknown, each expert is weighted by how well it has predicted the
+text so far (`adapt.evaluate.losses`).
+
+`adapt.method.domain_sets` adds sets to models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from adapt.config import Config
-from adapt.method.base import Method, Setting
+from adapt.config import Config, PositiveFloat, PositiveInt
+from adapt.method.base import Added, AddedMemory, Method, Setting
 from adapt.method.measurement import check_prepared
 from adapt.model.additions.table import stored_additions, with_addition
-from adapt.model.architecture import check_units
+from adapt.model.architecture import PROMPTS, check_units, max_sequence_length, try_unknown
+from adapt.model.locate import CONFIG, read_json
+from adapt.model.size import ModelSize
 from adapt.support.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
+
 
 NAMED = "domains"
 """Kind of the added module that stores the names of domains and their prototypes (mean embeddings)."""
@@ -144,3 +162,261 @@ def enter_sets(config: Any, kind: str, names: Sequence[str], options: Mapping[st
     with_addition(config, kind, sets=max(len(names), 1), **options)
     if names:
         with_addition(config, NAMED, names=list(names))
+
+
+@dataclass(frozen=True)
+class AdaptersOptions:
+    """Options of adapters, which are small bottlenecks in every layer (arXiv 1902.00751)."""
+
+    width: PositiveInt = 64
+    """Number of neurons in each bottleneck."""
+    form: Literal["sequential", "parallel"] = "sequential"
+    """`sequential`: an adapter changes the output of its block (arXiv 1902.00751). `parallel`: an adapter reads the
+    input of its block and adds to the block's output (arXiv 2110.04366, with a width of 512, a scale of 4, and
+    placement feed_forward)."""
+    placement: Literal["both", "attention", "feed_forward"] = "both"
+    """The blocks of a layer that have an adapter. AdapterFusion (arXiv 2005.00247) uses `feed_forward`."""
+    scale: PositiveFloat = 1.0
+    """Factor of the output of parallel adapters."""
+    per_domain: bool = True
+    """`true` gives each domain its own adapters, trained only on its text. `false` trains one set on all domains."""
+
+
+class Adapters(TrainsSets):
+    """Trains adapters and freezes the model."""
+
+    Options = AdaptersOptions
+    kind: ClassVar[str] = "adapters"
+    goes_alone: ClassVar[bool] = True
+
+    def __init__(self, options: AdaptersOptions) -> None:
+        super().__init__(options)
+        self.options: AdaptersOptions = options
+        self.by_domain = options.per_domain
+
+    @property
+    def addition(self) -> tuple[str, dict[str, Any]]:
+        """Kind and options of the parameters that are added to the model: all options except `per_domain`."""
+        made = asdict(self.options)
+        del made["per_domain"]
+        return self.kind, made
+
+    def check(self, config: Config, model: Path) -> None:
+        """Refuses models whose layers are not known, or that already have added parameters of another kind.
+
+        Raises:
+            ConfigError, ModelError: name the problem.
+        """
+        check_units(model)
+        check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
+
+    def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
+        """Returns the model's dimensions with the adapters of one domain, through which every token passes."""
+        return size.with_matrices(self._elements(size))
+
+    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
+        """Returns the memory of one domain's adapters. Only these parameters have gradients and optimizer state."""
+        added = self._elements(size)
+        return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
+
+    def _elements(self, size: ModelSize) -> float:
+        """Returns the number of elements in the matrices of one domain's adapters."""
+        blocks = 2 if self.options.placement == "both" else 1
+        return float(size.layers * blocks * 2 * size.hidden * self.options.width)
+
+
+@dataclass(frozen=True)
+class DemixOptions:
+    """Options of DEMix, which trains a feed-forward expert for each domain (arXiv 2108.05036)."""
+
+    initial: Literal["nearest", "base"] = "nearest"
+    """What a new domain's expert copies at its start: the expert of the domain with the `nearest` prototype, or the
+    feed-forward blocks of the `base` model. The first expert always copies the model's blocks."""
+
+
+class Demix(TrainsSets):
+    """Trains the experts of one domain and freezes everything else."""
+
+    Options = DemixOptions
+    kind: ClassVar[str] = "demix"
+    by_domain = True
+    options: DemixOptions
+
+    @property
+    def addition(self) -> tuple[str, dict[str, Any]]:
+        """Kind of the parameters that are added to the model, `experts`, and no options, because experts have none."""
+        return "experts", {}
+
+    def check(self, config: Config, model: Path) -> None:
+        """Refuses models whose layers are not known, or that already have added parameters of another kind.
+
+        Raises:
+            ConfigError, ModelError: name the problem.
+        """
+        check_domain_sets(config, model, self.kind, *self.addition)
+
+    def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
+        """Initializes the experts of a new domain as copies.
+
+        If `initial` is `nearest` and there is another domain, the nearest domain's experts are copied. Otherwise the
+        model's own feed-forward blocks are copied.
+        """
+        from adapt.model.additions import domain_modules  # imported here, because it loads torch
+
+        is_as_another = number and self.options.initial == "nearest"
+        nearest = domain_modules.nearest_domain_to(model, number) if is_as_another else None
+        domain_modules.begin_experts(model, number, nearest)
+
+    def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
+        """Returns the model's dimensions with one expert per domain. Each token passes through one expert."""
+        return replace(size, parameters=size.parameters + len(trainings) * _expert_parameters(size))
+
+    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
+        """Returns the share of one domain's experts in the model's parameters, since only these are trained."""
+        return AddedMemory(trained=min(1.0, _expert_parameters(size) / size.parameters))
+
+
+def _expert_parameters(size: ModelSize) -> int:
+    """Returns the number of elements in the matrices of all layers' feed-forward blocks."""
+    return size.layers * (3 if size.gated else 2) * size.hidden * size.inner
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """Options of prompt tuning: trained vectors before each document (arXiv 2104.08691)."""
+
+    length: PositiveInt = 100
+    """Number of vectors in a prompt. The model can take this many fewer tokens of text."""
+    per_domain: bool = True
+    """`true` gives each domain its own prompt, trained only on its text. `false` trains one prompt on all domains."""
+
+
+PREFIXES = "prefixes"
+"""Kind of the parameters that prefix tuning adds to the model."""
+
+
+@dataclass(frozen=True)
+class PrefixOptions:
+    """Options of prefix tuning: trained keys and values in every layer (arXiv 2101.00190)."""
+
+    length: PositiveInt = 200
+    """Number of trained keys to which each token attends, in addition to the keys of its document (10 and 200 in the
+    paper)."""
+    per_domain: bool = True
+    """`true` gives each domain its own prefixes, trained only on its text. `false` trains one set on all domains."""
+
+
+class TrainsVectors(TrainsSets):
+    """Base class of methods that train vectors, which start as those of tokens of the domain's text."""
+
+    goes_alone: ClassVar[bool] = True
+
+    def __init__(self, options: PromptOptions | PrefixOptions) -> None:
+        super().__init__(options)
+        self.options: PromptOptions | PrefixOptions = options
+        self.by_domain = options.per_domain
+
+    def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
+        """Initializes a new set with embeddings, or with keys and values, of tokens from the domain's text."""
+        from adapt.model.additions.prompts import begin_prefixes, begin_prompt
+
+        begin = begin_prompt if self.addition[0] == PROMPTS else begin_prefixes
+        begin(model, number, words(self.options.length))
+
+
+class Prompted(TrainsVectors):
+    """Trains prompts and freezes the model."""
+
+    Options = PromptOptions
+    kind: ClassVar[str] = "prompt"
+
+    @property
+    def addition(self) -> tuple[str, dict[str, Any]]:
+        """Kind and options of the parameters that are added to the model: prompts of a fixed length."""
+        return PROMPTS, {"length": self.options.length}
+
+    def check(self, config: Config, model: Path) -> None:
+        """Refuses models with added parameters of another kind, and sequence lengths that leave no room for prompts.
+
+        Raises:
+            ConfigError, ModelError: name the problem.
+        """
+        check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
+        check_room(config, model, "prompt.length", self.options.length)
+        causal = config.objective.kind == "causal"
+        if try_unknown(model, causal, config.model.trust_remote_code) not in ("packed", None):
+            kind = read_json(model / CONFIG).get("model_type")
+            raise ModelError(
+                f"prompts need packed documents, which {kind} models do not take", "choose another method.kind"
+            )
+
+    def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
+        """Returns the extra work of the prompt, which passes through the layers with every document."""
+        return Added(per_document=self.options.length)
+
+    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
+        """Returns the memory of one prompt. No other parameter has gradients and optimizer state."""
+        added = float(self.options.length * size.hidden)
+        return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
+
+
+class Prefixed(TrainsVectors):
+    """Trains prefixes and freezes the model."""
+
+    Options = PrefixOptions
+    kind: ClassVar[str] = "prefix"
+
+    @property
+    def addition(self) -> tuple[str, dict[str, Any]]:
+        """Kind and options of the parameters that are added to the model: prefixes of a fixed length."""
+        return PREFIXES, {"length": self.options.length}
+
+    def check(self, config: Config, model: Path) -> None:
+        """Refuses models whose layers are not known, or that already have added parameters of another kind.
+
+        Raises:
+            ConfigError, ModelError: name the problem.
+        """
+        check_units(model)
+        check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
+
+    def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
+        """Returns the extra work of attention, because every token also attends to the prefix."""
+        return Added(attended=self.options.length)
+
+    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
+        """Returns the memory of one domain's prefixes. Only these parameters have gradients and optimizer state."""
+        added = 2.0 * self.options.length * size.layers * size.attention
+        return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
+
+
+def check_room(config: Config, model: Path, field: str, length: int) -> None:
+    """Refuses prompts that leave too few positions for text.
+
+    Args:
+        config: the job's configuration.
+        model: folder of the first model.
+        field: name of the field with the prompts' length.
+        length: length of a prompt [vectors].
+
+    Raises:
+        ConfigError: the prompt or a sequence length is too long. The error names the field to change.
+    """
+    longest = max_sequence_length(model)
+    if longest is None:
+        return
+    has_prompts = any(entry["kind"] == PROMPTS for entry in stored_additions(model))
+    left = longest if has_prompts else longest - length
+    if left <= 0:
+        raise ConfigError(
+            f"{field} is {length}, but the model takes {longest} tokens, text included",
+            f"set {field} to {longest // 2} or less",
+        )
+    for section, wanted in (("training", config.training), ("evaluation", config.evaluation)):
+        if wanted.sequence_length > left:
+            vectors = "1 vector" if length == 1 else f"{length} vectors"
+            raise ConfigError(
+                f"{section}.sequence_length is {wanted.sequence_length}, but with a prompt of {vectors} the model"
+                f" takes {left} tokens",
+                f"set {section}.sequence_length to {left} or less, or lower {field}",
+            )

@@ -13,7 +13,7 @@ the same for all selections.
 - `choose`: narrows the pool and fills the budget with the best documents.
 - `markup`: removes markup of the target that the pool lacks.
 - `grams`, `gram_regression`: represent texts as hashed n-grams, and fit regressions on them.
-- `dsir`, `ngram_classifier`, `perplexity`: selections by n-grams and by loss.
+- `ngram_selections`, `perplexity`: selections by n-grams and by loss.
 - `document_losses`: computes losses of a language model on documents.
 - `vector_search`: searches for documents near given vectors; also has selection `knn`.
 - `tsds`, `semdedup`: further selections by vectors.

@@ -18,8 +18,8 @@ SELECTIONS: Kinds[type[Selection]] = Kinds(
     "select.kind",
     {
         "random": "adapt.select.selection:Random",
-        "dsir": "adapt.select.dsir:Dsir",
-        "classifier": "adapt.select.ngram_classifier:ByClassifier",
+        "dsir": "adapt.select.ngram_selections:Dsir",
+        "classifier": "adapt.select.ngram_selections:ByClassifier",
         "knn": "adapt.select.vector_search:NearestNeighbours",
         "tsds": "adapt.select.tsds:TransportMass",
         "semdedup": "adapt.select.semdedup:WithoutCopies",

@@ -10,7 +10,7 @@ import pytest
 from adapt.config import Config, EvaluationSet, MethodConfig, ResourcesConfig, SequenceConfig, SourceConfig, StopConfig
 from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages
-from adapt.method.added_layers import AdaptersOptions
+from adapt.method.domain_parameters import AdaptersOptions
 from adapt.runner import Stage
 from adapt.runner.stage import everything
 from adapt.stage import train, training_plan

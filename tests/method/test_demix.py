@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from adapt.config import Config, CorpusConfig
-from adapt.method.added_layers import Demix, DemixOptions
 from adapt.method.base import Setting
+from adapt.method.domain_parameters import Demix, DemixOptions
 from adapt.model.additions.domain_modules import domains_of
 from adapt.model.load import load_model, save_model
 from adapt.model.size import model_size

@@ -10,7 +10,7 @@ import torch
 from adapt.config import Config, CorpusConfig, EvaluationConfig, MethodConfig, ObjectiveConfig, TrainingConfig
 from adapt.corpus.token_shards import write_shard
 from adapt.method.base import Added, Setting
-from adapt.method.prompt_tuning import Prefixed, PrefixOptions, Prompted, PromptOptions
+from adapt.method.domain_parameters import Prefixed, PrefixOptions, Prompted, PromptOptions
 from adapt.model.additions.domain_modules import domains_of, sets_of
 from adapt.model.load import load_model, save_model
 from adapt.model.tokenizer import load_tokenizer

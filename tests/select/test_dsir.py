@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from adapt.select.dsir import GUMBEL, Dsir, DsirOptions
+from adapt.select.ngram_selections import GUMBEL, Dsir, DsirOptions
 from adapt.select.selection import draws_at
 from adapt.support.errors import DataError
 from tests.samples import sentences

@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from adapt.select.grams import grams
 from adapt.select.highest import sampled
-from adapt.select.ngram_classifier import ByClassifier, ClassifierOptions
+from adapt.select.ngram_selections import ByClassifier, ClassifierOptions
 from adapt.select.selection import draws_at
 from adapt.support.errors import DataError
 from tests.samples import sentences

@@ -16,14 +16,13 @@ from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from adapt.config import ObjectiveConfig
-from adapt.method.added_layers import DemixOptions
 from adapt.method.base import Method, Setting
 from adapt.method.das.contrast import Disagreement
 from adapt.method.das.criteria import MeasureSettings, gate_sizes
 from adapt.method.das.method import DasOptions
 from adapt.method.derpp.method import DerppOptions
 from adapt.method.distill import Distill, DistillOptions
-from adapt.method.prompt_tuning import PrefixOptions, PromptOptions
+from adapt.method.domain_parameters import DemixOptions, PrefixOptions, PromptOptions
 from adapt.method.table import METHODS as ALL_METHODS
 from adapt.method.weight_pulls import FISHER_FILE, EwcOptions, L2spOptions
 from adapt.model.layers import KINDS as UNITS

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config
-from adapt.method.domain_parameters import NAMED
+from adapt.method.domain_parameters import NAMED, check_room
 from adapt.method.measurement import check_prepared
-from adapt.method.prompt_tuning import check_room
 from adapt.model.additions.table import refuse_additions, stored_additions
 from adapt.model.architecture import PROMPTS, check_deeper, grow_layer_lists
 from adapt.model.locate import CONFIG, read_json

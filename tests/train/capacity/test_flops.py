@@ -9,10 +9,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from adapt.config import Config, MethodConfig, ObjectiveConfig, TrainingConfig
-from adapt.method.added_layers import AdaptersOptions
 from adapt.method.base import Added, Setting
 from adapt.method.das.contrast import Contrast
 from adapt.method.das.method import DasOptions
+from adapt.method.domain_parameters import AdaptersOptions
 from adapt.method.hat.method import CptOptions, HatOptions
 from adapt.method.lora.method import LoraOptions
 from adapt.method.table import method_of
