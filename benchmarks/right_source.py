@@ -92,7 +92,7 @@ def by_words(kind: str, pool: Sequence[tuple[str, str]], target: Sequence[str]) 
     from adapt.config import Config, CorpusConfig
     from adapt.corpus.files.manifest import build_manifest
     from adapt.runner.digest import Digests
-    from adapt.select.highest import highest
+    from adapt.select.choose import highest
     from adapt.select.pool import Pool
     from adapt.select.selection import Given
     from adapt.select.table import selection_of

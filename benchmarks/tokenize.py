@@ -58,7 +58,7 @@ def measured(family: str, megabytes: float, data: Path | None, models: Path | No
     """Measures the CPU times of our tokenizer and of the library for one family."""
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    from adapt.model.tokenize.ragged import IDS
+    from adapt.model.tokenize.piece_tokenizer import IDS
     from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 
     texts = some_texts(megabytes, data)

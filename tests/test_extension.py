@@ -145,7 +145,7 @@ def test_selection_and_embedder_of_the_page_are_parsed_with_their_options(mine, 
 
 
 def test_the_selection_of_the_page_prefers_documents_like_the_target(mine):
-    from adapt.select.highest import highest
+    from adapt.select.choose import highest
     from adapt.select.table import selection_of
     from tests.select.pools import given, numbered
 

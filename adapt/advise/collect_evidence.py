@@ -20,7 +20,7 @@ from adapt.model.locate import Pretrained
 from adapt.model.packing.padded import document_rows, padding_of
 from adapt.model.rebuilt_model import lacks_head, write_with_head
 from adapt.model.size import model_size
-from adapt.model.tokenize.ragged import IDS
+from adapt.model.tokenize.piece_tokenizer import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 from adapt.model.tokenizer import load_text_tokenizer
 from adapt.support.errors import DataError

@@ -28,12 +28,12 @@ from adapt.corpus.read_progress import text_sizes
 from adapt.corpus.text_profile import count_sample
 from adapt.corpus.token_shards import write_flat_shard
 from adapt.model.locate import Pretrained
-from adapt.model.tokenize.allowed_cuts import Cuts, find_cuts
-from adapt.model.tokenize.piece_tokenizer import WordsOf
-from adapt.model.tokenize.ragged import BEGINS, ENDS, IDS, SPECIAL, WORDS, Ragged
+from adapt.model.tokenize.piece_tokenizer import BEGINS, ENDS, IDS, SPECIAL, WORDS, Ragged, WordsOf
 from adapt.model.tokenize.text_tokenizer import (
+    Cuts,
     QuickTokenizer,
     TextTokenizer,
+    find_cuts,
     text_tokenizer,
     tokenizer_of,
     written_tokenizer,

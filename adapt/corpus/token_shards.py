@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from adapt.corpus.sample_order import permute
-from adapt.model.tokenize.ragged import Ragged
+from adapt.model.tokenize.piece_tokenizer import Ragged
 from adapt.runner.files import file_aside
 from adapt.runner.record import load_record
 from adapt.support.errors import DataError

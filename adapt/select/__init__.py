@@ -9,8 +9,7 @@ the same for all selections.
 - `selection`: the base class of selections, and random selection.
 - `table`: the selections by name, and lists of them.
 - `pool`: the documents to choose from, and checks that remove some of them first.
-- `highest`: finds the documents with the highest scores, in one pass.
-- `choose`: narrows the pool and fills the budget with the best documents.
+- `choose`: narrows the pool and fills the budget with the documents that have the highest scores.
 - `markup`: removes markup of the target that the pool lacks.
 - `grams`, `gram_regression`: represent texts as hashed n-grams, and fit regressions on them.
 - `ngram_selections`, `perplexity`: selections by n-grams and by loss.

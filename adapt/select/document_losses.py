@@ -14,7 +14,7 @@ from adapt.evaluate.evaluation_task import Ready, ready
 from adapt.evaluate.losses import loss_on, losses_on
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
-from adapt.model.tokenize.ragged import IDS
+from adapt.model.tokenize.piece_tokenizer import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 from adapt.model.tokenizer import load_text_tokenizer
 from adapt.select.pool import Document

@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from adapt.config import NonNegativeFloat, PositiveFloat, PositiveInt
+from adapt.select.choose import Best, FindBest, Ranked, as_it_is, highest, random_draw
 from adapt.select.grams import (
     Buckets,
     KnownGrams,
@@ -53,7 +54,6 @@ from adapt.select.grams import (
     window_grams,
     windows,
 )
-from adapt.select.highest import Best, FindBest, Ranked, as_it_is, highest, random_draw
 from adapt.select.selection import Given, Random, Room, Selection, draws_at
 from adapt.support.errors import DataError
 from adapt.terminal.console import log

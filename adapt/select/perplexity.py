@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adapt.config import Fraction, PositiveInt
-from adapt.select.highest import sampled
+from adapt.select.choose import sampled
 from adapt.select.selection import NEVER, Given, Selection, draws_at
 from adapt.support.errors import ConfigError, DataError
 

@@ -20,7 +20,7 @@ from adapt.corpus.files.formats import Bad
 from adapt.corpus.shingles import normalised
 from adapt.corpus.text_profile import Legibility, count_sample
 from adapt.model.locate import Pretrained
-from adapt.model.tokenize.ragged import IDS
+from adapt.model.tokenize.piece_tokenizer import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer, known_of
 from adapt.runner.files import write_atomically
 from adapt.support.errors import ConfigError

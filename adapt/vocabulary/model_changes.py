@@ -19,7 +19,7 @@ from adapt.model.load import load_model, model_class, save_model
 from adapt.model.locate import CONFIG, Pretrained, read_json
 from adapt.model.safeguards import one_at_a_time, quiet
 from adapt.model.size import ALIASES
-from adapt.model.tokenize.ragged import IDS
+from adapt.model.tokenize.piece_tokenizer import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 from adapt.model.tokenizer import load_config, load_text_tokenizer, load_tokenizer
 from adapt.runner.files import write_atomically

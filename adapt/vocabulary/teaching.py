@@ -22,7 +22,7 @@ from adapt.model.load import load_base, load_model, save_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import Packed
 from adapt.model.states import last_hidden_state
-from adapt.model.tokenize.ragged import IDS
+from adapt.model.tokenize.piece_tokenizer import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 from adapt.model.tokenizer import load_text_tokenizer, load_tokenizer
 from adapt.objective.masking import make

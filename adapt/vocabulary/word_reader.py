@@ -23,9 +23,9 @@ from adapt.corpus.files.manifest import Manifest, items_of
 from adapt.corpus.heldout import Measured, in_share, keys_of
 from adapt.corpus.sample_order import permute
 from adapt.corpus.screening import PASS, Screen, Tally, check_few_bad, item_texts, local_screen
-from adapt.model.tokenize.allowed_cuts import allowed_rules, plain_words, probes
 from adapt.model.tokenize.cuts import cut, table_of
 from adapt.model.tokenize.piece_tokenizer import plain_of
+from adapt.model.tokenize.text_tokenizer import allowed_rules, plain_words, probes
 
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 """Name of a piece that is a single byte, in tokenizers that fall back to bytes."""

@@ -19,7 +19,7 @@ from adapt.corpus.heldout import keys_of
 from adapt.corpus.prepare_corpus import _row
 from adapt.corpus.token_shards import TokenStream
 from adapt.model.locate import Pretrained
-from adapt.model.tokenize.ragged import Ragged
+from adapt.model.tokenize.piece_tokenizer import Ragged
 from adapt.support.schema import ENTITIES, HELDOUT_GLOB, SHARD_GLOB, UNIT_STARTS, WORD_STARTS
 from tests.objective.rows import wrapped
 from tests.samples import WORDS, sentences

@@ -8,7 +8,7 @@ import numpy as np
 
 from adapt.config import Config
 from adapt.embed.vector_files import chunk_file, write_vectors
-from adapt.select.highest import highest
+from adapt.select.choose import highest
 from adapt.select.pool import Document
 from adapt.select.selection import Given, Selection, Vectors
 from tests.index.clusters import indexed

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from adapt.select.highest import best, highest
+from adapt.select.choose import best, highest
 from adapt.select.pool import Document
 from adapt.select.selection import AT_ONCE, NEVER, NoOptions, Random, Room, Selection
 from adapt.support.errors import DataError

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from adapt.select.choose import sampled
 from adapt.select.grams import grams
-from adapt.select.highest import sampled
 from adapt.select.ngram_selections import ByClassifier, ClassifierOptions
 from adapt.select.selection import draws_at
 from adapt.support.errors import DataError

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from adapt.index.exact_search import unit_rows
 from adapt.select import semdedup
-from adapt.select.highest import highest
+from adapt.select.choose import highest
 from adapt.select.selection import NEVER
 from adapt.select.semdedup import centres_of, copies_in, kept_vectors
 from adapt.select.table import selection_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adapt.embed.vector_files import build_on_cluster, chunk_file, write_vectors
-from adapt.select.highest import highest
+from adapt.select.choose import highest
 from adapt.select.selection import Given, Room, Vectors
 from adapt.select.table import selection_of
 from tests.select.pools import given, numbered, ranked

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, SelectConfig
-from adapt.select.highest import highest
+from adapt.select.choose import highest
 from adapt.select.selection import Random
 from adapt.select.table import SELECTIONS, selection_of, selections_name, steps_of
 from adapt.support.errors import ConfigError

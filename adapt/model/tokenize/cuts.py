@@ -1,6 +1,6 @@
 """Cuts texts into pieces that are tokenized separately. A cut depends only on the characters before and after it.
 
-Each character has one of nine kinds, and a rule cuts between characters of certain kinds. The module `allowed_cuts`
+Each character has one of nine kinds, and a rule cuts between characters of certain kinds. The module `text_tokenizer`
 finds the rules that a tokenizer allows. Texts are never cut next to characters that tokenizers may combine with their
 neighbours: combining marks, control characters, and white space other than single blanks and ends of lines.
 """

@@ -1,27 +1,250 @@
 """Tokenizes texts by pieces if the tokenizer allows it, and otherwise by the library. The ids are the same.
 
 Once a process has received enough text, it tests on adversarial texts and on a sample of its own text whether texts may
-be cut. One process loads a tokenizer and sends it to other processes in serialized form. So the others only need the
+be cut. The adversarial texts are built from Unicode characters and from the tokenizer's own tokens. A rule for cutting
+texts is allowed if it does not change the words of any of these texts. Words are what the tokenizer's model receives
+after normalization and pre-tokenization, so they do not depend on the vocabulary. Finally, the tokens of the texts, cut
+by all allowed rules, are compared with the library's tokens. This also tests added tokens.
+
+One process loads a tokenizer and sends it to other processes in serialized form. So the others only need the
 `tokenizers` library, and save the 5 s of CPU time for importing transformers and torch.
 """
 
 import json
-from collections.abc import Sequence
+import random
+import re
+import string
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from adapt.model.locate import Pretrained
-from adapt.model.tokenize.allowed_cuts import Cuts, find_cuts
-from adapt.model.tokenize.piece_tokenizer import PieceTokenizer, WordsOf, by_library, text_batches
-from adapt.model.tokenize.ragged import Ragged
+from adapt.model.tokenize.cuts import RULES, cut, table_of
+from adapt.model.tokenize.piece_tokenizer import (
+    DirectWords,
+    PieceTokenizer,
+    Plain,
+    Ragged,
+    WordsOf,
+    by_library,
+    handed,
+    plain_of,
+    text_batches,
+)
 from adapt.terminal.console import log
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+
+MOST_ADDED = 1000
+"""Tokenizers with more added tokens than this are not tested, and texts are not cut for them.
+
+Each added token would be tested, because the tokenizer matches added tokens before it splits a text into words.
+"""
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """The rules by which texts may be cut for a tokenizer. Objects of this class can be sent to other processes."""
+
+    rules: tuple[str, ...] = ()
+    """Names of the allowed rules. If there are none, texts are not cut."""
+    plain: Plain | None = None
+    """How plain words are recognized; None if all pieces are tokenized by the library."""
+
+    def tokenizer(self, backend: Tokenizer, words: WordsOf | None = None) -> PieceTokenizer:
+        """Returns a tokenizer that uses these rules. Arguments as for `find_cuts`."""
+        return PieceTokenizer(backend, self.rules, words, DirectWords(backend, self.plain) if self.plain else None)
+
+
+def find_cuts(backend: Tokenizer, words: WordsOf | None = None) -> Cuts:
+    """Finds the rules with which all adversarial texts have the same tokens as those of the library.
+
+    Args:
+        backend: the tokenizer.
+        words: see `adapt.model.tokenize.piece_tokenizer.by_library`.
+    """
+    if not _can_be_tried(backend):
+        return Cuts()
+    texts = probes(backend)
+    rules = allowed_rules(backend, texts)
+    if not rules:
+        return Cuts()
+    finds_added = any(not token.special for token in backend.get_added_tokens_decoder().values())
+    found = Cuts(tuple(rules), None if words or finds_added else plain_of(backend, plain_words(texts)))
+    return found if found.tokenizer(backend, words)(texts).same(by_library(backend, texts, words)) else Cuts()
+
+
+def allowed_rules(backend: Tokenizer, texts: Sequence[str]) -> list[str]:
+    """Returns the rules that together do not change the words of any text; [] if cuts at blanks change them."""
+    words = cache(lambda text: handed(backend, text))
+    truth = [words(text) for text in texts]
+    chosen: list[str] = []
+    for rule in RULES:
+        if _by_pieces(texts, [*chosen, rule], words) == truth:
+            chosen.append(rule)
+        elif not chosen:
+            break
+    return chosen
+
+
+def _by_pieces(texts: Sequence[str], rules: Sequence[str], words: Callable[[str], list[str]]) -> list[list[str]]:
+    """Returns the words of each text, computed piece by piece."""
+    parts = cut(texts, table_of(rules))
+    distinct = [words(piece.decode()) for piece in parts.pieces.dictionary.to_pylist()]
+    numbers, firsts = parts.pieces.indices.to_pylist(), parts.firsts.tolist()
+    return [
+        list(chain.from_iterable(distinct[number] for number in numbers[begin:end])) for begin, end in pairwise(firsts)
+    ]
+
+
+def _can_be_tried(backend: Tokenizer) -> bool:
+    """Whether rules can be tested: the tokenizer is deterministic, does not truncate, and has few added tokens."""
+    if backend.truncation or backend.padding or getattr(backend.model, "dropout", None):
+        return False
+    return len(backend.get_added_tokens_decoder()) <= MOST_ADDED
+
+
+LONGEST_LITERAL = 64
+"""Maximum length of the pieces and literals that are tested [characters]."""
+MOST_PIECES = 400
+"""Largest number of pieces in each sample of the vocabulary."""
+_PLAIN_WORD = re.compile(" ?[A-Za-z]+")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def probes(backend: Tokenizer) -> list[str]:
+    """Returns the adversarial texts for a tokenizer. The same tokenizer always has the same texts.
+
+    Args:
+        backend: the tokenizer. The texts contain parts of its vocabulary, its added tokens and its patterns.
+    """
+    own = [*literals(backend), *(token.content for token in backend.get_added_tokens_decoder().values())]
+    atoms = [*WORDS, *SIGNS, *BLANKS, *own]
+    return [
+        "",
+        " ",
+        "\n",
+        *_alone(atoms),
+        *_signs(),
+        *_contractions(),
+        *_mixed(own),
+        *_lines(probe_vocabulary(backend)),
+    ]
+
+
+def probe_vocabulary(backend: Tokenizer) -> list[str]:
+    """Returns entries of the vocabulary as text: some plain words, and for each rule some entries that it would cut."""
+    pieces = sorted(backend.get_vocab(with_added_tokens=False))
+    texts = [re.sub("[Ġ▁]", " ", piece).replace("Ċ", "\n").removeprefix("##") for piece in pieces]
+    texts = [text for text in dict.fromkeys(texts) if len(text) <= LONGEST_LITERAL and not _SURROGATES.search(text)]
+    sample = _some([text for text in texts if _PLAIN_WORD.fullmatch(text)])
+    for rule in RULES:
+        parts = cut([f"{text}a" for text in texts], table_of([rule]))
+        owners = np.repeat(np.arange(len(texts)), np.diff(parts.firsts))
+        inside = (parts.places > 0) & (parts.places < np.array([*map(len, texts)], np.int64)[owners])
+        sample += _some([texts[number] for number in np.unique(owners[inside])])
+    return list(dict.fromkeys(sample))
+
+
+def literals(backend: Tokenizer) -> list[str]:
+    """Returns all texts in the settings of the normalizer and the pre-tokenizer, such as texts that they replace."""
+    parts = [part for part in (backend.normalizer, backend.pre_tokenizer) if part is not None]
+    texts = [text for part in parts for text in _strings(json.loads(part.__getstate__()))]
+    return [text for text in dict.fromkeys(texts) if 0 < len(text) <= LONGEST_LITERAL]
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
+
+
+def _alone(atoms: Iterable[str]) -> list[str]:
+    """Returns a text for each atom, with blanks and plain characters next to it."""
+    return [
+        f"{atom} a{atom} {atom}b a{atom}b a {atom} b,{atom} 1{atom}1 {atom}\n{atom} x\n{atom}\ny ({atom}) é{atom}"
+        for atom in atoms
+    ]
+
+
+def _signs() -> list[str]:
+    """Returns texts with all pairs of ASCII punctuation signs next to letters, digits and blanks."""
+    return [
+        "".join(
+            f"ab{first}{other}cd 1{first}{other}2 é{first}{other} {first}a{other}\n" for other in string.punctuation
+        )
+        for first in string.punctuation
+    ]
+
+
+def _contractions() -> list[str]:
+    """Returns texts with English contractions, which many patterns match, each followed by a letter."""
+    ends = ("s", "t", "re", "ve", "m", "ll", "d", "S", "T", "RE", "VE", "M", "LL", "D", "n", "N", "em")
+    return [
+        " ".join(f"it{quote}{end}{letter}a {quote}{end}{letter}" for letter in string.ascii_letters for end in ends)
+        for quote in ("'", "\u2019")
+    ]
+
+
+def _mixed(own: Sequence[str]) -> list[str]:
+    """Returns random texts of words, signs, blanks and the tokenizer's own tokens."""
+    draw = random.Random(0)
+    kinds = [WORDS, SIGNS, BLANKS, [" "], [" "], [" "], [""], string.ascii_letters, string.digits, string.punctuation]
+    kinds += [own] if own else []
+    return ["".join(draw.choice(draw.choice(kinds)) for _ in range(draw.randint(1, 60))) for _ in range(400)]
+
+
+def _lines(pieces: Sequence[str]) -> list[str]:
+    """Returns texts with pieces of the vocabulary next to blanks and to each other."""
+    return [
+        " ".join(f"{piece} x{piece}y{other}" for piece, other in zip(part, [*part[1:], part[0]], strict=True))
+        for part in (pieces[start : start + 50] for start in range(0, len(pieces), 50))
+    ]
+
+
+def _some(texts: list[str]) -> list[str]:
+    return texts[:: len(texts) // MOST_PIECES + 1]
+
+
+def plain_words(texts: Iterable[str]) -> list[str]:
+    """Returns the ASCII words of texts, each with and without a leading blank."""
+    words = {word for text in texts for word in re.findall("[!-~]+", text)}
+    return [mark + word for word in sorted(words) for mark in ("", " ")]
+
+
+# ruff: noqa: RUF001 - ambiguous characters are intended
+
+_WORDS = """
+    a the Hello ÜBER naïve İI ß Σς ΑΣ Жизнь ǅ K ﬁn ªº 日本語 한국어 ไทยคำ हिन्दी العربية שָׁלוֹם ﷺ ｱﾞ ﾞ ർൎ 𝔘 ˈ ʰ 々 ー ㍿
+"""
+_SIGNS = """
+    don't I'll 's 'S '' ' " (see 3.14) 1,000 U.S. e.g., -- ... a_b `` <b> http://x.yz/?q=1&r=[2] x@y.z C++ #1 1st
+    ½ ² Ⅷ ٣ ७ … “quoted” ‘it’s’ — –5 €5 ´ ¨ ¸ ～ 。 、 「x」 ☃ © 🙂 🇩🇪🇫🇷 👍🏽 ##ing ▁ ▁a Ġ Ċ [UNK] </s>
+"""
+WORDS = [
+    *_WORDS.split(),
+    *("x" * 101, "ab" * 60, "e\u0301a", "\u0301", "x\u0308y", "A\u030a", "\u20dd", "\u0345", "\u0e33"),
+    *("\u1112\u1161\u11ab", "\U0001e900"),
+]
+SIGNS = [
+    *_SIGNS.split(),
+    *("0" * 40, "👩\u200d👩\u200d👧", "\ufffd", "\ue000", "\u0378", "\U0010fffe"),
+]
+BLANKS = [
+    *(" ", "  ", "   ", "\n", "\n\n", " \n", "\n ", "\r", "\r\n", "\t", "\t ", "\x0b", "\x0c", "\x1c", "\x1f", "\x85"),
+    *("\u00a0", "\u1680", "\u2003", "\u2009", "\u202f", "\u3000", "\u2028", "\u2029", "\u200b", "\u200c", "\u200d"),
+    *("\u2060", "\ufeff", "\u00ad", "\x00", "\x07", "\x7f", "\u061c", "\u0600"),
+]
 
 
 WORTH_CHARACTERS = 3_000_000
@@ -36,7 +259,7 @@ class QuickTokenizer:
     Args:
         backend: a tokenizer from `adapt.model.tokenizer.load_text_tokenizer`. It must not be changed afterwards.
         words: finds the starts of words (see `adapt.model.tokenize.piece_tokenizer`). If given, the result has all
-            columns of `adapt.model.tokenize.ragged`; otherwise it only has ids.
+            columns of `adapt.model.tokenize.piece_tokenizer`; otherwise it only has ids.
         worth: number of characters from which the allowed cuts are tested.
         cuts: the allowed cuts, if another process has tested them.
     """

@@ -5,8 +5,16 @@ import random
 import pytest
 
 from adapt.model.tokenize import piece_tokenizer
-from adapt.model.tokenize.piece_tokenizer import LONGEST, PieceTable, PieceTokenizer, by_library, of_ids, text_batches
-from adapt.model.tokenize.ragged import IDS, Ragged
+from adapt.model.tokenize.piece_tokenizer import (
+    IDS,
+    LONGEST,
+    PieceTable,
+    PieceTokenizer,
+    Ragged,
+    by_library,
+    of_ids,
+    text_batches,
+)
 from tests.model.tokenize.adversaries import adversaries
 from tests.samples import sentences
 from tests.tokenizers import roberta

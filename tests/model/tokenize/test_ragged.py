@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapt.model.tokenize.ragged import IDS, WORDS, Ragged
+from adapt.model.tokenize.piece_tokenizer import IDS, WORDS, Ragged
 
 LISTS = st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=4), st.booleans()), max_size=8)
 

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import AddedToken, Encoding, Regex, Tokenizer, normalizers, pre_tokenizers
 
 from adapt.corpus.encode_chunks import Marker
-from adapt.model.tokenize.ragged import BEGINS, ENDS, IDS, SPECIAL, WORDS
+from adapt.model.tokenize.piece_tokenizer import BEGINS, ENDS, IDS, SPECIAL, WORDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 from tests.model.tokenize.adversaries import adversaries
 from tests.samples import sentences
