@@ -117,7 +117,7 @@ def importance_batches(case: Case, most: int) -> dict[str, Work]:
         most: maximum number of rows in a batch.
     """
     from adapt.model.layers import Gates
-    from adapt.model.packing.dropout import use_quick_dropout
+    from adapt.model.packing.attention import use_quick_dropout
 
     model, device = _model(case)
     if device.type == "cpu":

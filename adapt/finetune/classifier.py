@@ -17,7 +17,7 @@ from transformers import (
 from adapt.config import FinetuneConfig
 from adapt.finetune.examples import ExampleBatch, Examples
 from adapt.finetune.finetune_loop import SAVABLE
-from adapt.model.packing.dropout import QuickDropout
+from adapt.model.packing.attention import QuickDropout
 from adapt.model.safeguards import check_finite, quiet
 from adapt.model.start import MODEL_FOLDER
 from adapt.model.states import document_states, hidden_states, last_hidden_state

@@ -19,7 +19,7 @@ from adapt.corpus.token_shards import TokenStream, text_of
 from adapt.method.measurement import EPOCH, Summed, Summing, share_of_sums
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
-from adapt.model.packing.dropout import use_quick_dropout
+from adapt.model.packing.attention import use_quick_dropout
 from adapt.model.packing.isolation import see_only_earlier
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make

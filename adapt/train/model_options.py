@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from adapt.config import TrainingConfig
-from adapt.model.packing.dropout import use_quick_dropout
+from adapt.model.packing.attention import use_quick_dropout
 from adapt.model.trainable import frozen_names
 from adapt.support.errors import ModelError
 from adapt.train.capacity.device import check_compiler

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import adapt
-from adapt.model.packing import attention, dropout, packed
+from adapt.model.packing import attention, packed
 
 COUNTING = "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"
 """Functions whose output size is only known on the device, so that the host waits for it."""
@@ -163,7 +163,7 @@ def pretended(there: Iterable[Tensor]) -> Iterator[Pretended]:
     """Imitates the device inside the block. The tensors `there` are on the device from the start."""
     device, sent = Pretended(there), packed.sent
     patches = [
-        patch.object(dropout, "dropout", functional.dropout),
+        patch.object(attention, "quick_dropout", functional.dropout),
         patch.object(attention, "quick_dropout", functional.dropout),
     ]
     patches += [

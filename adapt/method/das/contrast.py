@@ -32,7 +32,7 @@ from torch.nn.functional import cross_entropy, normalize
 from adapt.method.collectives import counted, gathered, summed
 from adapt.method.das.method import DasOptions
 from adapt.model.layers import Gates, Kind, Values, layers_of
-from adapt.model.packing.dropout import QuickDropout, draw_again, random_state
+from adapt.model.packing.attention import QuickDropout, draw_again, random_state
 from adapt.model.packing.packed import Packed, sent
 from adapt.model.size import ALIASES
 from adapt.model.sparse_prediction import loss_and_states, loss_at, states_of
