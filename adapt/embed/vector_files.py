@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import ray
 
 from adapt.index.exact_search import PART_VECTORS, VectorBatch, centred, scaled, write_part
 from adapt.index.index_files import CENTRE_FILE, IndexFacts, index_parts
@@ -148,6 +147,8 @@ class SumUp:
 
 def over_tasks(function: Callable[[int], T], numbers: Sequence[int]) -> list[T]:
     """Calls a function with each number, in tasks of the cluster, and returns the results in order."""
+    import ray
+
     task: Any = ray.remote(num_cpus=1)(call)
     with user_errors():
         shared = ray.put(OnNode(function))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from adapt.objective.objective import Batch
-    from adapt.train.over_rows import Share
 
 EPOCH = 2**32
 """Epoch number in the seeds of measurements. No training has this epoch, so a measurement draws other masks."""
@@ -69,6 +69,23 @@ It takes a model in evaluation mode, the objective, numbered batches, and the pr
 
 
 @dataclass(frozen=True)
+class ImportedFunction:
+    """A function that is named by its import path, and imported when it is called.
+
+    A Ray task gets a function of a module that loads torch in this form, because it first hides the GPUs of other
+    tasks.
+    """
+
+    place: str
+    """Import path of the function, `package.module:name`."""
+
+    def __call__(self, *given: Any) -> Any:
+        """Imports the function and calls it."""
+        module, _, name = self.place.partition(":")
+        return getattr(import_module(module), name)(*given)
+
+
+@dataclass(frozen=True)
 class Summing:
     """What the devices need to know to sum over rows of a text."""
 
@@ -84,10 +101,8 @@ class Summing:
     measured: str
     """Name of the measured quantity, for messages."""
     adding: Adding
-    """The function that computes the sums on one device.
-
-    It must come from a module that does not load torch, because a task first hides the GPUs of other tasks.
-    """
+    """The function that computes the sums on one device: an `ImportedFunction`, or a function of a module that does not
+    load torch."""
 
 
 @dataclass(frozen=True)
@@ -140,14 +155,3 @@ def summed_up(summing: Summing, name: str, previous: Path | None) -> Outcome[Sum
 
     result = sum_up(summing, name, previous)
     return Outcome(result, cost_of(result.device_seconds, summing.config.resources.price_per_device_hour))
-
-
-def share_of_sums(summing: Summing, device: torch.device, precision: str, share: Share) -> tuple[str, int, int, bool]:
-    """Sums over one device's share of the rows, in a Ray task.
-
-    Returns:
-        The name of the file with the sums, the numbers of examples and tokens, and whether all sums are finite.
-    """
-    from adapt.method.row_sums import add_up
-
-    return add_up(summing, device, precision, share)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from adapt.config import Config
 from adapt.corpus.sample_order import permute
 from adapt.corpus.token_shards import TokenStream, text_of
-from adapt.method.measurement import EPOCH, Summed, Summing, share_of_sums
+from adapt.method.measurement import EPOCH, ImportedFunction, Summed, Summing
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.attention import use_quick_dropout
@@ -92,7 +92,8 @@ def sum_up(summing: Summing, name: str, previous: Path | None) -> Summed:
     connect(config.resources)
     await_resources(config.resources)
     rows = sampled_rows(summing.corpora, config.training.sequence_length, summing.wanted, config.seed, summing.measured)
-    shares, seconds = over_rows(partial(share_of_sums, summing), batches_of(rows, ROWS), config)
+    on_device = partial(ImportedFunction("adapt.method.row_sums:add_up"), summing)
+    shares, seconds = over_rows(on_device, batches_of(rows, ROWS), config)
     files, counts, tokens, finite = zip(*shares, strict=True)
     if not all(finite):
         raise TrainingError(
@@ -107,7 +108,11 @@ def sum_up(summing: Summing, name: str, previous: Path | None) -> Summed:
 
 
 def add_up(summing: Summing, device: torch.device, precision: str, share: Share) -> tuple[str, int, int, bool]:
-    """Implements `adapt.method.measurement.share_of_sums`, which Ray tasks call."""
+    """Sums over one device's share of the rows, in a Ray task.
+
+    Returns:
+        The name of the file with the sums, the numbers of examples and tokens, and whether all sums are finite.
+    """
     config, pretrained = summing.config, summing.pretrained
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     objective = make(config.objective, tokenizer, config.seed)

@@ -15,17 +15,17 @@ into the average (online EWC, arXiv 1805.06370), so memory does not grow with th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from safetensors import safe_open
 
 from adapt.config import Config, NonNegativeFloat, PositiveInt
 from adapt.method.base import AddedMemory, Domain, Method, Setting, TrainingEngine
 from adapt.method.measurement import (
-    AddedUp,
+    ImportedFunction,
     Summed,
     Summing,
     check_prepared,
@@ -38,11 +38,13 @@ from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
     from transformers import PreTrainedModel
 
-    from adapt.method.quadratic_penalty import Pulls
-    from adapt.objective.objective import Batch
+    from adapt.method.quadratic_penalty import Pull, Pulls
+
+Whole: TypeAlias = "Callable[[str], Tensor]"
+"""A function that takes the name of a parameter and returns a whole tensor of the parameter's shape."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,23 @@ class PullsWeights(Method):
         return {"penalty": self._pulls.penalty(self._setting.device, self._setting.zero_stage > 0)}
 
 
+def pulls_on(engine: TrainingEngine, pulls: Sequence[tuple[float, Whole | None, Whole | None]]) -> Pulls:
+    """Returns penalties on the weights of an engine.
+
+    Args:
+        engine: the engine with the weights.
+        pulls: strength, target and importance of each penalty. A target or an importance is a function that takes a
+            parameter's name and returns a whole tensor. None is the current weights, or the same importance everywhere.
+    """
+    from adapt.method.quadratic_penalty import Pull, Pulls, own_parts, parts_now
+
+    def held(strength: float, target: Whole | None, importance: Whole | None) -> Pull:
+        to = parts_now(engine) if target is None else own_parts(engine, target)
+        return Pull(strength, to, None if importance is None else own_parts(engine, importance))
+
+    return Pulls([held(*pull) for pull in pulls])
+
+
 class L2sp(PullsWeights):
     """Adds the penalty's gradient, alpha (w - w_start) + beta (w - w_base), to the gradient of every step."""
 
@@ -89,16 +108,13 @@ class L2sp(PullsWeights):
 
     def begin(self, engine: TrainingEngine) -> None:
         """Copies the starting weights, and loads the base's weights if `beta` is above 0 and they differ."""
-        from adapt.method.quadratic_penalty import Pull, Pulls, own_parts, parts_now
-
         alpha, beta, setting = self.options.alpha, self.options.beta, self._setting
-        start = parts_now(engine)
         if beta and setting.base != setting.anchor:
             assert setting.load
             base = dict(setting.load(setting.base).named_parameters())
-            self._pulls = Pulls([Pull(alpha, start), Pull(beta, own_parts(engine, lambda name: base[name].detach()))])
+            self._pulls = pulls_on(engine, [(alpha, None, None), (beta, lambda name: base[name].detach(), None)])
         else:  # both pulls have the same target, because the weights started from the base
-            self._pulls = Pulls([Pull(alpha + beta, start)])
+            self._pulls = pulls_on(engine, [(alpha + beta, None, None)])
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """Returns the memory of this rank's share of the copied weights: two copies if `beta` is above 0, else one."""
@@ -180,15 +196,12 @@ class Ewc(PullsWeights):
 
     def begin(self, engine: TrainingEngine) -> None:
         """Copies the current weights, and loads this rank's parts of the Fisher information."""
-        from adapt.method.quadratic_penalty import Pull, Pulls, own_parts, parts_now
-
         folder = self._setting.past.get(FISHER)
         if folder is None:  # the first domain, without earlier text to protect
-            self._pulls = Pulls([])
+            self._pulls = pulls_on(engine, [])
             return
         with safe_open(folder / FISHER_FILE, framework="pt") as file:
-            fisher = own_parts(engine, file.get_tensor)
-        self._pulls = Pulls([Pull(self.options.strength, parts_now(engine), fisher)])
+            self._pulls = pulls_on(engine, [(self.options.strength, None, file.get_tensor)])
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """Returns the memory of the starting weights and the Fisher information, of which each rank holds a share."""
@@ -224,12 +237,6 @@ class MeasureFisher(Stage[Summed]):
     def run(self, folder: Path, done: Done) -> Outcome[Summed]:
         """Measures the Fisher information on the cluster's devices."""
         start, texts = self.start.made(done), tuple(str(done[text].path) for text in self.texts)
+        squares = ImportedFunction("adapt.method.quadratic_penalty:squared_gradients")
         summing = Summing(self.config, start, texts, str(folder), self.sequences, MEASURED, squares)
         return summed_up(summing, FISHER_FILE, done[self.previous].path if self.previous else None)
-
-
-def squares(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
-    """Sums the squared gradients of each row's loss."""
-    from adapt.method.quadratic_penalty import squared_gradients
-
-    return squared_gradients(model, objective, batches, dtype)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adapt.config import OpenFraction, PositiveInt
+from adapt.embed.vector_files import over_tasks
 from adapt.index.exact_search import VectorPart, faiss_library, unit_rows
 from adapt.index.index_files import IndexFacts, Spread, one_after_another, rows_at
 from adapt.ray.runtime import connect
@@ -73,8 +74,6 @@ class WithoutCopies(Selection):
         documents, folder = documents_of(given), given.vectors.pool
         clusters, spread = min(self.options.clusters or isqrt(documents), documents), one_after_another
         if len(IndexFacts.load(folder).parts) > 1:
-            from adapt.embed.vector_files import over_tasks
-
             connect(given.config.resources)
             spread = over_tasks
         self._copies = copies_in(folder, clusters, 1.0 - self.options.eps, given.permitted, self.seed, spread)

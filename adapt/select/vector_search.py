@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from adapt.embed.vector_files import stored_vectors
 from adapt.index.exact_search import NOBODY, Nearest, centred
 from adapt.index.index_files import IndexFacts, centre_in
 from adapt.index.vector_index import Searchable, VectorIndex, Width, width_for
@@ -125,8 +126,6 @@ def target_rows(given: Given) -> TargetRows:
     Raises:
         DataError: all vectors are 0.
     """
-    from adapt.embed.vector_files import stored_vectors
-
     assert given.vectors is not None
     assert given.vectors.target is not None, "Selection.vectors names what is read"
     rows = np.concatenate([vectors for _, vectors in stored_vectors(given.vectors.target)])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from adapt.config import ModelConfig, ResourcesConfig
 from adapt.embed.embedder import EMBEDDERS, Embedder, embedder_of
 from adapt.embed.text_chunks import LinesSource, PoolSource, TextSource
+from adapt.embed.vector_files import build_on_cluster
 from adapt.model.start import Start
 from adapt.ray.runtime import connect
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
@@ -289,8 +290,6 @@ class BuildIndex(Stage[Indexed]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Indexed]:
         """Builds the index on the cluster, with one task per part of the index."""
-        from adapt.embed.vector_files import build_on_cluster
-
         connect(self.resources)
         embedded = done[self.vectors]
         facts = build_on_cluster(

@@ -21,7 +21,7 @@ from adapt.corpus.shingles import normalised
 from adapt.corpus.text_profile import Legibility, count_sample
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.piece_tokenizer import IDS
-from adapt.model.tokenize.text_tokenizer import QuickTokenizer, known_of
+from adapt.model.tokenize.text_tokenizer import QuickTokenizer, known_of, loaded_tokenizer
 from adapt.runner.files import write_atomically
 from adapt.support.errors import ConfigError
 from adapt.support.redact import redact
@@ -268,8 +268,6 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
         ConfigError, DataError, StorageError: see `adapt.task.labelled_examples`.
         ModelError: the tokenizer cannot be used.
     """
-    from adapt.model.tokenizer import load_text_tokenizer  # imports torch and transformers; `check_task` needs neither
-
     checked = {split: check_split(task, split) for split in SPLITS}
     splits = {split: read.examples for split, read in checked.items()}
     classes = classes_of(task.kind, splits)
@@ -277,7 +275,7 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
     for remark in label_remarks:
         log(f"task {task.name}: {remark}")
     leaked, leaks = find_leaks(splits)
-    tokenizer = load_text_tokenizer(pretrained)
+    tokenizer = loaded_tokenizer(pretrained)
     quick = QuickTokenizer(tokenizer.backend_tokenizer)
     sample = count_sample([_whole(example) for example in splits["train"]], known_of(tokenizer))
     faults = Legibility.of(sample).faults()

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from adapt.config import Config, MethodConfig, ResourcesConfig, TrainingConfig
 from adapt.corpus.token_shards import text_of, write_shard
 from adapt.method.base import AddedMemory, Method, Setting
-from adapt.method.measurement import EPOCH, Summing, share_of_sums
+from adapt.method.measurement import EPOCH, Summing
 from adapt.method.quadratic_penalty import squared_gradients
-from adapt.method.row_sums import sampled_rows, sum_up
-from adapt.method.weight_pulls import FISHER_FILE, MEASURED, Ewc, EwcOptions, L2sp, L2spOptions, squares
+from adapt.method.row_sums import add_up, sampled_rows, sum_up
+from adapt.method.weight_pulls import FISHER_FILE, MEASURED, Ewc, EwcOptions, L2sp, L2spOptions
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
@@ -231,7 +231,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def summing(model: Path, corpus: Path, folder: Path, workers: int = 1) -> Summing:
     training = TrainingConfig(precision="fp32", sequence_length=LENGTH)
     config = Config(seed=3, method=MethodConfig("ewc"), training=training, resources=ResourcesConfig(workers=workers))
-    return Summing(config, Pretrained(model, model), (str(corpus),), str(folder), 20, MEASURED, squares)
+    return Summing(config, Pretrained(model, model), (str(corpus),), str(folder), 20, MEASURED, squared_gradients)
 
 
 def by_hand(model: Any, batch: Batch, objective: Any) -> Iterator[dict[str, Tensor]]:
@@ -327,7 +327,7 @@ def test_gradients_that_are_not_finite_are_refused(
 ) -> None:
     asked = summing(tiny_bert, corpus, tmp_path)
     share = [(0, sampled_rows([corpus], LENGTH, 4, 3, "it"))]
-    file, examples, _, finite = share_of_sums(asked, torch.device("cpu"), "fp32", share)
+    file, examples, _, finite = add_up(asked, torch.device("cpu"), "fp32", share)
     assert (examples, finite) == (4, True)
     monkeypatch.setattr("adapt.method.row_sums.over_rows", lambda *_: ([(file, examples, 9, False)], 1.0))
     for name in ("connect", "await_resources"):

@@ -30,22 +30,24 @@ def commit_of(corpus: CorpusConfig) -> str:
         DataError: there is no such repository or revision, or no permission to read it.
         StorageError: the Hub does not answer.
     """
-    from huggingface_hub import HfApi, errors
-
-    repository, revision = str(corpus.dataset), corpus.dataset_revision
+    repository, revision, hub = str(corpus.dataset), corpus.dataset_revision, _hub()
     _refuse_files(repository)
 
     def ask() -> str:
         try:
-            return str(HfApi().dataset_info(repository, revision=revision).sha)
-        except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
+            return str(hub.HfApi().dataset_info(repository, revision=revision).sha)
+        except (
+            hub.errors.RepositoryNotFoundError,
+            hub.errors.RevisionNotFoundError,
+            hub.errors.HFValidationError,
+        ) as error:
             at = f" at revision {revision}" if revision else ""
             raise DataError(
                 f"there is no dataset {repository}{at}, or none that you may read",
                 "check corpus.dataset and corpus.dataset_revision; for a private dataset, set HF_TOKEN to your access"
                 " token",
             ) from error
-        except errors.HfHubHTTPError as error:
+        except hub.errors.HfHubHTTPError as error:
             if _is_outage(error):
                 raise
             raise DataError(
@@ -53,6 +55,13 @@ def commit_of(corpus: CorpusConfig) -> str:
             ) from error
 
     return retried(ask, f"the dataset {repository}")
+
+
+def _hub() -> Any:
+    """Returns the library `huggingface_hub`, which is loaded only for datasets because this takes 0.2 s."""
+    import huggingface_hub.errors
+
+    return huggingface_hub
 
 
 def _refuse_files(repository: str) -> None:
@@ -119,19 +128,24 @@ def _opened(corpus: CorpusConfig, commit: str) -> Any:
 
 @lru_cache(maxsize=4)  # cached, because a worker reads many shards of one split
 def _load(repository: str, configuration: str | None, split: str, commit: str) -> Any:
-    import datasets
-
     place, at = _place(repository, commit)
 
     def load() -> Any:
         try:
-            return datasets.load_dataset(place, configuration, split=split, streaming=True, **at)
+            return _library().load_dataset(place, configuration, split=split, streaming=True, **at)
         except Exception as error:  # any error, because the library passes on errors of all formats and stores
             if _is_outage(error):
                 raise
             raise _unopened(repository, error) from error
 
     return retried(load, f"the dataset {repository}")
+
+
+def _library() -> Any:
+    """Returns the library `datasets`, which is loaded only for datasets because it is large."""
+    import datasets
+
+    return datasets
 
 
 def _place(repository: str, commit: str) -> tuple[str, dict[str, str]]:
@@ -161,10 +175,8 @@ def _separated_files(repository: str, configuration: str | None, split: str, com
 
     Otherwise, the list is empty.
     """
-    import datasets
-
     place, at = _place(repository, commit)
-    builder = retried(lambda: datasets.load_dataset_builder(place, configuration, **at), f"the dataset {repository}")
+    builder = retried(lambda: _library().load_dataset_builder(place, configuration, **at), f"the dataset {repository}")
     if builder.info.builder_name != "csv" or builder.config.quoting or builder.config.quotechar != '"':
         return [], ""
     files = [str(file) for file in builder.config.data_files[split]]
@@ -210,9 +222,7 @@ def _script(repository: str, name: str) -> DataError:
 
 def _is_outage(error: BaseException) -> bool:
     """Returns whether an error means that the network or the Hub failed, so that trying again may help."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    if isinstance(error, HfHubHTTPError):
+    if isinstance(error, _hub().errors.HfHubHTTPError):
         status = error.response.status_code if error.response is not None else 0
         return status == 429 or status >= 500
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}

@@ -22,11 +22,7 @@ from adapt.runner.record import cost_of
 from adapt.terminal.console import log
 
 if TYPE_CHECKING:
-    import torch
-
-    from adapt.method.das.criteria import Sums
     from adapt.method.das.method import DasOptions
-    from adapt.train.over_rows import Share
 
 
 About = Literal["general", "domain"]
@@ -145,16 +141,6 @@ class Measuring:
     previous: str | None
     """Folder with the earlier importance; None if there is none."""
     about: About
-
-
-def measure_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:
-    """Measures importance on one device's share of the batches, in a Ray task.
-
-    The task hides the GPUs of other tasks before torch is loaded. So this function is in a module without torch.
-    """
-    from adapt.method.das.unit_sizes import sizes_of_share
-
-    return sizes_of_share(measuring, device, precision, share)
 
 
 def plasticity_under(das: DasOptions, measured: Mapping[str, list[float]]) -> dict[str, list[float]]:

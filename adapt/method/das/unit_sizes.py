@@ -26,7 +26,8 @@ from adapt.method.das.importance import (
     random_sizes,
     save_importance,
 )
-from adapt.method.das.stage import Measuring, measure_share
+from adapt.method.das.stage import Measuring
+from adapt.method.measurement import ImportedFunction
 from adapt.method.row_sums import batches_at, model_on, sampled_rows
 from adapt.model.layers import Gates, Kind
 from adapt.model.load import load_model, model_class
@@ -131,7 +132,8 @@ def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, 
     """
     batches = batches_of(rows, measuring.options.importance_batch)
     sequences = sequences_in_a_pass(measuring.config)
-    parts, seconds = over_rows(partial(measure_share, measuring), batches, measuring.config, sequences)
+    sizes = ImportedFunction("adapt.method.das.unit_sizes:sizes_of_share")
+    parts, seconds = over_rows(partial(sizes, measuring), batches, measuring.config, sequences)
     sums: Sums = reduce(add, parts)
     if not all(sizes.isfinite().all() for sizes in sums.units.values()):
         raise TrainingError(
@@ -142,7 +144,7 @@ def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, 
 
 
 def sizes_of_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:
-    """Implements `adapt.method.das.stage.measure_share`, which Ray tasks call."""
+    """Measures importance on one device's share of the batches, in a Ray task."""
     model = model_on(device, measuring.config, measuring.pretrained)
     gates, (loss, marks) = Gates(model), _loss(measuring)
     views = injected(model, measuring.options.injected_dropout) if measuring.about == "general" else None

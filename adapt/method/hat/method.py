@@ -48,13 +48,34 @@ class HatOptions:
 
 
 class LearnsMasks(TrainsSets):
-    """Base class of methods that learn a domain's masks and the masked weights. Subclasses set `learning`."""
+    """Base class of methods that learn a domain's masks and the masked weights."""
 
     goes_alone: ClassVar[bool] = True
     by_domain = True
     exports_trained = False  # masks are steeper at the end
     depends_on_length = True
     learning: MaskLearning
+
+    @property
+    def sparsity(self) -> float:
+        """Penalty in the loss for claiming unused units."""
+        return 0.0
+
+    @property
+    def trains_norms(self) -> bool:
+        """Whether the norms of the layers train too."""
+        return False
+
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
+        """Adds the masks, and makes only the masks, the masked weights and perhaps the norms trainable."""
+        from adapt.method.hat.mask_learning import MaskLearning, train_norms, used_in_layers, used_in_plugins
+
+        super().prepare_model(model, setting)
+        used = used_in_layers if self.addition[0] == "unit_masks" else used_in_plugins
+        self.learning = MaskLearning(model, used, setting.steps, STEEPEST, self.sparsity)
+        if self.trains_norms:
+            train_norms(model)
+        return model
 
     def begin(self, engine: TrainingEngine) -> None:
         """Passes the engine to `learning`, once the engine has the first weights."""
@@ -112,14 +133,10 @@ class Hat(LearnsMasks):
         """
         check_domain_sets(config, model, self.kind, *self.addition)
 
-    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Adds the masks, and makes only the masks and the masked weights trainable."""
-        from adapt.method.hat.mask_learning import MaskLearning, used_in_layers, used_in_plugins
-
-        super().prepare_model(model, setting)
-        options, used = self.options, used_in_layers if self.options.on == "model" else used_in_plugins
-        self.learning = MaskLearning(model, used, setting.steps, STEEPEST, options.sparsity)
-        return model
+    @property
+    def sparsity(self) -> float:
+        """Penalty in the loss for claiming unused units."""
+        return self.options.sparsity
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
         """Returns the model's dimensions, including the plugins' matrices if plugins are masked and trained."""
@@ -185,15 +202,10 @@ class Cpt(LearnsMasks):
         """
         check_domain_sets(config, model, self.kind, *self.addition)
 
-    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Adds the plugins to the model and trains only them, their masks, and the norms."""
-        from adapt.method.hat.mask_learning import MaskLearning, train_norms, used_in_plugins
-
-        super().prepare_model(model, setting)
-        self.learning = MaskLearning(model, used_in_plugins, setting.steps, STEEPEST, sparsity=0.0)
-        if self.options.train_norms:
-            train_norms(model)
-        return model
+    @property
+    def trains_norms(self) -> bool:
+        """Whether the norms of the layers train too."""
+        return self.options.train_norms
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
         """Returns the model's dimensions with the plugins' matrices, through which every token passes."""

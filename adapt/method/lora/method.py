@@ -8,7 +8,7 @@ LM head get none, since some libraries would create adapters there and silently 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from adapt.config import Config, Fraction, PositiveFloat, PositiveFraction, PositiveInt, ProperFraction
 from adapt.method.base import AddedMemory, Domain, Method, Setting
 from adapt.method.measurement import (
-    AddedUp,
+    ImportedFunction,
     Summed,
     Summing,
     check_prepared,
@@ -32,10 +32,8 @@ from adapt.runner.stage import deciding
 from adapt.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel
 
-    from adapt.objective.objective import Batch
 
 MOMENTS, MOMENTS_FILE = "moments", "moments.safetensors"
 """Name of the method's stage, and name of the file that the stage writes."""
@@ -205,15 +203,9 @@ class MeasureMoments(Stage[Summed]):
     def run(self, folder: Path, done: Done) -> Outcome[Summed]:
         """Measures the moments on the cluster's devices."""
         start, texts = self.start.made(done), tuple(str(done[text].path) for text in self.texts)
+        moments = ImportedFunction("adapt.method.lora.variants:second_moments")
         summing = Summing(self.config, start, texts, str(folder), self.sequences, "second moments", moments)
         return summed_up(summing, MOMENTS_FILE, done[self.previous].path if self.previous else None)
-
-
-def moments(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
-    """Sums x x^T over all inputs x of each linear layer."""
-    from adapt.method.lora.variants import second_moments
-
-    return second_moments(model, objective, batches, dtype)
 
 
 def check_rank(options: LoraOptions, smallest: int) -> None:

@@ -26,11 +26,10 @@ from adapt.method.das.importance import (
 from adapt.method.das.method import DasOptions
 from adapt.method.das.stage import (
     Measuring,
-    measure_share,
     plasticity_under,
     saturated,
 )
-from adapt.method.das.unit_sizes import gradients_on_cluster, measure_importance, rows_to_measure
+from adapt.method.das.unit_sizes import gradients_on_cluster, measure_importance, rows_to_measure, sizes_of_share
 from adapt.method.measurement import EPOCH
 from adapt.model.layers import KINDS, Gates
 from adapt.model.load import load_model
@@ -240,13 +239,13 @@ def test_decoders_without_dropout_can_be_measured(about: Any, llama: Path, corpu
     """Runs the function of a Ray task in the test's process. For general knowledge, the function injects dropout."""
     job = replace(config(), objective=ObjectiveConfig(kind="causal"))
     asked = measuring(job, llama, corpus, about)
-    sums = measure_share(asked, CPU, "fp32", [(0, rows_to_measure(asked)[:4]), (1, rows_to_measure(asked)[4:8])])
+    sums = sizes_of_share(asked, CPU, "fp32", [(0, rows_to_measure(asked)[:4]), (1, rows_to_measure(asked)[4:8])])
     assert sums.groups == 2
     assert all((each > 0).all() for each in sums.units.values())
     if about == "general":
         without = replace(asked, options=replace(DAS, injected_dropout=0.0))
         with pytest.raises(ModelError, match="has no dropout"):
-            measure_share(without, CPU, "fp32", [(0, rows_to_measure(asked)[:4])])
+            sizes_of_share(without, CPU, "fp32", [(0, rows_to_measure(asked)[:4])])
 
 
 def tasks_on(has_bf16: list[bool], patch: pytest.MonkeyPatch) -> list[bool]:
@@ -298,7 +297,7 @@ def test_batches_have_about_equal_sizes(tiny_bert: Path, corpus: Path, tmp_path:
     assert measure_importance(measuring(job, tiny_bert, corpus), tmp_path)["groups"] == 2
     rows = rows_to_measure(measuring(job, tiny_bert, corpus))
     halves = [
-        measure_share(measuring(job, tiny_bert, corpus), CPU, "fp32", [(0, half)]) for half in (rows[:5], rows[5:])
+        sizes_of_share(measuring(job, tiny_bert, corpus), CPU, "fp32", [(0, half)]) for half in (rows[:5], rows[5:])
     ]
     sums = halves[0] + halves[1]
     expected = normalize(sums.means, "paper")
