@@ -56,7 +56,7 @@ def quick_precision() -> Any:
     """Returns the precision that `training.precision: auto` chooses here: bf16 if it is faster than fp32, else fp32."""
     import torch
 
-    from adapt.train.precision import resolve
+    from adapt.train.model_options import resolve
 
     return resolve("auto", torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 

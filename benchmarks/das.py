@@ -45,8 +45,7 @@ def _loop(case: Case, config: Config, steps: int) -> Loop:
     from adapt.method.table import method_of
     from adapt.objective.masking import make
     from adapt.train.loop import Loop
-    from adapt.train.model_options import apply_options
-    from adapt.train.precision import resolve
+    from adapt.train.model_options import apply_options, resolve
 
     model, device = _model(case)
     method, rows = method_of(config), case.micro_batch or case.rows
@@ -137,7 +136,7 @@ def _batch(case: Case, gates: Any, model: Any, about: Literal["general", "domain
     from adapt.model.locate import Pretrained
     from adapt.objective.masking import make
     from adapt.objective.objective import Batch
-    from adapt.train.precision import resolve
+    from adapt.train.model_options import resolve
 
     config, device = config_of(case, "lean"), next(model.parameters()).device
     measuring = Measuring(config, config.method_options, Pretrained(Path(), Path()), (), None, about)

@@ -47,7 +47,7 @@ def train(feed: str, file: Path, models: Path | None, steps: int) -> dict[str, f
     from adapt.ray.runtime import connect
     from adapt.train.engine import Engine
     from adapt.train.loop import Loop
-    from adapt.train.precision import resolve
+    from adapt.train.model_options import resolve
     from adapt.train.training_run import Progress
     from benchmarks.ours import alone
     from benchmarks.texts import build_model

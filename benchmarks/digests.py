@@ -22,7 +22,7 @@ def measure(options: Options) -> Result:
 
     from adapt.runner.digest import sha256_of, sha256_of_all
     from adapt.runner.secret import Secret
-    from adapt.train.checkpoints.seal import Sealing, write_seal
+    from adapt.train.checkpoints.stored_checkpoints import Sealing, write_seal
 
     parameters, rounds = (20_000_000, 3) if options.quick else (125_000_000, 5)
     weights, moments = torch.rand(parameters), torch.rand(2, parameters)

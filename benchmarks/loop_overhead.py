@@ -98,8 +98,7 @@ def _bare_loop(model_folder: Path, prepared: Path, steps: int, seed: int) -> lis
     from adapt.model.tokenizer import load_tokenizer
     from adapt.objective.masking import MaskedLanguageModelling
     from adapt.objective.objective import Batch
-    from adapt.train.model_options import apply_options
-    from adapt.train.precision import resolve
+    from adapt.train.model_options import apply_options, resolve
     from adapt.train.schedule import learning_rate
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))

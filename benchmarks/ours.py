@@ -12,7 +12,7 @@ from benchmarks.texts import Case, build_model, steps_of, tokenizer_of
 
 if TYPE_CHECKING:
     from adapt.train.loop import Loop
-    from adapt.train.precision import Precision
+    from adapt.train.model_options import Precision
 
 
 def train(

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from adapt.train.checkpoints.retain import newest_whole, step_of
+from adapt.train.checkpoints.stored_checkpoints import newest_whole, step_of
 from benchmarks.common import Options, Result, corpus_file, job, parser_of, report, steps_done, wait_for, workplace
 from cluster.here.nodes import nodes
 

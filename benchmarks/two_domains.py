@@ -21,8 +21,7 @@ from adapt.model.tokenizer import load_text_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch, Objective
 from adapt.train.loop import Loop
-from adapt.train.model_options import apply_options
-from adapt.train.precision import resolve
+from adapt.train.model_options import apply_options, resolve
 from adapt.train.schedule import learning_rate
 from benchmarks.plain import PlainEngine
 from benchmarks.texts import columns_of, packed_rows

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from adapt.train.checkpoints.retain import checkpoints, newest_whole, step_of
+from adapt.train.checkpoints.stored_checkpoints import checkpoints, newest_whole, step_of
 from tests.forks.process import become_job
 from tests.forks.server import Forked
 

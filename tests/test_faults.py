@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from adapt.train.checkpoints.retain import newest_whole, step_of
+from adapt.train.checkpoints.stored_checkpoints import newest_whole, step_of
 from tests import drive
 from tests.drive import Job, Jobs, gone, record, reports, run_folder, saved_steps, stamps, whole_step
 from tests.samples import sentences

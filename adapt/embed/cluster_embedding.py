@@ -39,7 +39,7 @@ from adapt.runner.files import remove_asides
 from adapt.support.errors import DataError
 from adapt.support.heartbeat import Steady, at_work
 from adapt.support.splitmix import mix
-from adapt.train.progress_display import following
+from adapt.train.metric_trackers import following
 from adapt.train.training_run import METRICS_FILE, NOTICE_FILE
 from adapt.train.worker_process import use_threads
 

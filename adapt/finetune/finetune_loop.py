@@ -23,8 +23,8 @@ from adapt.model.architecture import max_sequence_length
 from adapt.model.locate import CONFIG, read_json
 from adapt.support.errors import ConfigError, TrainingError
 from adapt.support.heartbeat import beat
+from adapt.train.model_options import Precision, resolve
 from adapt.train.optimizer import build_optimizer
-from adapt.train.precision import Precision, resolve
 from adapt.train.schedule import learning_rate
 
 MAX_GRADIENT_NORM = 1.0

@@ -20,7 +20,7 @@ from adapt.show.blocks import Block, TextBlock, summary
 from adapt.stage.context import Context, located
 from adapt.support.errors import ModelError
 from adapt.support.redact import redact
-from adapt.train.checkpoints.weights import checkpoint_files, checkpoint_weights, is_checkpoint, training_of
+from adapt.train.checkpoints.stored_checkpoints import checkpoint_files, checkpoint_weights, is_checkpoint, training_of
 
 if TYPE_CHECKING:
     from adapt.merge.streamed_merge import Weights

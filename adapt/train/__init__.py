@@ -12,18 +12,16 @@
 - `optimizer`: AdamW, and which parameters get weight decay.
 - `schedule`: number of steps of a run, and the learning rate at each step.
 - `phases`: the phases of a run, each with its own configuration and length.
-- `precision`: chooses the precision of a device, and the common precision of all ranks.
-- `model_options`: dropout, gradient checkpointing, compilation and frozen parameters of a model.
+- `model_options`: precision, dropout, gradient checkpointing, compilation and frozen parameters of a model.
 - `worker_process`: number of threads of a worker process, and how the process ends.
 - `capacity/`: memory and speed of devices, which give the micro-batch size and the forecast of a run's duration.
 - `checkpoints/`: checkpoints, from which a run resumes, also on other resources or with a longer schedule.
 - `meter`: measures loss, speed, and the time that devices wait for data.
 - `held_time`: counts how long devices are held, and the useful share of this time (goodput).
-- `metric_trackers`: writes metrics to files, TensorBoard, Ray, MLflow and W&B.
-- `progress_display`: shows metrics in the driver's terminal.
+- `metric_trackers`: writes metrics to files, TensorBoard, Ray, MLflow and W&B, and shows them in the terminal.
 - `restarts`: counts the restarts of a training by cause, and the steps that it repeated.
 - `spikes`: finds steps whose loss or gradient norm is far above its recent values, and skips them.
-- `failure`: carries errors of a rank to the user.
-- `elastic/`: changes the number of workers while a training runs, and requests additional checkpoints.
+- `failure`: carries errors of a rank to the user, and says how to use less memory.
+- `elastic_policy`: changes the number of workers while a training runs.
 - `over_rows`: calls a function on batches of rows on the cluster, for methods that measure outside of training.
 """

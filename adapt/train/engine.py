@@ -18,10 +18,10 @@ from adapt.config import TrainingConfig
 from adapt.support.errors import TrainingError
 from adapt.train.capacity.memory import BUCKET
 from adapt.train.checkpoints.reshape import TAG, only_numbers, read_parameter, taken_apart
-from adapt.train.checkpoints.retain import STATE_FILE
+from adapt.train.checkpoints.stored_checkpoints import STATE_FILE
 from adapt.train.deepspeed_parts import EngineParts, compile_no_collective
+from adapt.train.model_options import LossScale, Precision
 from adapt.train.optimizer import build_optimizer, set_learning_rate
-from adapt.train.precision import LossScale, Precision
 
 compile_no_collective()
 # DeepSpeed triggers several of these warnings per step

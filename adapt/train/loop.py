@@ -23,7 +23,7 @@ from adapt.objective.objective import Batch, Objective
 from adapt.support.errors import TrainingError
 from adapt.support.heartbeat import DATA_WAIT, beat
 from adapt.support.splitmix import mix
-from adapt.train.elastic.requested_checkpoints import CheckpointRequests
+from adapt.train.checkpoints.requested_checkpoints import CheckpointRequests
 from adapt.train.held_time import HeldLog
 from adapt.train.meter import Meter
 from adapt.train.points import Points

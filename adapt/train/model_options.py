@@ -1,18 +1,23 @@
-"""Options that are applied to a model before it trains.
+"""Options that are applied to a model before it trains, and the precision that a device or all ranks compute in.
 
 The options are dropout, gradient checkpointing, torch.compile and frozen weights. On CPUs, the C library is also
-configured to reuse freed memory. Otherwise, 7 to 20% of a training step are spent on fresh memory pages.
+configured to reuse freed memory. Otherwise, 7 to 20% of a training step are spent on fresh memory pages. For fp16, the
+loss is scaled.
 """
 
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
+import torch.distributed as dist
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from adapt.config import TrainingConfig
 from adapt.model.packing.attention import use_quick_dropout
 from adapt.model.trainable import frozen_names
-from adapt.support.errors import ModelError
-from adapt.train.capacity.device import check_compiler
+from adapt.support.errors import ConfigError, ModelError, TrainingError
+from adapt.train.capacity.device import check_compiler, quick_bf16
 from adapt.train.worker_process import keep_freed_memory
 
 
@@ -85,3 +90,88 @@ def layers(model: PreTrainedModel, field: str) -> list[torch.nn.Module]:
 def unsupported_option(model: PreTrainedModel, field: str) -> ModelError:
     """Creates the error for an architecture that does not mark its layers in the way of transformers."""
     return ModelError(f"{field} does not work with {type(model).__name__}", f"leave {field} off")
+
+
+Precision = Literal["fp32", "bf16", "fp16"]
+
+_MIN_SCALE, _MAX_SCALE = 1.0, 2.0**24
+_GROWTH_STEPS = 2000
+
+
+def resolve(wanted: str, device: torch.device) -> Precision:
+    """Returns the precision to run with.
+
+    `auto` is bf16 if the device multiplies faster in bf16 than in fp32, else fp32.
+
+    Raises:
+        ConfigError: the device does not support the configured precision.
+    """
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        has_bf16 = is_quick = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        known = torch.cpu.get_capabilities()
+        has_bf16 = known.get("avx512_bf16", False)
+        is_quick = quick_bf16([name for name in known if known[name]], str(known.get("cpu_name")).startswith("Intel"))
+    if wanted == "auto":
+        return "bf16" if is_quick else "fp32"
+    if wanted == "bf16" and not has_bf16:
+        raise ConfigError("training.precision bf16: this device has no bf16 arithmetic", "use fp32, or auto")
+    if wanted == "fp16" and not on_gpu:
+        raise ConfigError("training.precision fp16 is for GPUs, and this run has none", "use bf16, fp32, or auto")
+    return wanted  # type: ignore[return-value]
+
+
+def least_of_ranks(number: int, device: torch.device) -> int:
+    """Returns the smallest of the numbers that the ranks pass. All ranks must call this function."""
+    agreed = torch.tensor(number, device=device)
+    dist.all_reduce(agreed, dist.ReduceOp.MIN)
+    return int(agreed)
+
+
+def agreed_precision(wanted: str, device: torch.device) -> Precision:
+    """Returns the common precision of all ranks. `auto` is bf16 only if it is bf16 on the device of every rank.
+
+    All ranks must call this function.
+
+    Raises:
+        ConfigError: this rank's device does not support the configured precision.
+    """
+    own = resolve(wanted, device)
+    if wanted != "auto":
+        return own
+    return "bf16" if least_of_ranks(own == "bf16", device) else "fp32"
+
+
+@dataclass
+class LossScale:
+    """Dynamic loss scaling (Micikevicius et al., arXiv 1710.03740).
+
+    In fp16, gradients below 6e-8 become 0. The loss is therefore multiplied by about the largest scale at which
+    gradients do not overflow. The summed fp32 gradients are divided by the scale. A step that overflows is skipped and
+    halves the scale. 2000 steps without overflow double the scale.
+    """
+
+    value: float = 2.0**16
+    good_steps: int = 0
+    """Number of steps without overflow since the last change of the scale."""
+    skipped_steps: int = 0
+    """Number of steps in the whole run that overflowed."""
+
+    def update(self, overflowed: bool) -> None:
+        """Adjusts the loss scale to the outcome of a step. It must be called after each step.
+
+        Raises:
+            TrainingError: even the smallest scale overflows, so the scale is not the cause.
+        """
+        if overflowed:
+            if self.value <= _MIN_SCALE:
+                raise TrainingError(
+                    "gradients are not finite at any loss scale",
+                    "lower training.learning_rate or use training.precision fp32",
+                )
+            self.value, self.good_steps, self.skipped_steps = self.value / 2, 0, self.skipped_steps + 1
+            return
+        self.good_steps += 1
+        if self.good_steps == _GROWTH_STEPS:
+            self.value, self.good_steps = min(self.value * 2, _MAX_SCALE), 0

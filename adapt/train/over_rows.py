@@ -12,7 +12,7 @@ import ray
 from adapt.config import Config, most_of
 from adapt.ray.node_files import OnNode, call
 from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
-from adapt.train.capacity.out_of_memory import takes_less
+from adapt.train.failure import takes_less
 from adapt.train.worker_process import use_threads
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def on_device(function: OnRows[R], share: Share, precision: str, shared_by: int)
     hide_unreserved_gpus()
     import torch
 
-    from adapt.train.precision import resolve
+    from adapt.train.model_options import resolve
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":

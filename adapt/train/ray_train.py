@@ -38,10 +38,7 @@ from adapt.support.heartbeat import DATA_WAIT, FLOOR_S, Limits, beat
 from adapt.support.schema import END_FILE
 from adapt.terminal import library
 from adapt.terminal.console import log
-from adapt.train.capacity.out_of_memory import memory_kills
-from adapt.train.checkpoints.retain import mend_run, newest_whole, prune, step_of
-from adapt.train.checkpoints.seal import Sealing, sealed_run
-from adapt.train.elastic.sizing import Patience, Sizing
+from adapt.train.checkpoints.stored_checkpoints import Sealing, mend_run, newest_whole, prune, sealed_run, step_of
 from adapt.train.failure import (
     as_ours,
     culprits,
@@ -50,13 +47,14 @@ from adapt.train.failure import (
     is_announced,
     is_unanswered,
     known,
+    memory_kills,
     new_stalls,
     ranks_named,
     stall_error,
     stalls_in,
 )
 from adapt.train.held_time import HeldTime, holding
-from adapt.train.progress_display import following
+from adapt.train.metric_trackers import following
 from adapt.train.rank_group import RankGroupConfig, UnwatchedStarts, free_reserved
 from adapt.train.restarts import RestartLog, RestartRules, without
 from adapt.train.schedule import worlds
@@ -70,7 +68,6 @@ from adapt.train.training_run import (
     tell,
 )
 
-PATIENCE = Patience()
 _WIDTH = 300
 _SHUTDOWN_S = "5"
 
@@ -94,8 +91,8 @@ class RankedRun:
     sizes: Sequence[int]
     """Possible numbers of ranks, in ascending order.
 
-    If there are several, the run starts with as many ranks as there is room for, and `adapt.train.elastic` changes the
-    number.
+    If there are several, the run starts with as many ranks as there is room for, and `adapt.train.elastic_policy`
+    changes the number.
     """
     keep_checkpoints: int
     """Number of newest checkpoints that are not removed."""
@@ -149,7 +146,9 @@ def on_all_ranks(run: RankedRun) -> None:
             run_config=_run_config(run, bool(local), avoided),
         )
         if len(run.sizes) > 1:
-            trainer = _elastic(trainer, run, scaling, bool(local))
+            from adapt.train.elastic_policy import ElasticRun, with_elastic_policy  # imports private parts of Ray
+
+            trainer = with_elastic_policy(trainer, scaling, run.sizes, ElasticRun(run.rules, asks_for_nodes=not local))
         try:
             with following(run.folder / METRICS_FILE, run.folder / NOTICE_FILE):
                 _fit(trainer, run, local)
@@ -248,15 +247,6 @@ def _run_config(run: RankedRun, is_local: bool, avoided: frozenset[str]) -> RunC
 
 def _group(run: RankedRun, avoided: frozenset[str]) -> "FixedGroup":
     return FixedGroup(run.rules, run.sizes[0], bundle_of(run.resources), avoided)
-
-
-def _elastic(trainer: Any, run: RankedRun, scaling: ScalingConfig, is_local: bool) -> Any:
-    """Replaces the trainer's policy for the number of ranks by our policy, and returns the trainer."""
-    from adapt.ray.private import with_policy
-    from adapt.train.elastic.policy import ElasticPolicy, ElasticRun
-
-    settings = ElasticRun(run.rules, not is_local)
-    return with_policy(trainer, ElasticPolicy(scaling, Sizing(run.sizes, PATIENCE), settings))
 
 
 class LostRanksError(TrainingError):

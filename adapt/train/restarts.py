@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from adapt.support.errors import TrainingError
 from adapt.support.versions import untried
-from adapt.train.checkpoints.retain import newest_whole, step_of
+from adapt.train.checkpoints.stored_checkpoints import newest_whole, step_of
 
 RESTARTS_FILE = "restarts.jsonl"
 """Name of the file with a line per failure and per start of the workers."""

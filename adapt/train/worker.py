@@ -38,20 +38,18 @@ from adapt.support.heartbeat import beat, slowest_start, watched_to_the_end
 from adapt.terminal.console import log_values
 from adapt.train.capacity.flops import added_work, mean_length, summed_sizes, workload
 from adapt.train.capacity.micro_batch import RankPlace, passes
-from adapt.train.capacity.out_of_memory import memory_errors, note_pass
 from adapt.train.checkpoints.branch import BRANCHES
 from adapt.train.checkpoints.checkpoint import Checkpoints
-from adapt.train.checkpoints.seal import Sealing
-from adapt.train.elastic.requested_checkpoints import CheckpointRequests
+from adapt.train.checkpoints.requested_checkpoints import CheckpointRequests
+from adapt.train.checkpoints.stored_checkpoints import Sealing
 from adapt.train.engine import Engine
-from adapt.train.failure import portable_errors
+from adapt.train.failure import memory_errors, note_pass, portable_errors
 from adapt.train.held_time import HeldLog, spent_on
 from adapt.train.loop import Loop
 from adapt.train.meter import Utilization, peak_memory
 from adapt.train.metric_trackers import Trackers
-from adapt.train.model_options import apply_options, freeze
+from adapt.train.model_options import agreed_precision, apply_options, freeze
 from adapt.train.points import Place, Points
-from adapt.train.precision import agreed_precision
 from adapt.train.restarts import RestartLog
 from adapt.train.spikes import SpikeText
 from adapt.train.training_run import CARRIED, CHECKPOINTS, PROGRESS_FILE, Progress, TrainingRun, tell

@@ -10,7 +10,7 @@ import torch
 
 from adapt.corpus.files import filesystem
 from adapt.support.errors import ConfigError
-from adapt.train.precision import resolve
+from adapt.train.model_options import resolve
 from tests.bad_input.given import Run, check, write
 
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Protocol
 
 from adapt.runner.files import ASIDE
-from adapt.train.checkpoints.retain import newest_whole, step_of
+from adapt.train.checkpoints.stored_checkpoints import newest_whole, step_of
 from adapt.train.restarts import RestartLog
 
 LISTS = re.compile(

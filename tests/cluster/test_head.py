@@ -7,7 +7,7 @@ import pytest
 from adapt.ray.runtime import NODE_ADDRESS
 from cluster.here.demonstrations import kept_in
 from tests.forks.nodes import forked_nodes
-from tests.train.elastic.watched import Run
+from tests.train.watched import Run
 
 pytestmark = pytest.mark.slow
 

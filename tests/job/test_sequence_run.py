@@ -21,7 +21,7 @@ from adapt.runner import Finished, Stage, Store
 from adapt.stage.context import Context
 from adapt.stage.domain_sequence import Sequence, SequenceResult
 from adapt.stage.train import Train
-from adapt.train.checkpoints.retain import newest_whole, step_of
+from adapt.train.checkpoints.stored_checkpoints import newest_whole, step_of
 from tests import drive
 from tests.samples import labelled, sentences, write
 from tests.show.shown import show_result

@@ -59,7 +59,7 @@ def test_a_missing_private_part_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_policy_has_all_methods_that_ray_trains_controller_calls() -> None:
-    from adapt.train.elastic.policy import ElasticPolicy
+    from adapt.train.elastic_policy import ElasticPolicy
 
     asked = {"make_decision_for_non_running_worker_group", "make_decision_for_running_worker_group"}
     assert ScalingPolicy.__abstractmethods__ == {*asked, "_get_num_workers_for_resource_request"}

@@ -27,7 +27,7 @@ from adapt.support.errors import AdaptError, DataError, StorageError, TrainingEr
 from adapt.support.heartbeat import beat
 from adapt.support.stall_watch import STALLS, read_stalls
 from adapt.train import ray_train
-from adapt.train.checkpoints.retain import checkpoints, is_whole, step_of
+from adapt.train.checkpoints.stored_checkpoints import checkpoints, is_whole, step_of
 from adapt.train.failure import NodeLeaves, as_ours, is_announced, portable_errors
 from adapt.train.rank_group import RankGroup, RankGroupConfig
 from adapt.train.restarts import RestartLog, RestartRules, Restarts

@@ -22,6 +22,7 @@ from adapt.support.errors import ConfigError
 from adapt.train import metric_trackers
 from adapt.train.metric_trackers import (
     ENVIRONMENT,
+    PARTS,
     File,
     RayMetrics,
     Trackers,
@@ -30,7 +31,6 @@ from adapt.train.metric_trackers import (
     gauge_name,
     mlflow_folder,
 )
-from adapt.train.progress_display import PARTS
 from adapt.train.training_run import METRICS_FILE, TrainingRun
 from adapt.train.worker_process import CORE_WAIT
 

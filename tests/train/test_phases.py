@@ -24,7 +24,7 @@ from adapt.support.errors import ConfigError, DataError, StorageError
 from adapt.train.capacity.flops import training_flops, with_flops_as_steps, workload
 from adapt.train.checkpoints.branch import start_from_branch, start_from_phase
 from adapt.train.checkpoints.checkpoint import Checkpoints
-from adapt.train.checkpoints.retain import checkpoints
+from adapt.train.checkpoints.stored_checkpoints import checkpoints
 from adapt.train.phases import check_phases, check_ramps, phases_of
 from adapt.train.schedule import RunLength, learning_rate, length_of, micro_batch, shapes_of, worlds
 from tests.train.checkpoints.test_branch import finished, sealing, stage, stored

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from adapt.support.errors import ConfigError, TrainingError
-from adapt.train.precision import LossScale, agreed_precision, least_of_ranks, resolve
+from adapt.train.model_options import LossScale, agreed_precision, least_of_ranks, resolve
 from tests.train.ranks import Ranks
 from tests.train.toy import Case, Objective, build, feed, rate, reference, train
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapt.terminal.live import line
-from adapt.train.progress_display import LEAST, _Lines, describe, following
+from adapt.train.metric_trackers import LEAST, _Lines, describe, following
 from tests.pseudo_terminal import drawn, screens, sent_to_terminal
 
 
@@ -151,7 +151,7 @@ PROGRAM = """
 import json, sys, time
 from pathlib import Path
 from adapt.terminal.console import log
-from adapt.train.progress_display import following
+from adapt.train.metric_trackers import following
 file, reports = Path(sys.argv[1]), json.loads(sys.argv[2])
 log("before")
 with following(file, file.with_name("notices")), file.open("a", buffering=1) as end:

@@ -15,7 +15,7 @@ from adapt.config import ResourcesConfig
 from adapt.support.errors import CheckpointError, StallError, StorageError, TrainingError
 from adapt.support.stall_watch import STALLS, Stall
 from adapt.train import ray_train
-from adapt.train.checkpoints.retain import checkpoints, folder_name
+from adapt.train.checkpoints.stored_checkpoints import checkpoints, folder_name
 from adapt.train.ray_train import BadNodeError, EndAtOnce, RankedRun, on_all_ranks
 from adapt.train.restarts import RestartLog, without
 from tests.train.checkpoints.sealed import seal

@@ -7,7 +7,7 @@ import pytest
 
 from adapt.support.errors import TrainingError
 from adapt.train import restarts as module
-from adapt.train.checkpoints.retain import folder_name
+from adapt.train.checkpoints.stored_checkpoints import folder_name
 from adapt.train.restarts import RESTARTS_FILE, RestartLog, RestartRules, Restarts, summed_restarts, without
 from tests.train.checkpoints.sealed import seal
 

@@ -19,7 +19,7 @@ from adapt.model.locate import Pretrained
 from adapt.stage.training_plan import training_what
 from adapt.support.errors import TrainingError
 from adapt.train.engine import Engine
-from adapt.train.precision import LossScale
+from adapt.train.model_options import LossScale
 from adapt.train.schedule import learning_rate
 from adapt.train.spikes import SPIKES_FILE, Spike, SpikeText, SpikeWatch, limit
 from adapt.train.training_run import Progress, Stretch, TrainingRun

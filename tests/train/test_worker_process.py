@@ -14,7 +14,7 @@ import torch
 from adapt.ray.runtime import PROCESS_ENVIRONMENT
 from adapt.runner.lock import locked
 from adapt.train import worker_process
-from adapt.train.progress_display import following
+from adapt.train.metric_trackers import following
 from adapt.train.training_run import METRICS_FILE, NOTICE_FILE
 from adapt.train.worker import rank_device
 from adapt.train.worker_process import (

@@ -20,7 +20,7 @@ from adapt.objective.masking import MaskedLanguageModelling
 from adapt.objective.objective import Batch
 from adapt.train.engine import Engine, Offload
 from adapt.train.loop import Loop
-from adapt.train.precision import Precision
+from adapt.train.model_options import Precision
 from adapt.train.schedule import branch_step
 from adapt.train.training_run import Progress
 

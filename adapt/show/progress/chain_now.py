@@ -42,7 +42,7 @@ from adapt.show.progress.goals import (
 from adapt.show.renderers import SelfShown
 from adapt.terminal.console import duration
 from adapt.train.held_time import HeldTime
-from adapt.train.progress_display import describe
+from adapt.train.metric_trackers import describe
 from adapt.train.training_run import METRICS_FILE
 
 

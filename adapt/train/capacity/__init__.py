@@ -4,6 +4,5 @@
 - `flops`: FLOPs of a training, and the number of steps that a limit of FLOPs allows.
 - `memory`: estimated memory of a worker, part by part, and the largest micro-batch that fits.
 - `micro_batch`: the common micro-batch of all ranks, tried on the device.
-- `out_of_memory`: converts out-of-memory errors to errors that say how to use less memory.
 - `forecast`: memory, FLOPs, hours and price of a training before it starts.
 """

@@ -57,7 +57,7 @@ class Device:
         return self.memory // self.shared_by
 
     def precision(self, wanted: str) -> str:
-        """Returns the precision to use on this device. `auto` is resolved as in `adapt.train.precision`."""
+        """Returns the precision to use on this device. `auto` is resolved as in `adapt.train.model_options`."""
         return ("bf16" if self.has_bf16 else "fp32") if wanted == "auto" else wanted
 
 

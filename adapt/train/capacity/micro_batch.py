@@ -16,8 +16,8 @@ from adapt.model.size import ModelSize
 from adapt.objective.objective import Batch, Objective
 from adapt.train.capacity.device import found, limited
 from adapt.train.capacity.memory import Memory, fit, micro_batch_sizes
-from adapt.train.capacity.out_of_memory import PASS_FILE, note_pass
-from adapt.train.precision import Precision, least_of_ranks
+from adapt.train.failure import PASS_FILE, note_pass
+from adapt.train.model_options import Precision, least_of_ranks
 from adapt.train.schedule import micro_batch
 
 

@@ -1,9 +1,8 @@
 """Checkpoints, from which a training resumes.
 
-- `seal`: signed lists of a checkpoint's files and their digests.
-- `retain`: finds complete checkpoints, and removes incomplete, forged and old ones.
+- `stored_checkpoints`: seals of checkpoints; finds whole checkpoints, removes others, and reads weights for averages.
 - `checkpoint`: saves and loads checkpoints; each rank writes its share while training goes on.
+- `requested_checkpoints`: checkpoints between the regular ones, before the group of workers grows or a node leaves.
 - `reshape`: converts checkpoints for another number of workers or another ZeRO stage.
-- `weights`: reads the weights of checkpoints, for averages over a window of steps.
 - `branch`: starts longer runs from the state that a shorter run had before its cooldown.
 """

@@ -23,8 +23,19 @@ from adapt.runner.secret import Secret, secret_of
 from adapt.runner.stage import canonical
 from adapt.support.errors import DataError, StorageError
 from adapt.terminal.console import log
-from adapt.train.checkpoints.retain import STATE_FILE, checkpoints, is_whole, newest_whole, step_of
-from adapt.train.checkpoints.seal import Sealing, content_fault, digests_of, forgery_in, reseal, sealed_run
+from adapt.train.checkpoints.stored_checkpoints import (
+    STATE_FILE,
+    Sealing,
+    checkpoints,
+    content_fault,
+    digests_of,
+    forgery_in,
+    is_whole,
+    newest_whole,
+    reseal,
+    sealed_run,
+    step_of,
+)
 from adapt.train.schedule import learning_rate
 from adapt.train.training_run import CHECKPOINTS, as_inherited
 

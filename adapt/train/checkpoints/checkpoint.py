@@ -22,8 +22,18 @@ from adapt.method.base import Method
 from adapt.method.collectives import among_hosts
 from adapt.ray.node_files import at_home, fetch_part, send_now, storing
 from adapt.support.errors import CheckpointError, StorageError
-from adapt.train.checkpoints.retain import bytes_in, folder_name, is_whole, newest_whole, remove_torn
-from adapt.train.checkpoints.seal import Sealing, content_fault, digests_of, forgery_in, write_seal
+from adapt.train.checkpoints.stored_checkpoints import (
+    Sealing,
+    bytes_in,
+    content_fault,
+    digests_of,
+    folder_name,
+    forgery_in,
+    is_whole,
+    newest_whole,
+    remove_torn,
+    write_seal,
+)
 from adapt.train.points import Points
 from adapt.train.training_run import Progress
 

@@ -24,7 +24,7 @@ from adapt.train.capacity.device import (
     training_needs,
 )
 from adapt.train.capacity.memory import GIB
-from adapt.train.precision import resolve
+from adapt.train.model_options import resolve
 
 GPU = Device("cuda", 80 * GIB, has_bf16=True, name="a GPU")
 

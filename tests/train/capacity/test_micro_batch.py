@@ -18,7 +18,7 @@ from adapt.train.capacity import micro_batch as module
 from adapt.train.capacity.device import Device
 from adapt.train.capacity.memory import GIB
 from adapt.train.capacity.micro_batch import RankPlace, largest_that_runs, passes, trial_pass
-from adapt.train.capacity.out_of_memory import PASS_FILE
+from adapt.train.failure import PASS_FILE
 from tests.model.architectures import random_model
 from tests.train.capacity.test_memory import ROBERTA
 

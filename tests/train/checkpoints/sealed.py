@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from adapt.runner.secret import Secret
-from adapt.train.checkpoints.seal import Sealing, write_seal
+from adapt.train.checkpoints.stored_checkpoints import Sealing, write_seal
 
 SEALING = Sealing(Secret(b"the key of all tests", 0.0), "demo/1a1a1a1a")
 

@@ -20,8 +20,15 @@ from adapt.stage.training_result import RAN_ON, outcome_of
 from adapt.train import worker
 from adapt.train.checkpoints.branch import BRANCHES, start_from_branch
 from adapt.train.checkpoints.checkpoint import Checkpoints
-from adapt.train.checkpoints.retain import checkpoints, folder_name, is_whole
-from adapt.train.checkpoints.seal import Seal, Sealing, forgery_in, sealed_run
+from adapt.train.checkpoints.stored_checkpoints import (
+    Seal,
+    Sealing,
+    checkpoints,
+    folder_name,
+    forgery_in,
+    is_whole,
+    sealed_run,
+)
 from adapt.train.meter import Utilization
 from adapt.train.schedule import branch_step
 from adapt.train.training_run import Progress

@@ -5,7 +5,7 @@ import torch
 
 from adapt.support.errors import TrainingError
 from adapt.train.checkpoints.reshape import TAG
-from adapt.train.checkpoints.weights import WEIGHTS_FILE, weights_in_file
+from adapt.train.checkpoints.stored_checkpoints import WEIGHTS_FILE, weights_in_file
 from tests.train.toy import Case, assert_close, build, reference, train
 
 SHAPES = [(1, 0), (2, 0), (2, 1), (1, 2), (2, 2), (1, 3), (2, 3)]  # pairs of number of ranks and ZeRO stage
@@ -89,7 +89,7 @@ class Payload:
 
 @pytest.mark.parametrize("after", [(1, 2), (1, 0)], ids=["as it was written", "converted"])
 def test_a_pickle_in_a_checkpoint_runs_nothing(ranks, tmp_path, after):
-    """Loading refuses pickled objects, as a second protection after the signature in `adapt.train.checkpoints.seal`."""
+    """Loading refuses pickled objects, as a second protection after the signature of its seals."""
     folder, ran = tmp_path / "step", tmp_path / "ran"
     ranks(1).run(train, Case(2, steps=1, save=folder))
     for file in (folder / TAG).glob("*.pt"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.train.checkpoints.retain import (
+from adapt.train.checkpoints.stored_checkpoints import (
     SNAPSHOT,
     checkpoints,
     folder_name,

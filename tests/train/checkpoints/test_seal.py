@@ -11,8 +11,18 @@ import pytest
 
 from adapt.runner.secret import Secret
 from adapt.support.errors import StorageError
-from adapt.train.checkpoints.retain import checkpoints, folder_name, is_whole, mend_run, newest_whole
-from adapt.train.checkpoints.seal import Seal, content_fault, digests_of, forgery_in, seal_files
+from adapt.train.checkpoints.stored_checkpoints import (
+    Seal,
+    checkpoints,
+    content_fault,
+    digests_of,
+    folder_name,
+    forgery_in,
+    is_whole,
+    mend_run,
+    newest_whole,
+    seal_files,
+)
 from tests.train.checkpoints.sealed import SEALING, seal
 
 

@@ -16,8 +16,14 @@ from adapt.merge.merger import decay_weights
 from adapt.runner import Record, ensure
 from adapt.stage.context import Context
 from adapt.support.errors import ModelError
-from adapt.train.checkpoints.retain import STATE_FILE, folder_name
-from adapt.train.checkpoints.weights import WEIGHTS_FILE, checkpoint_files, checkpoint_weights, is_checkpoint
+from adapt.train.checkpoints.stored_checkpoints import (
+    STATE_FILE,
+    WEIGHTS_FILE,
+    checkpoint_files,
+    checkpoint_weights,
+    folder_name,
+    is_checkpoint,
+)
 from tests.merge.folders import moved, weights_in
 from tests.train.checkpoints.sealed import seal
 

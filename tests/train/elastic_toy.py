@@ -42,10 +42,9 @@ class ToyRun:
 
 
 def main(told: ToyRun) -> None:
-    from adapt.train import ray_train
-    from adapt.train.elastic.sizing import Patience
+    from adapt.train import elastic_policy
 
-    ray_train.PATIENCE = Patience(settle_s=2, look_s=0.5, looks=3)
+    elastic_policy.PATIENCE = elastic_policy.Patience(settle_s=2, look_s=0.5, looks=3)
     failures = told.max_failures
     resources = ResourcesConfig(address=told.address, workers=told.workers, gpus_per_worker=0, max_failures=failures)
     connect(resources)
@@ -61,9 +60,8 @@ def on_a_rank(config: dict[str, Any]) -> None:
     import ray.train
     import torch.distributed as dist
 
-    from adapt.train.checkpoints import checkpoint
+    from adapt.train.checkpoints import checkpoint, requested_checkpoints
     from adapt.train.checkpoints.checkpoint import Checkpoints
-    from adapt.train.elastic import requested_checkpoints
     from adapt.train.failure import portable_errors
     from adapt.train.restarts import RestartLog
     from tests.train.toy import Case, build, feed

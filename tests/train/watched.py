@@ -7,13 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adapt.train.checkpoints.retain import newest_whole, step_of
+from adapt.train.checkpoints.stored_checkpoints import newest_whole, step_of
 from adapt.train.training_run import CHECKPOINTS
 from cluster.here.nodes import Nodes
 from tests.forks.nodes import become_member
 from tests.forks.server import Forked
-from tests.train.elastic import toy_run
-from tests.train.elastic.toy_run import NAME, ToyRun
+from tests.train import elastic_toy
+from tests.train.elastic_toy import NAME, ToyRun
 
 STEPS = 2000
 """Number of configured steps, which no test reaches, because each test stops its run early."""
@@ -39,7 +39,7 @@ class Run:
         run = ToyRun(str(folder), cluster.address, workers, STEPS, **given)
         environment = {**cluster.environment, "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "0.5", **environment}
         files = [f"{folder}/out", str(self.told)]
-        self.process = Forked(become_member, toy_run.__file__, [json.dumps(asdict(run))], environment, files)
+        self.process = Forked(become_member, elastic_toy.__file__, [json.dumps(asdict(run))], environment, files)
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns the reports of all finished steps, in order."""

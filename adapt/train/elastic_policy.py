@@ -1,15 +1,20 @@
-"""Answers Ray Train's controller about the number of workers, and counts the workers that the cluster has room for."""
+"""Changes the number of workers while a training runs: `resources.workers: [fewest, most]`.
+
+The policy answers Ray Train's controller, and counts the workers that the cluster has room for. The number of workers
+depends on this room, and on how long the room has been the same.
+"""
 
 import socket
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import ray
+from ray.train import ScalingConfig
 
 from adapt.ray.private import (
     NoopDecision,
@@ -22,14 +27,78 @@ from adapt.ray.private import (
     TrainRunContext,
     free_resources,
     leaving_nodes,
+    with_policy,
     worker_resources,
 )
-from adapt.train.checkpoints.retain import newest_whole
-from adapt.train.elastic.requested_checkpoints import RequestFile
-from adapt.train.elastic.sizing import Sizing
+from adapt.train.checkpoints.requested_checkpoints import RequestFile
+from adapt.train.checkpoints.stored_checkpoints import newest_whole
 from adapt.train.failure import culprits, failure_text, is_announced, ranks_of
 from adapt.train.restarts import Cause, RestartLog, RestartRules, without
 from adapt.train.training_run import tell
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Waiting times before the number of workers changes."""
+
+    settle_s: float = 5.0
+    """Time that the possible number of workers must stay the same before fewer than the maximum are started [s]."""
+    look_s: float = 5.0
+    """Time between two checks whether the cluster has room for more workers, while training [s]."""
+    looks: int = 4
+    """Number of consecutive checks that must find more room before the group grows."""
+
+
+PATIENCE = Patience()
+
+
+class Sizing:
+    """Chooses the number of workers from repeated checks of how many workers the cluster has room for.
+
+    Args:
+        worlds: possible numbers of workers, in ascending order.
+        patience: waiting times.
+    """
+
+    def __init__(self, worlds: Sequence[int], patience: Patience) -> None:
+        self.worlds, self.patience = tuple(worlds), patience
+        self._room: int | None = None
+        self._since = 0.0
+        self._larger: list[int] = []
+
+    def start(self, room: int, now: float) -> int | None:
+        """Returns the number of workers to start with. Returns None if the training should wait.
+
+        Args:
+            room: number of workers that the cluster has room for.
+            now: present time of any clock [s].
+        """
+        self._larger = []
+        if room != self._room:
+            self._room, self._since = room, now
+        size = self._most_of(room)
+        if size is None or (size < self.worlds[-1] and now - self._since < self.patience.settle_s):
+            return None
+        self._room = None
+        return size
+
+    def grow(self, size: int, room: int) -> int | None:
+        """Returns a larger number of workers if several consecutive checks found room for it, else None.
+
+        Args:
+            size: present number of workers.
+            room: number of workers that the cluster has room for, including the present ones.
+        """
+        larger = self._most_of(room)
+        if larger is None or larger <= size:
+            self._larger = []
+            return None
+        self._larger = [*self._larger, larger][-self.patience.looks :]
+        return min(self._larger) if len(self._larger) == self.patience.looks else None
+
+    def _most_of(self, room: int) -> int | None:
+        return max((world for world in self.worlds if world <= room), default=None)
+
 
 _AGAIN_S = 0.5
 """Time between two checks while no training runs or while a requested checkpoint is pending [s]."""
@@ -198,6 +267,18 @@ class ElasticPolicy(ScalingPolicy):
 
     def _get_num_workers_for_resource_request(self) -> int:
         return int(self.scaling_config.max_workers)
+
+
+def with_elastic_policy(trainer: Any, scaling: ScalingConfig, sizes: Sequence[int], run: ElasticRun) -> Any:
+    """Replaces the trainer's policy for the number of ranks by our policy, and returns the trainer.
+
+    Args:
+        trainer: trainer of Ray Train.
+        scaling: configuration of Ray Train with the range of the number of workers.
+        sizes: possible numbers of workers, in ascending order.
+        run: settings of the training.
+    """
+    return with_policy(trainer, ElasticPolicy(scaling, Sizing(sizes, PATIENCE), run))
 
 
 _ANSWER_S = 2.0

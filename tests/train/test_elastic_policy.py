@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import ray
+from hypothesis import given
+from hypothesis import strategies as st
 from ray.train import ScalingConfig, WorkerGroupError
 from ray.train.v2._internal.execution.controller.state import RunningState
 from ray.train.v2.api.preemption import PreemptionInfo
@@ -17,12 +19,10 @@ from ray.util import placement_group, remove_placement_group
 
 from adapt.ray.private import NoopDecision, PreemptionError, ReschedulingState, ResizeDecision, RestartingState
 from adapt.support.errors import TrainingError
-from adapt.train.checkpoints.retain import folder_name
-from adapt.train.elastic import policy
-from adapt.train.elastic import policy as module
-from adapt.train.elastic.policy import ElasticPolicy, ElasticRun, free_slots
-from adapt.train.elastic.requested_checkpoints import RequestFile
-from adapt.train.elastic.sizing import Patience, Sizing
+from adapt.train import elastic_policy
+from adapt.train.checkpoints.requested_checkpoints import RequestFile
+from adapt.train.checkpoints.stored_checkpoints import folder_name
+from adapt.train.elastic_policy import ElasticPolicy, ElasticRun, Patience, Sizing, free_slots
 from adapt.train.restarts import RestartLog, RestartRules
 from adapt.train.training_run import NOTICE_FILE
 from tests.train.checkpoints.sealed import seal
@@ -35,8 +35,8 @@ class World:
         self.free: dict[str, int] = {}
         self.now, self.folder = 0.0, folder
         clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep)
-        monkeypatch.setattr(module, "time", clock)
-        monkeypatch.setattr(module, "free_slots", lambda bundle: self.free)
+        monkeypatch.setattr(elastic_policy, "time", clock)
+        monkeypatch.setattr(elastic_policy, "free_slots", lambda bundle: self.free)
         scaling = ScalingConfig(num_workers=(1, 3), resources_per_worker={"CPU": 1.0})
         sizing = Sizing((1, 2, 3), Patience(settle_s=5, look_s=5, looks=2))
         self.policy = ElasticPolicy(
@@ -264,8 +264,8 @@ def test_free_slots_of_nodes(monkeypatch: pytest.MonkeyPatch, listener: int) -> 
         "gone": {"CPU": 8.0, "GPU": 8.0},
     }
     nodes = [node(name, dead if name == "cut off" else listener, name != "gone") for name in free]
-    monkeypatch.setattr(policy, "free_resources", lambda: free)
-    monkeypatch.setattr(policy, "leaving_nodes", lambda: {"leaving"})
+    monkeypatch.setattr(elastic_policy, "free_resources", lambda: free)
+    monkeypatch.setattr(elastic_policy, "leaving_nodes", lambda: {"leaving"})
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     assert free_slots({"CPU": 2.0, "GPU": 1.0}) == {"large": 3, "thirds": 0, "full": 0}
     assert free_slots({"GPU": 0.1}) == {"large": 30, "thirds": 3, "full": 40}
@@ -290,3 +290,68 @@ def _soon(room: int = 0) -> dict[str, int]:
     while sum(free_slots({"CPU": 1.0}).values()) != room and time.monotonic() < end:
         time.sleep(0.05)
     return free_slots({"CPU": 1.0})
+
+
+PATIENCE = Patience(settle_s=5, look_s=1, looks=3)
+
+
+def sizing(*worlds: int) -> Sizing:
+    return Sizing(worlds, PATIENCE)
+
+
+def test_it_starts_at_once_with_the_largest_number() -> None:
+    assert sizing(1, 2, 4).start(9, now=100.0) == 4
+
+
+def test_it_starts_with_fewer_after_the_room_stayed_the_same_for_a_while() -> None:
+    size = sizing(1, 2, 4)
+    assert size.start(1, now=0.0) is None
+    assert size.start(3, now=4.0) is None  # the number of free slots changed, so that more may follow
+    assert size.start(3, now=8.9) is None
+    assert size.start(3, now=9.0) == 2  # three workers cannot divide the batch
+
+
+def test_it_waits_for_the_fewest_however_long() -> None:
+    size = sizing(2, 3)
+    assert [size.start(1, now) for now in (0.0, 10.0, 1000.0)] == [None] * 3
+    assert size.start(2, now=1001.0) is None
+    assert size.start(2, now=1006.0) == 2
+
+
+def test_a_second_start_waits_again() -> None:
+    size = sizing(1, 2)
+    assert (size.start(1, 0.0), size.start(1, 5.0)) == (None, 1)
+    assert (size.start(1, 100.0), size.start(1, 105.0)) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("rooms", "found"),
+    [
+        ([3, 3, 3], [None, None, 3]),
+        ([3, 3, 1, 3, 3, 3], [None] * 5 + [3]),  # the free slots disappeared once
+        # the number of free slots rose: the smallest number of the last checks counts
+        ([2, 3, 3, 3], [None, None, 2, 3]),
+        ([1, 1, 1, 1], [None] * 4),
+        ([0, 0, 0, 0], [None] * 4),  # a healthy group does not shrink
+        ([9, 9, 9], [None, None, 4]),
+    ],
+)
+def test_it_grows_after_several_consecutive_checks_found_room(rooms: list[int], found: list[int | None]) -> None:
+    size = sizing(1, 2, 3, 4)
+    assert [size.grow(1, room) for room in rooms] == found
+
+
+def test_a_start_resets_the_checks() -> None:
+    size = sizing(1, 2)
+    assert [size.grow(1, 2), size.grow(1, 2)] == [None, None]
+    assert size.start(2, now=0.0) == 2
+    assert size.grow(1, 2) is None
+
+
+@given(st.sets(st.integers(1, 9), min_size=1), st.integers(0, 12))
+def test_it_never_starts_more_than_there_is_room_for(worlds: set[int], room: int) -> None:
+    size = Sizing(sorted(worlds), PATIENCE)
+    size.start(room, now=0.0)
+    started = size.start(room, now=50.0)
+    fitting = [world for world in worlds if world <= room]
+    assert started == max(fitting, default=None)

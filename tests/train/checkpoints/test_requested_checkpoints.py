@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from adapt.support.errors import BudgetError
 from adapt.support.schema import END_FILE
-from adapt.train.elastic import requested_checkpoints
-from adapt.train.elastic.requested_checkpoints import CheckpointRequests, RequestFile
+from adapt.train.checkpoints import requested_checkpoints
+from adapt.train.checkpoints.requested_checkpoints import CheckpointRequests, RequestFile
 from adapt.train.failure import NodeLeaves
 from adapt.train.training_run import Progress
 from tests.train.toy import Case, build, feed

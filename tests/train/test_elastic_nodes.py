@@ -14,12 +14,12 @@ from adapt.train.training_run import Progress
 from cluster.here.nodes import Nodes
 from tests.cluster.metadata import served
 from tests.forks.nodes import forked_nodes
-from tests.train.elastic.toy_run import SIZES
-from tests.train.elastic.watched import STEPS, Run
+from tests.train.elastic_toy import SIZES
 from tests.train.toy import Case, build, feed
+from tests.train.watched import STEPS, Run
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

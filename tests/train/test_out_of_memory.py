@@ -13,8 +13,7 @@ from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 from adapt.config import Config, ResourcesConfig, TrainingConfig
 from adapt.ray.runtime import find_ours
 from adapt.support.errors import DeviceMemoryError, TrainingError
-from adapt.train.capacity.out_of_memory import PASS_FILE, memory_errors, memory_kills, note_pass
-from adapt.train.failure import as_ours, known
+from adapt.train.failure import PASS_FILE, as_ours, known, memory_errors, memory_kills, note_pass
 from adapt.train.schedule import smaller_micro_batch
 
 TRAINING = TrainingConfig(global_batch_size=24)
