@@ -66,8 +66,8 @@ def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
     from adapt.runner import Store, ensure
     from adapt.stage.context import root_of
     from adapt.train.schedule import branch_step
+    from adapt.tuning.proposals import lengths_of, steps_after
     from adapt.tuning.search_run import search_of_command
-    from adapt.tuning.trial_scheduler import lengths_of, steps_after
 
     search = search_of_command(arguments)
     metrics = dict(ensure(search, Store(root_of(search.config))).record.metrics)

@@ -24,7 +24,7 @@ from adapt.show.report.study import Study
 from adapt.stage.budget import budget_outlook, exceeds_budget, within_budget
 from adapt.stage.push_model import Push
 from adapt.terminal.console import log
-from adapt.tuning.search_forecast import SearchAhead, check_search
+from adapt.tuning.search_run import SearchAhead, check_search
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from adapt.show.progress.chain_now import TrialsNow
 from adapt.show.renderers import show_blocks
 from adapt.stage.context import root_of
 from adapt.terminal.console import finish, log
-from adapt.tuning.search_forecast import SearchAhead
-from adapt.tuning.search_run import run_search, search_of_command
+from adapt.tuning.search_run import SearchAhead, run_search, search_of_command
 from adapt.tuning.search_stage import Search
 
 HELP = """\

@@ -1,12 +1,11 @@
 """Searches for good values of configuration fields by running trials.
 
-- `search_run`: runs a search from the command line to its report.
+- `search_run`: forecasts the cost of a search, and runs it from the command line to its report.
 - `search_checks`: reads the space of the searched fields, and checks it and the objectives of a search.
-- `search_forecast`: estimates the cost of a search.
 - `search_stage`: the stage that runs all trials.
 - `job_trial`: runs a job with the values of a trial, measured on dev, and names it by its values.
-- `proposals`: proposes the values of each trial, and checks the bound that the best trial must meet.
-- `trial_scheduler`: the numbers of steps after which a trial is compared and may continue.
+- `proposals`: proposes the values of each trial and the numbers of steps after which it is compared, and checks the
+  bound that the best trial must meet.
 - `run_trials`: runs the stages of all trials, and shows progress.
 - `ray_tune`: connects to Ray Tune, which requests and stops trials.
 - `search_trackers`: logs trials to MLflow and TensorBoard.

@@ -21,8 +21,7 @@ from ray.tune.search import Searcher
 
 from adapt.config import TuneConfig
 from adapt.ray.runtime import hush, user_errors
-from adapt.tuning.proposals import Proposals, Values
-from adapt.tuning.trial_scheduler import lengths_of
+from adapt.tuning.proposals import Proposals, Values, lengths_of
 
 Answer = Mapping[str, float] | None
 """Values of a trial's objectives, keyed by name; None if the trial failed."""

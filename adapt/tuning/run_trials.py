@@ -26,11 +26,10 @@ from adapt.tuning.job_trial import (
     values_shown,
     with_fewer,
 )
-from adapt.tuning.proposals import EXCESS, Proposals
+from adapt.tuning.proposals import EXCESS, Proposals, lengths_of, steps_after
 from adapt.tuning.ray_tune import Answer, Asked, Board, dispatch, scheduler_of
 from adapt.tuning.search_stage import Search, TrialRow, best_first
 from adapt.tuning.search_trackers import SearchTrackers
-from adapt.tuning.trial_scheduler import lengths_of, steps_after
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -20,8 +20,7 @@ from adapt.parse.yaml_file import line_namer, read_yaml
 from adapt.support.better import better_directions
 from adapt.support.errors import AdaptError, ConfigError, nearest
 from adapt.tuning.job_trial import DEV_SCORE, Configure, Trial, check_test_files, figures_of, on_dev
-from adapt.tuning.proposals import Proposals, Space, check_bound, draw, proposals
-from adapt.tuning.trial_scheduler import STEPS, check_goes_on, check_turns
+from adapt.tuning.proposals import STEPS, Proposals, Space, check_bound, check_goes_on, check_turns, draw, proposals
 
 if TYPE_CHECKING:
     from adapt.tuning.search_stage import Search

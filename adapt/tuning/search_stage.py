@@ -28,8 +28,7 @@ from adapt.tuning.job_trial import (
     value_text,
     values_in,
 )
-from adapt.tuning.proposals import Proposals, Space, excess_of
-from adapt.tuning.trial_scheduler import STEPS, steps_after
+from adapt.tuning.proposals import STEPS, Proposals, Space, excess_of, steps_after
 
 BEST_FILE = "best.yaml"
 """Name of the file with the configuration of the best trial. The option `--config` of jobs reads such files."""

@@ -2,10 +2,9 @@
 
 - `word_reader`: reads text, and splits it into the words of a tokenizer, and words into pieces.
 - `analysis`: measures how words are split, and finds words that may become tokens.
-- `embedding_rows`: adds rows to a model, with initial values.
+- `new_rows`: adds rows for new tokens to a model, initializes them, and trains them before the rest of the model.
 - `extension`: rebuilds a tokenizer with more tokens, and writes it and the extended model with a model card.
 - `model_changes`: extends and trims a model, or makes a new one with random weights.
-- `teaching`: trains new rows before the rest of the model.
 - `trimming`: removes tokens that a domain never uses.
 - `vocabulary_results`: the results of these stages.
 """

@@ -27,7 +27,7 @@ from adapt.model.tokenizer import load_config, load_tokenizer, read_tokenizer
 from adapt.runner.files import write_atomically
 from adapt.support.errors import DataError, ModelError
 from adapt.vocabulary.analysis import elbow, pieces_of
-from adapt.vocabulary.embedding_rows import add_rows, embedding_rows, transplant_rows
+from adapt.vocabulary.new_rows import add_rows, embedding_rows, transplant_rows
 from adapt.vocabulary.trimming import Trimmed, keep_rows, with_new_ids
 from adapt.vocabulary.vocabulary_results import Extended
 from adapt.vocabulary.word_reader import CountedWord, WordReader
@@ -286,7 +286,7 @@ def write_extended(
     Args:
         pretrained: the original model.
         rebuilt: the tokenizer with the new tokens.
-        init: the initialization of new rows, a name in `adapt.vocabulary.embedding_rows.INITS`.
+        init: the initialization of new rows, a name in `adapt.vocabulary.new_rows.INITS`.
         seed: seed of random rows.
         causal: whether the model predicts next tokens.
         folder: the folder in which model and tokenizer are written.

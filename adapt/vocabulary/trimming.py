@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from adapt.model.safeguards import quiet
 from adapt.support.errors import ModelError
-from adapt.vocabulary.embedding_rows import token_tables
+from adapt.vocabulary.new_rows import token_tables
 from adapt.vocabulary.word_reader import WordReader
 
 SPECIAL_ID = "_token_id"

@@ -17,7 +17,7 @@ from adapt.stage.finetuning import Finetune
 from adapt.stage.train import Train
 from adapt.support.errors import ConfigError, DataError
 from adapt.tuning.confirm import Confirm
-from adapt.tuning.search_forecast import SearchAhead, check_search
+from adapt.tuning.search_run import SearchAhead, check_search
 from adapt.tuning.search_stage import Search, Searched, TrialRow
 from tests.job.worlds import SPLITS, enter
 

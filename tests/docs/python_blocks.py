@@ -17,8 +17,7 @@ from adapt.chain.chain_run import ChainPlan
 from adapt.job import JOBS
 from adapt.runner import Store
 from adapt.stage.context import root_of
-from adapt.tuning.search_forecast import SearchAhead
-from adapt.tuning.search_run import search_of_command
+from adapt.tuning.search_run import SearchAhead, search_of_command
 from tests.docs.command import make_small
 
 

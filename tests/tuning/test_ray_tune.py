@@ -83,8 +83,8 @@ def test_a_search_whose_processes_were_killed_for_memory_says_that_it_can_go_on(
 
 @pytest.mark.slow
 def test_tune_asks_for_all_trials_and_stops_those_that_a_scheduler_does_not_want(ray_cluster: None) -> None:
+    from adapt.tuning.proposals import lengths_of
     from adapt.tuning.ray_tune import Board, dispatch, scheduler_of
-    from adapt.tuning.trial_scheduler import lengths_of
 
     settings = TuneConfig(searcher="grid", samples=9, scheduler="asha", turns=2, reduction=3, at_once=1)
     board, worker = Board(asked_of(settings), OBJECTIVES, lambda number: True, lengths_of(settings)), Worker()

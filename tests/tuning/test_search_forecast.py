@@ -13,7 +13,7 @@ from adapt.runner import Record, Store
 from adapt.stage.finetuning import Finetune
 from adapt.support.errors import ConfigError
 from adapt.tuning.proposals import proposals
-from adapt.tuning.search_forecast import SearchAhead, check_budget, hours_of_all, known_proposals, trials_ahead
+from adapt.tuning.search_run import SearchAhead, check_budget, hours_of_all, known_proposals, trials_ahead
 from adapt.tuning.search_stage import Search
 from tests.tuning.test_confirm import search as search
 

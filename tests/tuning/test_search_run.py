@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from adapt.support.errors import AdaptError
-from adapt.tuning.search_forecast import check_search
-from adapt.tuning.search_run import search_of_command
+from adapt.tuning.search_run import check_search, search_of_command
 from adapt.tuning.search_stage import Search
 from tests.job.worlds import SPLITS, enter
 from tests.jobs.commands import replaced

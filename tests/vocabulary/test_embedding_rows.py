@@ -14,7 +14,7 @@ from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import ensure
 from adapt.stage.context import Context
 from adapt.support.errors import ConfigError
-from adapt.vocabulary.embedding_rows import INITS, add_rows, embedding_table, transplant_rows, transplanted
+from adapt.vocabulary.new_rows import INITS, add_rows, embedding_table, transplant_rows, transplanted
 from adapt.vocabulary.word_reader import WordReader
 from tests.model.architectures import random_model
 from tests.stage.vocabulary.test_extend_vocabulary import asking, config  # noqa: F401  a fixture

@@ -211,7 +211,7 @@ def _teach(stage: TeachRows, done: Done, folder: Path) -> Taught:
 
 def teach(stage: TeachRows, done: Done, folder: Path) -> Taught:
     """Trains the rows of new tokens in this process, and returns the stage's result."""
-    from adapt.vocabulary.teaching import distil_rows, warm_rows
+    from adapt.vocabulary.new_rows import distil_rows, warm_rows
 
     path = done[stage.beginning].path
     teacher = stage.start.made(done)

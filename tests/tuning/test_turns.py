@@ -18,9 +18,9 @@ from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
 from adapt.train.checkpoints.branch import depends_on_length
 from adapt.train.schedule import branch_step
+from adapt.tuning.proposals import check_turns, lengths_of, steps_after
 from adapt.tuning.search_run import search_of
 from adapt.tuning.search_stage import Search
-from adapt.tuning.trial_scheduler import check_turns, lengths_of, steps_after
 from tests import drive
 from tests.drive import Jobs
 from tests.job.worlds import SPLITS, enter

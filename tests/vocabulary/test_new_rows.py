@@ -7,8 +7,17 @@ import torch
 from adapt.config import ObjectiveConfig
 from adapt.model.packing import attention
 from adapt.objective.masking import make
-from adapt.vocabulary.embedding_rows import OnlyRows, add_rows, embedding_table
-from adapt.vocabulary.teaching import TOKENS, batches_in_turn, match_states, snippets_of, state_error, warm_up
+from adapt.vocabulary.new_rows import (
+    TOKENS,
+    OnlyRows,
+    add_rows,
+    batches_in_turn,
+    embedding_table,
+    match_states,
+    snippets_of,
+    state_error,
+    warm_up,
+)
 from tests.model.architectures import CAUSAL, random_model
 
 PIECES = {100: [7, 8, 9], 101: [10, 11]}
