@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from adapt.evaluate.compared_models import ModelsCompared
     from adapt.evaluate.measurements import Similar
     from adapt.stage.domain_sequence import SequenceResult
+    from adapt.stage.ensemble import Ensembled
     from adapt.stage.export_model import Adapted
     from adapt.stage.finetuning import Scored
-    from adapt.stage.judge_selection import SelectionJudged
     from adapt.stage.merge_stage import Merged
-    from adapt.stage.several.ensemble import Ensembled
+    from adapt.stage.select_documents import SelectionJudged
 
 R = TypeVar("R")
 Source = str | PathLike[str] | Mapping[str, Any] | Config | Sequence[str | PathLike[str]] | None

@@ -19,7 +19,7 @@ from adapt.chain.chain_stages import build_chain, study
 from adapt.show.blocks import NONE, Cell, Section, Table
 from adapt.show.renderers import render_markdown
 from adapt.show.report.study import Study
-from adapt.stage.judge_selection import SelectionJudged
+from adapt.stage.select_documents import SelectionJudged
 from adapt.statistics.comparison import p_value, paired, points
 from adapt.statistics.seeds import CONFIDENCE, spread
 

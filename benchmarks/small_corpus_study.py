@@ -17,7 +17,7 @@ from adapt.chain.chain_stages import build_chain, study
 from adapt.show.blocks import NONE, Cell, Section, Table
 from adapt.show.renderers import render_markdown
 from adapt.show.report.study import Study
-from adapt.stage.several.ensemble import EnsembleRow
+from adapt.stage.ensemble import EnsembleRow
 
 CORPORA = {"cs": "cs_acl_abstracts", "pubmed": "biomed_pubmed"}
 SIZES = (1, 3, 10)

@@ -12,7 +12,7 @@ from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.runner import Finished
 from adapt.show.report.study import Entry, Study
-from adapt.stage.judge_selection import Nearness
+from adapt.stage.select_documents import Nearness
 from benchmarks.selection_study import MEAN, correlation, found_in, gains, predicted, selected
 from tests.runner.made import made_up
 from tests.show.report.fake_studies import Fake, finished

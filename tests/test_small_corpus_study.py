@@ -9,7 +9,7 @@ from adapt.evaluate.measurements import Estimate
 from adapt.runner import Finished
 from adapt.show.blocks import NONE, Cell
 from adapt.show.report.study import Entry, Study
-from adapt.stage.several.ensemble import Ensembled, EnsembleRow
+from adapt.stage.ensemble import Ensembled, EnsembleRow
 from adapt.tuning.search_checks import read_space
 from benchmarks.small_corpus_study import first_documents, losses
 from tests.show.report.fake_studies import Fake

@@ -15,7 +15,7 @@ from adapt.config.job_config import without_corpus
 from adapt.job.job_run import Job
 from adapt.parse import parse_values
 from adapt.parse.keys import nested, unknown
-from adapt.stage.several.other_models import models_named
+from adapt.stage.context import models_named
 from adapt.support.errors import ConfigError
 
 _PLACEHOLDER = re.compile(r"\{([\w-]+(?:\.[\w-]+)*)\}")

@@ -28,17 +28,18 @@ from adapt.model.locate import CONFIG, read_json
 from adapt.model.size import model_size
 from adapt.model.start import Start
 from adapt.runner import Finished, Stage
-from adapt.stage.advice_evidence import Look
 from adapt.stage.benchmarks import BenchmarkedModel, CompareBenchmarks
-from adapt.stage.context import Context, check_sides, located
+from adapt.stage.context import Context, check_sides, located, same_tokens
 from adapt.stage.finetuning import PrepareTask, task_of
-from adapt.stage.model_evaluation import Compare, Evaluate, ModelMeasured, Neighbours, Perplexity, Similarity
+from adapt.stage.model_evaluation import Compare, Evaluate, Look, ModelMeasured, Neighbours, Perplexity, Similarity
 from adapt.stage.prepare_text import Prepared
 from adapt.stage.several.other_models import same_tokens
 from adapt.stage.text_sources import Files, held_out, listed_files
 from adapt.stage.vocabulary.vocabulary_analysis import GENERAL, AnalyzeVocabulary, Screening
 from adapt.stage.vocabulary.vocabulary_changes import WAYS, ExtendVocabulary, ScratchModel, TeachRows, TrimVocabulary
 from adapt.support.errors import ConfigError, ModelError, nearest
+from adapt.stage.text_sources import Files, listed_files
+from adapt.support.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from adapt.advise.advice import Advice

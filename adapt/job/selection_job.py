@@ -22,9 +22,8 @@ from adapt.stage.document_vectors import (
     StageTexts,
     VectorStages,
 )
-from adapt.stage.judge_selection import JudgeSelection
 from adapt.stage.prepare_text import Prepare, Prepared, PrepareTexts
-from adapt.stage.select_documents import Select, Target
+from adapt.stage.select_documents import JudgeSelection, Select, Target
 from adapt.stage.text_sources import Files, TaskSplit, TaskTexts, held_out, listed_files
 from adapt.support.errors import ConfigError
 

@@ -63,7 +63,7 @@ def set_figures(
     config: Config,
     pretrained: Pretrained | None,
 ) -> dict[str, dict[str, Any]]:
-    """Returns the metrics of each set of texts, keyed by set and by field of `adapt.stage.judge_selection.Nearness`.
+    """Returns the metrics of each set of texts, keyed by set and by field of `adapt.stage.select_documents.Nearness`.
 
     The target is one of the sets. It is not compared with itself, so it only has metrics of diversity and loss.
 

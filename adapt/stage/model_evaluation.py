@@ -1,9 +1,10 @@
-"""Stages that measure models and domains on held-out text and tasks.
+"""Stages that measure models, texts and tasks.
 
 - `evaluate`: the loss of a model. All models are measured on the same documents and masks.
 - `perplexity`: pseudo-perplexity. `neighbours`: how often nearest neighbours have the same label.
 - `retrieval`: how well sentence vectors find relevant texts.
 - `compare`: several models (Don't Stop Pretraining, table 12). `similarity`: several domains (section 3.1).
+- `evidence`: samples of texts and tasks, for advice on what to run.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from adapt.advise.evidence import Evidence
 from adapt.config import Config, CorpusConfig, what
 from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed
 from adapt.evaluate.compared_models import ModelsCompared
@@ -27,13 +29,16 @@ from adapt.model.start import Start
 from adapt.objective.table import measured_what
 from adapt.ray.runtime import connect
 from adapt.runner import NOTHING, Done, Outcome, Stage
+from adapt.runner import NOTHING, ONE_CPU, Done, Outcome, Stage
+from adapt.runner.key import deciding
 from adapt.runner.record import load_record
 from adapt.runner.stage import deciding
 from adapt.stage.benchmarks import CompareBenchmarks
 from adapt.stage.context import Context, Tokens
 from adapt.stage.finetuning import PrepareTask
-from adapt.stage.preflight import check_start
+from adapt.stage.preflight import check_start, check_weights
 from adapt.stage.prepare_text import Prepared
+from adapt.stage.text_sources import Files
 from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import task_needs
 
@@ -419,3 +424,56 @@ class Similarity(Stage[Similar]):
         return Outcome(
             compare_domains(corpora, evaluations, self.tokens.made(done).pretrained, self.max_documents, folder)
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Look(Stage[Evidence]):
+    """Measures raw texts and tasks with a model, to advise on what to run."""
+
+    kind = "evidence"
+    version = 3  # since version 3, samples leave out the texts of evaluation sets
+    takes = ONE_CPU
+
+    name: str
+    config: Config
+    start: Start
+    """Model with which the texts are measured."""
+    tokens: Tokens
+    texts: Mapping[str, tuple[Files, ...]]
+    """Sources of each text that is configured. The keys are `corpus`, `general`, `pool` and `candidates`."""
+    tasks: Mapping[str, PrepareTask]
+
+    def what(self) -> Mapping[str, Any]:
+        """Returns the model, the tokenizer, and how texts are read and sampled."""
+        config = self.config
+        return {
+            "model": self.start.digest,
+            **self.tokens.tokenizer,
+            "texts": {name: [source.reading for source in sources] for name, sources in self.texts.items()},
+            "objective": measured_what(config),
+            "sequence_length": config.evaluation.sequence_length,
+            "max_documents": config.advice.max_documents,
+            "min_count": config.vocabulary.min_count,
+        }
+
+    def run(self, folder: Path, done: Done) -> Outcome[Evidence]:
+        """Samples the texts and measures them, in this process.
+
+        Raises:
+            DataError: a corpus has no text.
+        """
+        from adapt.advise import collect_evidence, corpus_sample
+
+        start, most = self.start.made(done), self.config.advice.max_documents
+        check_weights(start.model)
+        samples = {
+            name: corpus_sample.joined_samples(
+                [
+                    corpus_sample.sample_corpus(files.manifest, files.corpus, most // len(sources) or 1)
+                    for files in sources
+                ]
+            )
+            for name, sources in self.texts.items()
+        }
+        tasks = {name: done[task].path for name, task in self.tasks.items()}
+        return Outcome(collect_evidence.look(self.config, start, samples, tasks))

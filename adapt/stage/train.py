@@ -18,11 +18,10 @@ from adapt.objective.table import objective_what, predicted_fraction, weighs_wor
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Shown, Stage, Store
 from adapt.stage.add_head import RedrawTop
-from adapt.stage.context import Context, DomainOrder, root_of
+from adapt.stage.context import Context, DomainOrder, root_of, with_teachers
 from adapt.stage.measured_training import check_measures, judged_what, measures_of, probed_tasks
 from adapt.stage.preflight import check_memory, check_precision, check_space, check_start, space_needed
 from adapt.stage.prepare_text import Prepared, Streamed
-from adapt.stage.several.other_models import with_teachers
 from adapt.stage.training_plan import (
     REPLAYED,
     RunPart,

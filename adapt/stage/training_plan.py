@@ -27,7 +27,7 @@ from adapt.model.start import Start
 from adapt.runner import Done, Stage
 from adapt.stage.preflight import way_of_documents
 from adapt.stage.prepare_text import Prepare, Prepared, PrepareTexts
-from adapt.stage.vocabulary.vocabulary_changes import ExtendVocabulary, TeachRows
+from adapt.stage.vocabulary_stages import ExtendVocabulary, TeachRows
 from adapt.support.errors import ConfigError, DataError
 from adapt.support.schema import SHARD_GLOB, STARTS
 from adapt.terminal.console import log

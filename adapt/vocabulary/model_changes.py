@@ -176,7 +176,7 @@ def trim_model(
         folder: the folder in which the model is written.
 
     Returns:
-        The fields of `adapt.stage.vocabulary.vocabulary_changes.TrimmedVocabulary`.
+        The fields of `adapt.vocabulary.vocabulary_results.TrimmedVocabulary`.
 
     Raises:
         DataError: there is no text.

@@ -279,3 +279,30 @@ def draw_curves(domains: Mapping[str, DomainWords], file: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     figure.savefig(file, dpi=120)
+
+
+@dataclass(frozen=True)
+class TrimmedVocabulary(OneModel):
+    """Result of `TrimVocabulary`. The stage's folder contains the model and the tokenizer."""
+
+    before: int
+    """Number of tokens before trimming."""
+    vocabulary: int
+    """Number of tokens after trimming."""
+    used: int
+    """Number of distinct tokens that occur in the text. Further tokens are kept for other reasons."""
+    parameters_saved: More[int]
+    """Number of parameters that were removed from the embeddings and the head."""
+    compute_saved: More[float | None] = None
+    """Share of a training's FLOPs that the smaller head saves on the same text. None if the model's dimensions are
+    unknown."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """Shows what remains of the vocabulary, and the model's folder."""
+        said = (
+            f"Removed {self.before - self.vocabulary:,} of {self.before:,} tokens, which your text does not use:"
+            f" the model has {self.parameters_saved:,} parameters fewer."
+        )
+        kept = f"{self.vocabulary:,} tokens remain. {self.used:,} of them occur in the text."
+        lines = [kept, *compute_saved(self.compute_saved), f"Model and tokenizer: {record.path}"]
+        return [*summary(said), *(TextBlock(line) for line in lines)]

@@ -16,8 +16,8 @@ from adapt.runner import Done, ensure
 from adapt.runner.record import Record, read_result
 from adapt.show.blocks import TextBlock
 from adapt.stage.context import Context
-from adapt.stage.vocabulary.vocabulary_changes import Taught, TeachRows, teach
-from tests.stage.vocabulary.test_extend_vocabulary import asking, config  # noqa: F401  a fixture
+from adapt.stage.vocabulary_stages import Taught, TeachRows, teach
+from tests.stage.test_extend_vocabulary import asking, config  # noqa: F401  a fixture
 
 
 def test_only_new_rows_are_changed_by_distilling_and_warming_up(

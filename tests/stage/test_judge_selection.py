@@ -16,7 +16,7 @@ from adapt.show.blocks import Figures, Findings, Folded, Table
 from adapt.show.report.study import Entry
 from adapt.show.report.trainings import selection_blocks
 from adapt.stage.context import Context
-from adapt.stage.judge_selection import SelectionJudged
+from adapt.stage.select_documents import SelectionJudged
 from adapt.stage.text_sources import lines_of
 from tests.samples import sentences, with_labels, write
 from tests.show.shown import show_result

@@ -14,7 +14,7 @@ from adapt.stage.context import Context
 from adapt.support.errors import ConfigError
 from tests.samples import write
 from tests.show.shown import show_result
-from tests.stage.vocabulary.test_extend_vocabulary import asking, config  # noqa: F401  a fixture
+from tests.stage.test_extend_vocabulary import asking, config  # noqa: F401  a fixture
 
 TEXT = "the model and the data, hepatitis"
 

@@ -17,7 +17,7 @@ from adapt.support.errors import ConfigError
 from adapt.vocabulary.new_rows import INITS, add_rows, embedding_table, transplant_rows, transplanted
 from adapt.vocabulary.word_reader import WordReader
 from tests.model.architectures import random_model
-from tests.stage.vocabulary.test_extend_vocabulary import asking, config  # noqa: F401  a fixture
+from tests.stage.test_extend_vocabulary import asking, config  # noqa: F401  a fixture
 from tests.tokenizers import byte_level, unigram, wordpiece
 
 PIECES = {100: [7, 8, 9], 101: [10, 11]}

@@ -52,7 +52,7 @@ from adapt.show.report.trainings import (
     training_verdicts,
     trainings_in_short,
 )
-from adapt.stage.judge_selection import SelectionJudged
+from adapt.stage.select_documents import SelectionJudged
 from adapt.stage.training_result import measured_blocks, skipped_steps
 from adapt.statistics.comparison import points
 

@@ -24,7 +24,7 @@ from adapt.show.report.study import Entry, Study, upstream
 from adapt.show.report.study_results import Results
 from adapt.show.report.task_comparison import Compared, Trainings, finetuning_hours, gain, hours, nats, span
 from adapt.stage.export_model import Adapted
-from adapt.stage.judge_selection import Nearness, example_table, nearness_table
+from adapt.stage.select_documents import Nearness, example_table, nearness_table
 from adapt.stage.training_result import held_time_of
 
 

@@ -18,8 +18,8 @@ from adapt.show.report.study import Entry, Study
 from adapt.stage.domain_sequence import SequenceResult
 from adapt.stage.export_model import Adapted
 from adapt.stage.finetuning import Finetuned
-from adapt.stage.judge_selection import SelectionJudged
 from adapt.stage.merge_stage import Merged
+from adapt.stage.select_documents import SelectionJudged
 from adapt.tuning.confirm import Confirmed
 from adapt.tuning.search_stage import Searched
 from adapt.vocabulary.vocabulary_results import Extended

@@ -14,10 +14,9 @@ from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, ensure
 from adapt.stage.context import Context
 from adapt.stage.text_sources import Files
-from adapt.stage.vocabulary.vocabulary_analysis import Screening
-from adapt.stage.vocabulary.vocabulary_changes import TeachRows
+from adapt.stage.vocabulary_stages import Screening, TeachRows
 from tests.samples import sentences, write
-from tests.stage.vocabulary.test_extend_vocabulary import asking, config, texts  # noqa: F401  a fixture
+from tests.stage.test_extend_vocabulary import asking, config, texts  # noqa: F401  a fixture
 
 TESTED = "we propose a novel glimmerwort parser of glimmerwort that labels each glimmerwort clause with its role"
 GENERAL = "the lighthouse of the northern island was a lighthouse when the lighthouse of the harbour was widened"
@@ -82,14 +81,14 @@ def test_no_row_is_trained_on_excluded_text(apart: Config, monkeypatch: pytest.M
         return {name: iter(texts) for name, texts in found.items()}
 
     monkeypatch.setattr(Screening, "texts", noted)
-    from adapt.stage.vocabulary import vocabulary_changes
+    from adapt.stage import vocabulary_stages
 
     extended = ensure(stage.extended, context.store)
     read.clear()
     folder = extended.path.parent / "distilled"
     folder.mkdir()
     beginning: Any = stage.beginning
-    vocabulary_changes.teach(beginning, Done({stage.extended.key: extended.record}), folder)
+    vocabulary_stages.teach(beginning, Done({stage.extended.key: extended.record}), folder)
     assert sorted(read) == sorted(texts())
 
 

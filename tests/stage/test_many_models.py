@@ -31,7 +31,7 @@ from adapt.runner import Finished, Store
 from adapt.runner.record import load_record
 from adapt.show.blocks import Table
 from adapt.stage.context import Context
-from adapt.stage.several.ensemble import _hours
+from adapt.stage.ensemble import _hours
 from adapt.support.errors import ConfigError, ModelError
 from tests.model.checkpoints import exchange_tokens
 from tests.samples import VOCABULARY, sentences, write

@@ -20,7 +20,7 @@ from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, Finished, ensure
 from adapt.stage.context import Context
-from adapt.stage.vocabulary.vocabulary_changes import ExtendVocabulary
+from adapt.stage.vocabulary_stages import ExtendVocabulary
 from adapt.support.errors import AdaptError, ConfigError, DataError, ModelError
 from adapt.task.prepare_task import Split
 from adapt.vocabulary.vocabulary_results import Extended
