@@ -9,12 +9,23 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from adapt.config import Config
 from adapt.evaluate.benchmark.harness_tasks import HarnessRun, HarnessTasks, harness_tasks, score_harness
 from adapt.evaluate.compared_models import Benchmarked, BenchmarksCompared
+from adapt.evaluate.benchmark.benchmark_leaks import ShardSearch, items_index, leaked_items, was_tokenized_by
+from adapt.evaluate.benchmark.benchmark_results import Benchmarked, BenchmarksCompared
+from adapt.evaluate.benchmark.harness_run import HarnessRun, score_harness
+from adapt.evaluate.benchmark.harness_tasks import HarnessTasks, harness_tasks
+from adapt.evaluate.benchmark.item_scores import read_items
+from adapt.evaluate.benchmark.mteb_run import MtebRun, score_mteb
+from adapt.evaluate.benchmark.mteb_tasks import MtebTasks, mteb_tasks
+from adapt.evaluate.measure_model import call_on_device, trained_on
 from adapt.model.architecture import max_sequence_length
+from adapt.model.locate import tokenizer_files
 from adapt.model.sentence_vectors import SentenceVectors, vectors_what
 from adapt.model.start import Start
 from adapt.ray.runtime import connect, gpus_per_worker
@@ -26,9 +37,6 @@ from adapt.stage.context import Context
 from adapt.stage.preflight import check_start
 from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import task_needs
-
-if TYPE_CHECKING:
-    from adapt.evaluate.benchmark.mteb_tasks import MtebTasks  # loads Ray
 
 LEAKS_FILE = "leaks.json"
 """File with the numbers of the leaked items of each task; null for tasks whose texts are not known."""
@@ -47,7 +55,7 @@ class Benchmark(Stage[Benchmarked]):
     """Model to score."""
     harness: HarnessTasks | None
     """Tasks of lm-evaluation-harness. None if there are none."""
-    mteb: "MtebTasks | None"
+    mteb: MtebTasks | None
     """Tasks of MTEB. None if there are none."""
     vectors: SentenceVectors | None
     """How the model makes sentence vectors. None without tasks of MTEB."""
@@ -83,8 +91,6 @@ class Benchmark(Stage[Benchmarked]):
         harness = harness_tasks(config.harness, context.digests) if config.harness.tasks else None
         mteb = None
         if wants_mteb:
-            from adapt.evaluate.benchmark.mteb_tasks import mteb_tasks
-
             mteb = mteb_tasks(config.mteb, context.digests)
         return cls(f"{config.name}-{label}", config, context.start, harness, mteb, vectors)
 
@@ -111,9 +117,6 @@ class Benchmark(Stage[Benchmarked]):
         Raises:
             DataError: a task cannot be measured, or files of tasks have changed.
         """
-        from adapt.evaluate.benchmark.item_scores import read_items
-        from adapt.evaluate.measure_model import call_on_device
-
         resources = self.config.resources
         connect(resources)
         model, place, share = self.start.made(done), str(folder.absolute()), resources.trainings
@@ -122,8 +125,6 @@ class Benchmark(Stage[Benchmarked]):
             call_on_device(score_harness, resources, folder, harness, place)
             self.harness.check_unchanged()
         if self.mteb:
-            from adapt.evaluate.benchmark.mteb_tasks import MtebRun, score_mteb
-
             assert self.vectors
             call_on_device(score_mteb, resources, folder, MtebRun(model, self.vectors, self.mteb, share), place)
             self.mteb.check_unchanged()
@@ -174,10 +175,6 @@ class FindLeaks(Stage[LeaksFound]):
     def run(self, folder: Path, done: Done) -> Outcome[LeaksFound]:
         """Searches the prepared texts of the training in parallel."""
         from adapt.corpus.cluster_calls import Cluster
-        from adapt.evaluate.benchmark.benchmark_changes import ShardSearch, items_index, leaked_items, was_tokenized_by
-        from adapt.evaluate.benchmark.item_scores import read_items
-        from adapt.evaluate.measure_model import trained_on
-        from adapt.model.locate import tokenizer_files
 
         model, training, corpus = self.start.made(done), self.start.training, self.config.corpus
         tasks = read_items(done[self.benchmark].path)
@@ -258,10 +255,7 @@ class CompareBenchmarks(Stage[BenchmarksCompared]):
         Raises:
             DataError: two models answered different items.
         """
-        import numpy as np
-
         from adapt.evaluate.benchmark.benchmark_changes import compare_tasks
-        from adapt.evaluate.benchmark.item_scores import read_items
 
         groups: dict[str, list[str]] = {}
         for name in self.models:

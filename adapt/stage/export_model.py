@@ -9,6 +9,9 @@ from adapt.config import Config, what
 from adapt.corpus.corpora import dropped_documents
 from adapt.corpus.files.manifest import check_listed
 from adapt.evaluate.compared_models import BenchmarksCompared
+from adapt.evaluate.benchmark.benchmark_results import BenchmarksCompared
+from adapt.evaluate.card_metadata import check_metadata
+from adapt.evaluate.export_card import Handover, loss_changes, write_card, write_model
 from adapt.evaluate.measurements import (
     DETECTION_NOTE,
     FOUND,
@@ -18,6 +21,7 @@ from adapt.evaluate.measurements import (
     Text,
     bits_of_earlier,
 )
+from adapt.evaluate.retrieval import retrieval_change
 from adapt.evaluate.verdict import LOWER_RATE, ChosenStep, Effect, Verdict, choice_of, effect, fix_of_worse
 from adapt.handover.export_kind import ExportedModel, HandedOver
 from adapt.handover.table import check_kinds, chosen_kinds, handed_rows, kinds_what, need_vectors, write_kinds
@@ -354,17 +358,12 @@ class Export(Stage[Adapted]):
 
     def refuse_early(self) -> None:
         """Checks that the packages of all kinds are installed, that the model can have them, and the card."""
-        from adapt.evaluate.card_metadata import check_metadata
-
         check_metadata(self.config.export)
         if self.config.export.kinds:
             check_kinds(self.config, self.training.start.pretrained.model)
 
     def run(self, folder: Path, done: Done) -> Outcome[Adapted]:
         """Links the model's files, compares the losses, and writes the card."""
-        from adapt.evaluate.export_card import Handover, loss_changes, write_card, write_model
-        from adapt.evaluate.retrieval import retrieval_change
-
         training, before, after = done[self.training], done[self.before], done[self.after]
         old, new = (before.path, before.result.texts), (after.path, after.result.texts)
         result, samples = training.result, self.config.evaluation.bootstrap_samples

@@ -16,6 +16,7 @@ from adapt.advise.evidence import Evidence
 from adapt.config import Config, CorpusConfig, what
 from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed
 from adapt.evaluate.compared_models import ModelsCompared
+from adapt.evaluate.measure_model import Measurement, measure, overlaps, trained_on
 from adapt.evaluate.measurements import (
     Retrieved,
     Similar,
@@ -24,6 +25,7 @@ from adapt.evaluate.measurements import (
     Unit,
     bits_of_earlier,
 )
+from adapt.evaluate.retrieval import VectorModel, check_pairs, measure_retrieval
 from adapt.model.sentence_vectors import FEATURES
 from adapt.model.start import Start
 from adapt.objective.table import measured_what
@@ -115,8 +117,6 @@ class Evaluate(Stage[Evaluated]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:
         """Measures the model on a device of the cluster."""
-        from adapt.evaluate.measure_model import Measurement, measure, overlaps, trained_on
-
         connect(self.config.resources)
         model, training = self.start.made(done), self.start.training
         corpora = {name: done[text].path for name, text in self.corpora.items()}
@@ -247,8 +247,6 @@ class MeasureRetrieval(Stage[Retrieved]):
         config, retrieval = context.config, context.config.retrieval
         if not retrieval.pairs:
             return {}
-        from adapt.evaluate.retrieval import check_pairs
-
         pooling = context.vectors.pooling if context.vectors else "mean"
         if pooling not in FEATURES:
             raise ConfigError(
@@ -292,8 +290,6 @@ class MeasureRetrieval(Stage[Retrieved]):
         Raises:
             DataError: the files have changed since they were listed.
         """
-        from adapt.evaluate.retrieval import VectorModel, measure_retrieval
-
         connect(self.config.resources)
         causal = self.config.objective.kind == "causal"
         vectors = VectorModel(self.start.made(done), causal, self.pooling, self.config.evaluation)

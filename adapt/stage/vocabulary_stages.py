@@ -18,6 +18,7 @@ from typing import Any
 
 from adapt.config import Config
 from adapt.config.job_sections import tokens_wanted
+from adapt.evaluate.measure_model import call_on_device
 from adapt.model.additions.table import refuse_additions
 from adapt.model.size import ModelSize
 from adapt.model.start import Start
@@ -310,8 +311,6 @@ class TeachRows(Stage[Taught]):
         Raises:
             ModelError: the model cannot be loaded.
         """
-        from adapt.evaluate.measure_model import call_on_device
-
         connect(self.config.resources)
         found = call_on_device(_teach, self.config.resources, folder, self, done, folder)
         words = done[self.extended].path / WORDS_FILE

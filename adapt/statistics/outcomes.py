@@ -16,19 +16,25 @@ two null hypotheses, each with its own way of shuffling:
   2000). All seeds are swapped together, because their predictions for one example are similar.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 from math import comb
 from typing import TypeAlias
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from adapt.statistics.seeds import ROUNDING
 from adapt.support.errors import ConfigError
 
-Counts: TypeAlias = csr_array
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+Counts: TypeAlias = "csr_array"
 """Counts per example [examples, K], such as entries of a confusion matrix. Scores are computed from their sums."""
 Score: TypeAlias = Callable[[np.ndarray], np.ndarray]
 """Function that computes scores [...] from summed counts [..., K]."""
@@ -82,7 +88,7 @@ def single_label(
     def confusion(true: Sequence[int], guess: Sequence[int]) -> Counts:
         cells = np.asarray(true, np.int64) * classes + np.asarray(guess, np.int64)
         n = len(cells)
-        return csr_array((np.ones(n), cells, np.arange(n + 1)), shape=(n, classes * classes))
+        return _counts((np.ones(n), cells, np.arange(n + 1)), (n, classes * classes))
 
     return _tested([confusion(*pair) for pair in zip(truth, predicted, strict=True)], score)
 
@@ -107,7 +113,7 @@ def multi_label(
     def counted(true: Sequence[Sequence[int]], guess: Sequence[Sequence[int]]) -> Counts:
         a, b = _indicators(true, classes), _indicators(guess, classes)
         exact = (a == b).all(1, keepdims=True)
-        return csr_array(np.hstack([a & b, b, a, exact, np.ones_like(exact)]).astype(float))
+        return _counts(np.hstack([a & b, b, a, exact, np.ones_like(exact)]).astype(float))
 
     return _tested([counted(*pair) for pair in zip(truth, predicted, strict=True)], score)
 
@@ -128,9 +134,15 @@ def entities(
             return [labels[tag] for tag in tags]
 
         pairs = [(spans(names(a)), spans(names(b))) for a, b in zip(true, guess, strict=True)]
-        return csr_array(np.array([[len(a & b), len(b), len(a)] for a, b in pairs], float).reshape(-1, 3))
+        return _counts(np.array([[len(a & b), len(b), len(a)] for a, b in pairs], float).reshape(-1, 3))
 
     return _tested([counted(*pair) for pair in zip(truth, predicted, strict=True)], score)
+
+
+def _counts(values: Any, shape: tuple[int, int] | None = None) -> Counts:
+    from scipy.sparse import csr_array  # imported late, because light commands load this module
+
+    return csr_array(values, shape=shape)
 
 
 def _tested(counts: list[Counts], score: Score) -> Tested:

@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import ray.train
+
 from adapt.support.errors import BudgetError
 from adapt.support.schema import END_FILE
 from adapt.train.failure import NodeLeaves
@@ -141,9 +143,7 @@ class CheckpointRequests:
 
         If it leaves soon, both are one.
         """
-        from ray.train import get_preemption_info
-
-        if (noticed := get_preemption_info()) and noticed != self._noticed:
+        if (noticed := ray.train.get_preemption_info()) and noticed != self._noticed:
             now = time.time()
             end = noticed.deadline_ms / 1000 if noticed.deadline_ms else now + _UNTOLD_S
             self._noticed, self._due = noticed, [now, max(end - _LAST_S, now)]
