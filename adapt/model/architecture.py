@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from adapt.model.additions.table import stored_additions
 from adapt.model.locate import CONFIG, TOKENIZER_CONFIG, Pretrained, read_json
@@ -22,8 +22,17 @@ from adapt.model.size import tensor_shapes
 from adapt.support.errors import ConfigError, ModelError
 from adapt.terminal.console import log
 
-if TYPE_CHECKING:
-    from adapt.model.packing.padded import Way
+Way = Literal["packed", "shared rows", "padded", "by length"]
+"""How a model takes documents: packed into one sequence, several in a row, as padded rows, or as rows of exactly the
+same length."""
+WHY: dict[Way, str] = {
+    "shared rows": "attention cannot divide a sequence into documents, so rows have several documents, and a mask for"
+    " each pair of tokens keeps them apart",
+    "padded": "documents cannot share a sequence, so each is computed as a padded row of its own",
+    "by length": "padding would change the model's outputs, so only documents of exactly the same length are computed"
+    " together",
+}
+"""For each way to take documents as rows, the reason, as shown to users."""
 
 
 @dataclass(frozen=True)

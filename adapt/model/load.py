@@ -26,12 +26,12 @@ from transformers import (
 
 from adapt.model.additions.domain_modules import choose_domain, without_sets
 from adapt.model.additions.table import additions_of, attach_additions
-from adapt.model.architecture import not_a_decoder, not_an_encoder, turned_wrongly
+from adapt.model.architecture import Way, not_a_decoder, not_an_encoder, turned_wrongly
 from adapt.model.locate import listed, no_head, weight_files
 from adapt.model.packing import attention
 from adapt.model.packing.isolation import keep_documents_apart, set_causal, try_architecture
 from adapt.model.packing.packed import Packed
-from adapt.model.packing.padded import Way, possible_ways, run_as_rows
+from adapt.model.packing.padded import possible_ways, run_as_rows
 from adapt.model.safeguards import check_finite, one_at_a_time, quiet
 from adapt.model.size import ALIASES
 from adapt.model.states import last_hidden_state

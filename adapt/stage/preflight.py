@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adapt.config import Config, ResourcesConfig
 from adapt.merge.compatibility import vocabulary_of
-from adapt.model.architecture import HEADS, check_architecture, check_detector, try_unknown, unequal_tables
+from adapt.model.architecture import HEADS, WHY, Way, check_architecture, check_detector, try_unknown, unequal_tables
 from adapt.model.locate import CONFIG, Pretrained, has_tokenizer, no_head, read_json, weight_files
 from adapt.model.size import model_size, read_header, token_table
 from adapt.model.start import Start
@@ -31,9 +31,6 @@ from adapt.train.capacity.flops import mean_length
 from adapt.train.capacity.memory import check_fits, size_of_training
 from adapt.train.metric_trackers import mlflow_folder
 from adapt.train.schedule import check_warmup, length_of
-
-if TYPE_CHECKING:
-    from adapt.model.packing.padded import Way
 
 
 def check_writable(root: Path) -> None:
@@ -142,8 +139,8 @@ def check_start(config: Config, start: Start) -> None:
     check_generator(config, start.pretrained)
 
 
-def way_of_documents(config: Config, start: Start) -> "Way | None":
-    """Returns how a model computes documents as rows (`adapt.model.packing.padded.Way`).
+def way_of_documents(config: Config, start: Start) -> Way | None:
+    """Returns how a model computes documents as rows (`adapt.model.architecture.Way`).
 
     Returns None if the model takes packed documents, or if this is only known when the model is loaded.
 
@@ -232,11 +229,8 @@ def _check_model(
     head = HEADS.get(kind, "")
     if needs_head and not any(name.startswith(head) for name in weight_names(model)):
         raise no_head(f"{model}", [f"{head}*"])
-    if way := try_unknown(model, causal, trust_remote_code, only_earlier):
-        from adapt.model.packing.padded import WHY
-
-        if way in WHY:
-            log(f"{kind} models take no packed documents: {WHY[way]}")
+    if (way := try_unknown(model, causal, trust_remote_code, only_earlier)) and way in WHY:
+        log(f"{kind} models take no packed documents: {WHY[way]}")
 
 
 def check_weights(model: Path) -> None:

@@ -21,9 +21,10 @@ from adapt.corpus.streaming import serve, served
 from adapt.corpus.token_shards import Columns
 from adapt.method.base import Method, Setting
 from adapt.method.table import method_of
+from adapt.model.architecture import WHY
 from adapt.model.packing.isolation import see_only_earlier
 from adapt.model.packing.packed import Packed
-from adapt.model.packing.padded import WHY, every_document_rows
+from adapt.model.packing.padded import every_document_rows
 from adapt.model.size import model_size
 from adapt.model.start import MODEL_FOLDER
 from adapt.model.tokenizer import load_tokenizer

@@ -17,9 +17,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from adapt.model.additions.domain_modules import without_sets
 from adapt.model.additions.table import additions_of
+from adapt.model.architecture import Way
 from adapt.model.packing import attention
 from adapt.model.packing.packed import Packed
-from adapt.model.packing.padded import DocumentRows, Way, document_rows, possible_ways, run_as_rows
+from adapt.model.packing.padded import DocumentRows, document_rows, possible_ways, run_as_rows
 from adapt.model.safeguards import quiet
 from adapt.model.sparse_prediction import answering, check_linear_head, gather_of, losses_at, predict_at
 from adapt.model.tokenizer import is_decoder, sees_both_sides

@@ -18,34 +18,23 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from adapt.model.architecture import first_position
+from adapt.model.architecture import WHY, Way, first_position
 from adapt.model.packing.attention import taken_back
 from adapt.model.packing.packed import Documents, Layout, Packed, arrange, arrange_shared
 from adapt.support.errors import ModelError
 
-Way = Literal["packed", "shared rows", "padded", "by length"]
-"""How a model takes documents: packed into one sequence, several in a row, as padded rows, or as rows of exactly the
-same length."""
 ATTRIBUTE = "_document_rows"
 ROW_TOKENS = 128
 """Length of rows with several documents, if no document is longer [tokens]. In DeBERTa, each row has a fixed cost, and
 attention in longer rows costs more."""
 PASS_TOKENS = {"cpu": 384, "cuda": 4096}
 """Fixed time of a pass, given as the number of tokens that the device computes in this time, keyed by device."""
-WHY: dict[Way, str] = {
-    "shared rows": "attention cannot divide a sequence into documents, so rows have several documents, and a mask for"
-    " each pair of tokens keeps them apart",
-    "padded": "documents cannot share a sequence, so each is computed as a padded row of its own",
-    "by length": "padding would change the model's outputs, so only documents of exactly the same length are computed"
-    " together",
-}
-"""For each way to take documents as rows, the reason, as shown to users."""
 _REPLACED = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "cache_position", "documents")
 """Arguments of a base model that depend on the layout of the documents."""
 

@@ -2,18 +2,15 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from adapt.config import Config
+from adapt.model.architecture import Way
 from adapt.model.size import ModelSize, model_size
 from adapt.runner.store import Store
 from adapt.terminal.console import duration
 from adapt.train.capacity.device import Device, known_device, measured
 from adapt.train.capacity.flops import added_work, training_flops, workload
 from adapt.train.capacity.memory import GIB, Fit, does_not_fit, fit
-
-if TYPE_CHECKING:
-    from adapt.model.packing.padded import Way
 
 REACHED = 0.4
 """Assumed ratio of the training speed to the matrix multiplication rate, if no earlier training was measured."""
@@ -84,7 +81,7 @@ class Forecast:
 class DocumentsAsRows:
     """How a model that takes no packed documents computes them, and which documents a step has."""
 
-    way: "Way"
+    way: Way
     rows: list[list[int]] | None
     """Lengths of the documents in each row of the first steps [tokens]. None if the text is not prepared yet."""
 
