@@ -31,8 +31,6 @@ from adapt.embed.embedder import EmbeddedTexts, Embedder
 from adapt.index.exact_search import scaled
 from adapt.model.architecture import max_sequence_length
 from adapt.model.locate import WEIGHTS, Pretrained
-from adapt.model.tokenize.ragged import IDS
-from adapt.model.locate import Pretrained
 from adapt.model.tokenize.piece_tokenizer import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer, text_tokenizer
 from adapt.support.errors import ConfigError, DataError, ModelError

@@ -12,12 +12,8 @@ from typing import Any, get_args
 
 from adapt.config import Config, CorpusConfig, section_of, what
 from adapt.corpus.corpora import FEWEST_DOCUMENTS, dropped_documents
-from adapt.corpus.files.sources import sources_of
-from adapt.corpus.legibility import Legibility, read_legibility
-from adapt.corpus.text_profile import read_profile
 from adapt.corpus.files.manifest import sources_of
 from adapt.corpus.text_profile import Legibility, read_legibility, read_profile
-from adapt.evaluate.benchmark.benchmark_results import HEADER, BenchmarksCompared, card_rows
 from adapt.evaluate.card_metadata import card_head, languages
 from adapt.evaluate.compared_models import HEADER, BenchmarksCompared, card_rows
 from adapt.evaluate.measure_model import change, mean_loss, perplexity, read_losses, read_text_losses

@@ -55,8 +55,6 @@ def call_on_device(function: Callable[..., T], resources: ResourcesConfig, folde
             function again.
         arguments: arguments of the function.
     """
-    import ray
-
     task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(call)
     steady = OnNode(Steady(function, "measuring", folder.absolute(), resources.stall_s, patient=True))
     with user_errors(), telling_stalls("evaluate", folder):

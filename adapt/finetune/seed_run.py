@@ -49,8 +49,7 @@ from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.states import last_hidden_state
 from adapt.model.tokenizer import is_decoder, load_config, load_tokenizer, sees_both_sides
-from adapt.task.dataset import IGNORED, SPLITS, Facts, Split
-from adapt.task.prepare_task import SPLITS, Facts, Split
+from adapt.task.prepare_task import IGNORED, SPLITS, Facts, Split
 from adapt.train.model_options import apply_options
 from adapt.train.worker_process import use_threads
 

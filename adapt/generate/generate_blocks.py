@@ -31,15 +31,10 @@ from adapt.corpus.deduplication import Source, deduplicate
 from adapt.corpus.files.formats import MIB, Bad
 from adapt.corpus.files.lines import lines as lines_of
 from adapt.corpus.files.lines import object_of
-from adapt.corpus.files.manifest import Manifest, build_manifest
-from adapt.corpus.files.sources import numbered_items, slices_of
+from adapt.corpus.files.manifest import Manifest, build_manifest, numbered_items, slices_of
 from adapt.corpus.heldout import MEASURED, Measured, in_share, keys_of
 from adapt.corpus.minhash import DuplicateRule
 from adapt.corpus.prepare_corpus import WAITING_BYTES, screen_of
-from adapt.config import ResourcesConfig
-from adapt.corpus.files.manifest import Manifest, numbered_items
-from adapt.corpus.heldout import in_share, keys_of
-from adapt.corpus.prepare_corpus import WAITING_BYTES
 from adapt.corpus.read_progress import LEAST, PERIOD_S
 from adapt.corpus.screening import Reject, Screen, Sieve, Tally, clean_numbered
 from adapt.embed.text_chunks import ReadPool

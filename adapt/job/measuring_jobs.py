@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 from adapt.advise.advice import recommend
 from adapt.advise.evidence import Evidence, ModelFacts, costs
 from adapt.advise.findings import Case
-from adapt.config import Config, CorpusConfig
-from adapt.advise.recipe_costs import costs
 from adapt.config import Config, CorpusConfig, ModelConfig
 from adapt.config.job_config import Kind
 from adapt.config.kinds import Kinds
@@ -33,13 +31,18 @@ from adapt.stage.context import Context, check_sides, located, same_tokens
 from adapt.stage.finetuning import PrepareTask, task_of
 from adapt.stage.model_evaluation import Compare, Evaluate, Look, ModelMeasured, Neighbours, Perplexity, Similarity
 from adapt.stage.prepare_text import Prepared
-from adapt.stage.several.other_models import same_tokens
 from adapt.stage.text_sources import Files, held_out, listed_files
-from adapt.stage.vocabulary.vocabulary_analysis import GENERAL, AnalyzeVocabulary, Screening
-from adapt.stage.vocabulary.vocabulary_changes import WAYS, ExtendVocabulary, ScratchModel, TeachRows, TrimVocabulary
+from adapt.stage.vocabulary_stages import (
+    GENERAL,
+    WAYS,
+    AnalyzeVocabulary,
+    ExtendVocabulary,
+    ScratchModel,
+    Screening,
+    TeachRows,
+    TrimVocabulary,
+)
 from adapt.support.errors import ConfigError, ModelError, nearest
-from adapt.stage.text_sources import Files, listed_files
-from adapt.support.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from adapt.advise.advice import Advice

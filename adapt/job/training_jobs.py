@@ -30,14 +30,13 @@ from adapt.model.locate import looks_local
 from adapt.model.start import Start
 from adapt.runner import Stage
 from adapt.stage.benchmarks import CompareBenchmarks
-from adapt.stage.context import Context
+from adapt.stage.context import Context, other_model, teachers_field
+from adapt.stage.ensemble import ENSEMBLE, MeasureEnsemble
 from adapt.stage.export_model import Export, between_phases, labelled_text
 from adapt.stage.finetuning import Finetune, Scores, task_of
 from adapt.stage.merge_stage import Merge, check_alike, merged_from
 from adapt.stage.model_evaluation import Evaluate, MeasureRetrieval
 from adapt.stage.prepare_text import Gather, Prepared, PrepareTexts
-from adapt.stage.several.ensemble import ENSEMBLE, MeasureEnsemble
-from adapt.stage.several.other_models import other_model, teachers_field
 from adapt.stage.text_sources import listed_files
 from adapt.stage.train import Train
 from adapt.support.errors import ConfigError

@@ -14,15 +14,11 @@ from typing import Any
 import numpy as np
 
 from adapt.config import Config
+from adapt.evaluate.benchmark.benchmark_changes import ShardSearch, items_index, leaked_items, was_tokenized_by
 from adapt.evaluate.benchmark.harness_tasks import HarnessRun, HarnessTasks, harness_tasks, score_harness
-from adapt.evaluate.compared_models import Benchmarked, BenchmarksCompared
-from adapt.evaluate.benchmark.benchmark_leaks import ShardSearch, items_index, leaked_items, was_tokenized_by
-from adapt.evaluate.benchmark.benchmark_results import Benchmarked, BenchmarksCompared
-from adapt.evaluate.benchmark.harness_run import HarnessRun, score_harness
-from adapt.evaluate.benchmark.harness_tasks import HarnessTasks, harness_tasks
 from adapt.evaluate.benchmark.item_scores import read_items
-from adapt.evaluate.benchmark.mteb_run import MtebRun, score_mteb
-from adapt.evaluate.benchmark.mteb_tasks import MtebTasks, mteb_tasks
+from adapt.evaluate.benchmark.mteb_tasks import MtebRun, MtebTasks, mteb_tasks, score_mteb
+from adapt.evaluate.compared_models import Benchmarked, BenchmarksCompared
 from adapt.evaluate.measure_model import call_on_device, trained_on
 from adapt.model.architecture import max_sequence_length
 from adapt.model.locate import tokenizer_files

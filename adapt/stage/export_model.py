@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from adapt.config import Config, what
 from adapt.corpus.corpora import dropped_documents
 from adapt.corpus.files.manifest import check_listed
-from adapt.evaluate.compared_models import BenchmarksCompared
-from adapt.evaluate.benchmark.benchmark_results import BenchmarksCompared
 from adapt.evaluate.card_metadata import check_metadata
+from adapt.evaluate.compared_models import BenchmarksCompared
 from adapt.evaluate.export_card import Handover, loss_changes, write_card, write_model
 from adapt.evaluate.measurements import (
     DETECTION_NOTE,

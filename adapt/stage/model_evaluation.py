@@ -30,9 +30,7 @@ from adapt.model.sentence_vectors import FEATURES
 from adapt.model.start import Start
 from adapt.objective.table import measured_what
 from adapt.ray.runtime import connect
-from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner import NOTHING, ONE_CPU, Done, Outcome, Stage
-from adapt.runner.key import deciding
 from adapt.runner.record import load_record
 from adapt.runner.stage import deciding
 from adapt.stage.benchmarks import CompareBenchmarks

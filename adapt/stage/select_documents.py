@@ -19,8 +19,8 @@ from adapt.model.start import Start
 from adapt.objective.table import measured_what
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.runner.files import link_or_copy, write_atomically
-from adapt.runner.key import deciding
 from adapt.runner.record import Record
+from adapt.runner.stage import deciding
 from adapt.select import TEXTS_FILE
 from adapt.select.choose import Budget, Choice, TokenCounter, choose
 from adapt.select.markup import Mark, foreign_marks, markup_warnings, without_marks

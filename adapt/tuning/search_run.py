@@ -21,12 +21,9 @@ from adapt.runner.digest import Digests
 from adapt.runner.mirror import upload_results
 from adapt.runner.notifications import notifying
 from adapt.runner.record import RECORD_FILE
-from adapt.runner.stage import canonical
-from adapt.show.blocks import Block, TextBlock, first_sentence
-from adapt.show.renderers import SelfShown
-from adapt.runner.stage import everything
+from adapt.runner.stage import canonical, everything
 from adapt.show.blocks import Block, Table, TextBlock, first_sentence
-from adapt.show.pages import SelfShown
+from adapt.show.renderers import SelfShown
 from adapt.show.report.study import HTML, Entry, Study
 from adapt.stage.budget import hours_of
 from adapt.stage.context import Context, root_of

@@ -28,7 +28,6 @@ from adapt.model.load import load_base, load_model, save_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import Packed
 from adapt.model.safeguards import quiet
-from adapt.model.save_model import save_model
 from adapt.model.states import last_hidden_state
 from adapt.model.tokenize.piece_tokenizer import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer

@@ -27,11 +27,12 @@ from adapt.config import (
     SelectConfig,
     TrainingConfig,
 )
+from adapt.method.base import Added
 from adapt.method.das.method import DasOptions
 from adapt.model.size import ModelSize, model_size
 from adapt.runner import Store
 from adapt.train.capacity import forecast
-from adapt.train.capacity.flops import Added, Workload, forward_flops, training_flops
+from adapt.train.capacity.flops import Workload, forward_flops, training_flops
 from tests.advise.cases import CORPUS, TASK, task, text
 
 CONFIG = Config(

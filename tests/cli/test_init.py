@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from adapt.cli.init import DraftLength, ModelProperties
+from adapt.cli.draft_length import DraftLength, ModelProperties
 from adapt.cli.inspect_files import heldout_share, inspect_corpus
 from adapt.cli.main import run_command
 from adapt.config import Config

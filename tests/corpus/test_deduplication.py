@@ -23,7 +23,6 @@ from adapt.config import CorpusConfig, EvaluationSet
 from adapt.corpus import deduplication as module
 from adapt.corpus import prepare_corpus as preparing
 from adapt.corpus.deduplication import (
-    DuplicateRule,
     Match,
     clusters,
     deduplicate,
@@ -36,7 +35,7 @@ from adapt.corpus.deduplication import (
 )
 from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.heldout import is_heldout
-from adapt.corpus.minhash import REACH, candidates
+from adapt.corpus.minhash import REACH, DuplicateRule, candidates
 from adapt.corpus.prepare_corpus import prepare
 from adapt.corpus.shingles import normalised, shingles
 from adapt.model.locate import Pretrained

@@ -16,8 +16,6 @@ from adapt.config import Config, EvaluationConfig, ObjectiveConfig
 from adapt.evaluate import measure_model
 from adapt.evaluate.losses import SAMPLE_SEED, Heldout
 from adapt.evaluate.measure_model import EnsembleMeasurement, MeanProbability
-from adapt.model.additions.domain_modules import attach_domains
-from adapt.model.additions.layer_modules import attach_adapters
 from adapt.model.additions.domain_modules import attach_adapters, attach_domains
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained

@@ -26,7 +26,6 @@ from adapt.evaluate.probe import (
 from adapt.evaluate.while_training import TaskProbe, probed_examples
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
-from adapt.task.dataset import Facts, Split
 from adapt.task.prepare_task import Facts, Split
 from adapt.train.points import Place, Points, evaluating
 from adapt.train.training_run import Progress

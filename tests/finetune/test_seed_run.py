@@ -37,9 +37,6 @@ from adapt.finetune.ray_task import (
     run_finetuning,
 )
 from adapt.finetune.seed_run import add_lora, finetune_work, trained_numbers, tune_classifier
-from adapt.model.additions.domain_modules import attach_domains, domains_of, own_parameters, prototype_of
-from adapt.model.additions.layer_modules import attach_adapters
-from adapt.finetune.seed_run import finetune_work
 from adapt.model.additions.domain_modules import (
     attach_adapters,
     attach_domains,
@@ -52,9 +49,7 @@ from adapt.model.load import load_model, save_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import ClusterError, ConfigError, DataError, DeviceMemoryError, ModelError, TrainingError
-from adapt.task.dataset import IGNORED, Split
-from adapt.support.errors import ClusterError, DataError, DeviceMemoryError, ModelError, TrainingError
-from adapt.task.prepare_task import Split
+from adapt.task.prepare_task import IGNORED, Split
 from tests.finetune.conftest import Learn
 from tests.finetune.toy import toy
 

@@ -52,8 +52,6 @@ def _bits_per_byte(values: np.ndarray, weights: np.ndarray, axis: int = -1) -> n
 
 def _spearman(truth: np.ndarray, values: np.ndarray, axis: int = -1) -> np.ndarray:
     """Computes Spearman's rank correlation: Pearson's correlation of the ranks, with mean ranks for ties."""
-    from scipy.stats import rankdata
-
     first, second = (rankdata(column, axis=axis) for column in (truth, values))
     first, second = (ranks - ranks.mean(axis, keepdims=True) for ranks in (first, second))
     with np.errstate(invalid="ignore"):  # a resample with equal values has no correlation, and counts as 0

@@ -25,9 +25,9 @@ from adapt.method.base import Method
 from adapt.method.table import METHODS
 from adapt.runner.digest import changed_files, named_faults, sha256_of_all
 from adapt.runner.files import write_atomically
-from adapt.runner.key import canonical
 from adapt.runner.record import Record, load_record
 from adapt.runner.secret import VARIABLE, Secret
+from adapt.runner.stage import canonical
 from adapt.support.errors import ModelError, StorageError
 from adapt.terminal.console import log
 

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adapt.model.architecture import Way
 from adapt.model.packing.packed import Documents, Packed
 from adapt.model.packing.padded import (
     PASS_TOKENS,
     ROW_TOKENS,
     DocumentRows,
-    Way,
     document_rows,
     padding_of,
     rectangles,

@@ -20,7 +20,7 @@ from adapt.model.additions.domain_modules import attach_adapters
 from adapt.model.additions.exbert import add_exbert
 from adapt.model.additions.masks import attach_plugins
 from adapt.model.layers import Gates, ones
-from adapt.model.load import keep_documents_apart
+from adapt.model.packing.isolation import keep_documents_apart
 from adapt.model.size import ModelSize, model_size
 from adapt.objective.objective import CausalLanguageModelling, Corrupted
 from adapt.objective.table import predicted_fraction
