@@ -16,6 +16,8 @@ from adapt.evaluate.measurements import Similar
 from adapt.evaluate.model_matrix import (
     FILE,
     PICTURE,
+    SIMILARITY_FILE,
+    SIMILARITY_PICTURE,
     SMOOTHING,
     accuracy_changes,
     compare_domains,
@@ -115,11 +117,11 @@ def corpora(tmp_path: Path) -> dict[str, Path]:
 
 def test_domains_are_compared_by_words(tiny_bert: Path, corpora: dict[str, Path], tmp_path: Path):
     found = compare_domains(corpora, [], Pretrained(tiny_bert, tiny_bert, False), 100, tmp_path)
-    assert Similar(**json.loads((tmp_path / FILE).read_text())) == found
+    assert Similar(**json.loads((tmp_path / SIMILARITY_FILE).read_text())) == found
     assert found.domains == ["cells", "code"]
     assert found.documents == [6, 6]
     assert found.model_loss is None
-    assert (tmp_path / PICTURE).read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / SIMILARITY_PICTURE).read_bytes().startswith(b"\x89PNG")
 
 
 def test_domains_are_compared_by_losses_of_models(tiny_bert: Path, corpora: dict[str, Path], tmp_path: Path):
