@@ -15,10 +15,7 @@ from typing import Any
 
 from adapt.config import Config, CorpusConfig, ObjectiveConfig, what
 from adapt.corpus.cleaning import cleaning_blocks
-from adapt.corpus.decontamination import (
-    check_sets,
-    evaluation_manifests,
-)
+from adapt.corpus.decontamination import check_sets, evaluation_manifests
 from adapt.corpus.files.filesystem import is_url
 from adapt.corpus.files.formats import DELIMITERS, MIB, format_of
 from adapt.corpus.files.hub import check_dataset

@@ -29,15 +29,7 @@ from adapt.evaluate.measurements import (
 )
 from adapt.evaluate.verdict import ChosenStep
 from adapt.model.additions.table import stored_additions
-from adapt.model.model_card import (
-    LOADING_DETECTOR,
-    LOADING_TURNED,
-    card_code,
-    card_text,
-    loading_code,
-    settings,
-    table,
-)
+from adapt.model.model_card import LOADING_DETECTOR, LOADING_TURNED, card_code, card_text, loading_code, settings, table
 from adapt.model.sentence_vectors import SentenceVectors, write_sentence_vectors
 from adapt.model.start import MODEL_FOLDER
 from adapt.objective.table import RTD, objective_options

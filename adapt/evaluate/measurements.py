@@ -8,15 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from adapt.evaluate.verdict import LOWER_RATE
 from adapt.runner.record import Record
-from adapt.show.blocks import (
-    Block,
-    Cell,
-    TextBlock,
-    formatted,
-    heatmap,
-    interval,
-    summary,
-)
+from adapt.show.blocks import Block, Cell, TextBlock, formatted, heatmap, interval, summary
 from adapt.support.better import Less, More
 
 Unit = Literal["token", "byte"]

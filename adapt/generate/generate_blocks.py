@@ -38,13 +38,7 @@ from adapt.corpus.prepare_corpus import WAITING_BYTES, screen_of
 from adapt.corpus.read_progress import LEAST, PERIOD_S
 from adapt.corpus.screening import Reject, Screen, Sieve, Tally, clean_numbered
 from adapt.embed.text_chunks import ReadPool
-from adapt.generate.block_files import (
-    BLOCKS,
-    FIGURES_FILE,
-    MadeFigures,
-    files_of_block,
-    known_figures,
-)
+from adapt.generate.block_files import BLOCKS, FIGURES_FILE, MadeFigures, files_of_block, known_figures
 from adapt.generate.makers import Maker
 from adapt.ray.node_files import OnNode, on_node
 from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, telling_stalls, user_errors

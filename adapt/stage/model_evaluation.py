@@ -17,14 +17,7 @@ from adapt.config import Config, CorpusConfig, what
 from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed
 from adapt.evaluate.compared_models import ModelsCompared
 from adapt.evaluate.measure_model import Measurement, measure, overlaps, trained_on
-from adapt.evaluate.measurements import (
-    Retrieved,
-    Similar,
-    TaskNeighbours,
-    TextLoss,
-    Unit,
-    bits_of_earlier,
-)
+from adapt.evaluate.measurements import Retrieved, Similar, TaskNeighbours, TextLoss, Unit, bits_of_earlier
 from adapt.evaluate.retrieval import VectorModel, check_pairs, measure_retrieval
 from adapt.model.sentence_vectors import FEATURES
 from adapt.model.start import Start

@@ -58,15 +58,7 @@ from adapt.train.metric_trackers import following
 from adapt.train.rank_group import RankGroupConfig, UnwatchedStarts, free_reserved
 from adapt.train.restarts import RestartLog, RestartRules, without
 from adapt.train.schedule import worlds
-from adapt.train.training_run import (
-    CHECKPOINTS,
-    METRICS_FILE,
-    NOTICE_FILE,
-    PROGRESS_FILE,
-    WISH_FILE,
-    TrainingRun,
-    tell,
-)
+from adapt.train.training_run import CHECKPOINTS, METRICS_FILE, NOTICE_FILE, PROGRESS_FILE, WISH_FILE, TrainingRun, tell
 
 _WIDTH = 300
 _SHUTDOWN_S = "5"

@@ -27,15 +27,7 @@ from adapt.evaluate.export_card import (
     write_model,
 )
 from adapt.evaluate.measure_model import LOSSES_FILE, change, mean_loss, read_losses
-from adapt.evaluate.measurements import (
-    Estimate,
-    LossChange,
-    MeasureChange,
-    RetrievalChange,
-    Retrieved,
-    Text,
-    TextLoss,
-)
+from adapt.evaluate.measurements import Estimate, LossChange, MeasureChange, RetrievalChange, Retrieved, Text, TextLoss
 from adapt.model.model_card import front_matter
 from adapt.runner import Record
 from adapt.show.blocks import NONE

@@ -7,12 +7,7 @@ import pytest
 import torch
 from tokenizers import ByteLevelBPETokenizer
 from tokenizers.processors import RobertaProcessing
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, RobertaConfig, RobertaForMaskedLM
 
 from adapt.config import Config, EvaluationConfig
 from adapt.corpus.token_shards import write_shard

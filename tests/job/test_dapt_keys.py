@@ -10,16 +10,7 @@ from typing import Any
 
 import pytest
 
-from adapt.config import (
-    BudgetConfig,
-    Config,
-    EvaluationSet,
-    HarnessConfig,
-    MtebConfig,
-    PhaseConfig,
-    StopConfig,
-    flat,
-)
+from adapt.config import BudgetConfig, Config, EvaluationSet, HarnessConfig, MtebConfig, PhaseConfig, StopConfig, flat
 from adapt.config.job_config import DAPT
 from adapt.job.training_jobs import dapt_stages
 from adapt.method.das.method import DasOptions

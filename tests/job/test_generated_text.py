@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapt.config import (
-    Config,
-    GenerateConfig,
-    MixtureConfig,
-    ObjectiveConfig,
-    SourceConfig,
-    SynthesizeConfig,
-)
+from adapt.config import Config, GenerateConfig, MixtureConfig, ObjectiveConfig, SourceConfig, SynthesizeConfig
 from adapt.generate.rewriting import OWN_TEMPLATES
 from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages

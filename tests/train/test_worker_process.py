@@ -17,14 +17,7 @@ from adapt.train import worker_process
 from adapt.train.metric_trackers import following
 from adapt.train.training_run import METRICS_FILE, NOTICE_FILE
 from adapt.train.worker import rank_device
-from adapt.train.worker_process import (
-    CORE_WAIT,
-    CoreWait,
-    StarvationNotice,
-    only_run,
-    starvation,
-    use_threads,
-)
+from adapt.train.worker_process import CORE_WAIT, CoreWait, StarvationNotice, only_run, starvation, use_threads
 
 
 @pytest.mark.parametrize(("count", "shared_by", "expected"), [(4, 1, 4), (4, 2, 2), (1, 2, 1), (0.5, 1, 1)])

@@ -107,12 +107,7 @@ def tex_text(source: str) -> str:
     Raises:
         UnreadableDocumentError: there is no text.
     """
-    from pylatexenc.latex2text import (
-        EnvironmentTextSpec,
-        LatexNodes2Text,
-        MacroTextSpec,
-        get_default_latex_context_db,
-    )
+    from pylatexenc.latex2text import EnvironmentTextSpec, LatexNodes2Text, MacroTextSpec, get_default_latex_context_db
 
     body = _BODY.search(unmarked(source))
     context = get_default_latex_context_db()

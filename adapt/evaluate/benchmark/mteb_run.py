@@ -24,14 +24,7 @@ from mteb.abstasks.task_metadata import TaskMetadata
 from sentence_transformers import SentenceTransformer
 
 from adapt.config import OwnMtebTask
-from adapt.evaluate.benchmark.item_scores import (
-    ItemMeasure,
-    TaskItems,
-    file_name,
-    hushed,
-    told_of_task,
-    write_items,
-)
+from adapt.evaluate.benchmark.item_scores import ItemMeasure, TaskItems, file_name, hushed, told_of_task, write_items
 from adapt.evaluate.benchmark.mteb_tasks import MtebRun, as_retrieval, own_rows
 from adapt.evaluate.evaluation_task import device_of_task, token_counter
 from adapt.evaluate.retrieval import read_search

@@ -24,11 +24,7 @@ from adapt.method.das.importance import (
     random_sizes,
 )
 from adapt.method.das.method import DasOptions
-from adapt.method.das.stage import (
-    Measuring,
-    plasticity_under,
-    saturated,
-)
+from adapt.method.das.stage import Measuring, plasticity_under, saturated
 from adapt.method.das.unit_sizes import gradients_on_cluster, measure_importance, rows_to_measure, sizes_of_share
 from adapt.method.measurement import EPOCH
 from adapt.model.layers import KINDS, Gates
