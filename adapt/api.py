@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Source = str | PathLike[str] | Mapping[str, Any] | Config | Sequence[str | PathLike[str]] | None
-"""Where a configuration comes from: YAML files (later ones win), a mapping of sections, a `Config`, or nothing."""
+"""The source of a configuration: YAML files (later files win), a mapping of sections, a `Config`, or None."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,15 +87,15 @@ class Run(SelfShown, Generic[R]):
         """Loads the model that the job made, with its tokenizer.
 
         Args:
-            domain: the domain whose own parameters are used, if the model has separate ones per domain. None is the
-                domain that was learnt last.
-            share: the share whose model is loaded, if `merge.shares` has several.
+            domain: the domain whose parameters are used, if the model has separate parameters per domain. None means
+                the last domain of the training.
+            share: the entry of `merge.shares` whose model is loaded, if there are several entries.
 
         Returns:
             The model, in evaluation mode, on the CPU and in fp32, and its tokenizer.
 
         Raises:
-            ConfigError: the job makes no model, or no model for this share.
+            ConfigError: the job does not produce a model, or has no model for this share.
             ModelError: the model cannot be loaded, or has no parameters for this domain.
         """
         from adapt.model import detector, load, tokenizer  # load torch
@@ -211,17 +211,17 @@ def merge(config: Source = None, /, **fields: Any) -> Run[Merged]:
 
 
 def ensemble(config: Source = None, /, **fields: Any) -> Run[Ensembled]:
-    """Measures the mean prediction of several models, `ensemble={"models": [...]}`. Arguments are those of `dapt`."""
+    """Measures the mean prediction of several models, `ensemble={"models": [...]}`. Has the arguments of `dapt`."""
     return _run("ensemble", config, fields)
 
 
 def distil(config: Source = None, /, **fields: Any) -> Run[Adapted]:
-    """Trains a student of several models, `distill={"teachers": [...]}`. Arguments and result are those of `dapt`."""
+    """Trains a student of several models, `distill={"teachers": [...]}`, with the arguments and result of `dapt`."""
     return _run("distil", config, fields)
 
 
 def finetune(config: Source = None, /, **fields: Any) -> Run[Scored]:
-    """Fine-tunes a model on a labelled task with several seeds, and scores each on the test examples.
+    """Fine-tunes a model on a labelled task with several seeds, and scores each resulting model on the test examples.
 
     Args:
         config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
@@ -274,7 +274,7 @@ def similarity(config: Source = None, /, **fields: Any) -> Run[Similar]:
 
 
 def vocabulary(action: str, config: Source = None, /, **fields: Any) -> Run[Any]:
-    """Measures how a tokenizer breaks the words of a domain, or changes a model's vocabulary.
+    """Measures how a tokenizer splits the words of a domain, or changes a model's vocabulary.
 
     Args:
         action: `analyze` measures; `extend` adds tokens; `trim` removes unused tokens; `scratch` trains a new tokenizer
@@ -311,18 +311,18 @@ def advise(config: Source = None, /, **fields: Any) -> Run[Advice]:
 
 
 def tune(space: str | PathLike[str], config: Source = None, /, job: str | None = None, **fields: Any) -> SearchRun:
-    """Searches values for fields of a job, by trials that are compared on dev examples.
+    """Searches for good values of a job's fields, with trials that are compared on dev examples.
 
-    The best values are then run again with fresh seeds, and only then scored on the test examples.
+    The best values are then run again with fresh seeds. Only these runs are scored on the test examples.
 
     Args:
         space: the name of a space that comes with the package, such as `tapt`, or the path of a file.
         config: as for `dapt`.
-        job: the job whose fields are searched. None is the job with the name of the space.
+        job: the job whose fields are searched. None means the job with the same name as the space.
         **fields: as for `dapt`. Section `tune` sets the number of trials, the objectives and the searcher.
 
     Returns:
-        The search: all trials, the comparison of the best one with the unchanged configuration, and `best`, the YAML
+        The search: all trials, the comparison of the best trial with the unchanged configuration, and `best`, the YAML
         file with the best values.
 
     Raises:
@@ -346,7 +346,7 @@ def chain(
         file: the path of the file, or the name of a recipe, such as `study`.
         only: the members of sets to keep, such as `{"task": ["acl_arc"]}`. Other members are left out.
         fields: sections or fields of the configuration for all stages.
-        **let: values that replace those of the file's `let`, such as `data="/data"`.
+        **let: values of variables, which replace those in the file's section `let`, such as `data="/data"`.
 
     Returns:
         The chain, with `plan()`, `run()`, `status()` and `report()`.
@@ -401,7 +401,7 @@ class ChainStudy:
 
 
 def plan(job: str, config: Source = None, /, **fields: Any) -> Plan:
-    """Lists the stages that a job would run, why each would run, and what trainings would cost. Nothing runs.
+    """Lists the stages that a job would run, with the reason for each, and the cost of trainings. Nothing runs.
 
     Args:
         job: the name of the job, such as `dapt`.
@@ -412,7 +412,7 @@ def plan(job: str, config: Source = None, /, **fields: Any) -> Plan:
         The plan. `print(plan)` shows it as tables.
 
     Raises:
-        AdaptError: the job would be refused: a field, a file or a model is wrong.
+        AdaptError: the job cannot run, because a field, a file or a model is wrong.
     """
     with _session():
         kind = job_of(job).kind
@@ -440,7 +440,7 @@ def _run(name: str, config: Source, fields: Mapping[str, Any]) -> Run[Any]:
 
 
 def configuration(kind: Kind, config: Source, fields: Mapping[str, Any]) -> Config:
-    """Returns the configuration of a job, checked as the command checks it.
+    """Returns the configuration of a job, after the same checks as on the command line.
 
     Args:
         kind: the kind of job.

@@ -2,8 +2,8 @@
 
 python -m benchmarks.claims benchmarks/replication.yaml [options of dontstop chain]
 
-A claim holds or does not hold if p is below .05 after Holm's correction for the compared recipes. Otherwise the claim
-is undecided.
+If p is below .05 after Holm's correction for the compared recipes, the verdict is that the claim holds or does not
+hold. Otherwise the claim is undecided.
 """
 
 import sys
@@ -35,7 +35,7 @@ GAINS = [
 
 
 def gains(found: Study) -> Iterator[Line]:
-    """Compares pairs of recipes, on average over tasks and on each task."""
+    """Yields a line for each claim about two recipes: their difference on average over tasks and on each task."""
     for claim, recipe, baseline in GAINS:
         compared = compare_all(collect(replace(found, baseline=baseline)))
         if recipe not in compared.average:
@@ -56,7 +56,7 @@ def direction(found: RecipeCompared) -> str:
 
 
 def harder_tasks(found: Study) -> Iterator[Line]:
-    """Yields, for DAPT and DAPT+TAPT, the rank correlation over tasks of the score without adaptation and the gain."""
+    """Yields the rank correlation over tasks between the unadapted score and the gain, for DAPT and for DAPT+TAPT."""
     results = collect(found)
     compared = compare_all(results)
     for recipe in ("DAPT", "DAPT+TAPT"):

@@ -194,7 +194,7 @@ def peak_bytes() -> int:
 
 
 def apart(function: Callable[..., T], *arguments: Any) -> T:
-    """Runs a function in a new process, so that measurements do not affect each other."""
+    """Runs a function in a new process and returns its result, so that measurements do not affect each other."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         result: T = pool.apply(function, arguments)
         pool.close()  # closes and joins the pool, because a terminated pool may print a message

@@ -12,7 +12,7 @@ from benchmarks.texts import SMALL
 def write_jsonl(path: Path, megabytes: float, data: Path | None, salt: str = "") -> Path:
     """Writes documents of the shared corpora, or of Python's documentation.
 
-    Documents are repeated until the file is large enough. A number and the salt before each text make texts unique.
+    Documents are repeated until the file is large enough. Each text is made unique by a number and the salt before it.
     """
     size = 0
     with path.open("w") as file:
@@ -28,8 +28,7 @@ def write_jsonl(path: Path, megabytes: float, data: Path | None, salt: str = "")
 def some_texts(megabytes: float, data: Path | None) -> list[str]:
     """Returns texts of about the given total size from all parts of the shared corpora, or of Python's documentation.
 
-    Each document occurs once. If there is too little text, documents are repeated with a number put before each of
-    them.
+    Each document occurs once. If there is too little text, documents are repeated, each with a number before it.
     """
     texts = _texts(data)
     size = sum(len(text.encode()) for text in texts) / 1e6
@@ -55,7 +54,7 @@ def _documentation() -> list[str]:
 
 
 def model_folder(folder: Path, models: Path | None) -> Path:
-    """Returns the folder of the model whose tokenizer is used: the shared small model, or a random model made here."""
+    """Returns the folder of the model whose tokenizer is used: the shared small model, or a new random model."""
     if models:
         return models / SMALL
     from transformers import BertConfig, BertForMaskedLM

@@ -1,8 +1,8 @@
 """Measures the speed of preparing a corpus, relative to `datasets.map` as in run_mlm and to the tokenizer alone.
 
 Our side is the whole stage `prepare`, from jsonl to token shards, on a running local Ray. The peer, run_mlm's code,
-loads the same jsonl, and tokenizes and groups texts by `datasets.map` with two processes. The third side is only the
-tokenizer, on texts in memory, with one thread per core.
+loads the same jsonl, and tokenizes and groups texts by `datasets.map` with two processes. The third side only runs the
+tokenizer on texts in memory, with one thread per core.
 """
 
 import os

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from adapt.train.loop import Loop
 
 Training = Literal["plain", "exact", "lean", "economy"]
-"""Kind of training step: without a method, or with DAS and one of three ways to compute its contrast."""
+"""Kind of training step. `plain` uses no method. The others use DAS with one of three ways to compute its contrast."""
 Work = Callable[[int, dict[str, Any]], Any]
 """Function that runs one training step. It takes the step's number and the columns of some rows."""
 
@@ -83,7 +83,7 @@ def _model(case: Case) -> tuple[Any, Any]:
 
 
 def _past(model: Any, config: Config, folder: Path) -> Mapping[str, Path]:
-    """Makes the files that earlier stages of the method would leave for a training."""
+    """Writes the files that earlier stages of the method would have written for a training."""
     if config.method.kind == "ewc":
         from safetensors.torch import save_file
 

@@ -1,7 +1,7 @@
 """Measures the cost of DAS relative to plain training: time and memory of a step, and time of measuring importance.
 
 Plain training and DAS (soft mask of updates; contrast `exact`, `lean`, `economy`) train on the same rows of 164 tokens
-in the product's loop. Steps alternate in one process. Each time is the median over rounds of the ratio to the plain
+in our training loop. Steps alternate in one process. Each time is the median over rounds of the ratio to the plain
 step of the same round. `_flops` is the ratio of operation counts, and `_memory` the ratio of peak memory, for which
 each side runs in a new process. `importance_steps` is the time to measure importance for general knowledge on 10
 batches of 64 rows (`_domain`: for a domain), divided by the time of a plain step of the paper's 248 rows. On CPUs,

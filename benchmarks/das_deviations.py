@@ -1,12 +1,12 @@
 """Measures what each part of DAS, and each deviation from its published code, changes on PubMed, then film reviews.
 
 Importance has three metrics. `stability` is the rank correlation (Spearman, within a layer and kind of unit) of two
-measurements that differ in rows and dropout. `agreement` is the rank correlation with the product's measurement. The
-third is how much the held-out loss rises when the most important tenth of each layer's units is switched off; more is
-better.
+measurements that differ in rows and dropout. `agreement` is the rank correlation with this project's measurement. The
+third is how much the held-out loss rises when the most important tenth of each layer's units is switched off. A larger
+rise is better.
 
-Models then learn the second domain: with the product's DAS, and with DAS of which one part is as published, left out or
-set otherwise. Differences are paired by seed, with 95% intervals. Base models are given by path:
+Models are then trained on the second domain, once with this project's DAS and once per variant. Each variant changes
+one part: as published, left out, or with another setting. Differences are paired by seed, with 95% intervals. Example:
 python -m benchmarks.das_deviations --data ../shared/data --models ../shared/models
 """
 

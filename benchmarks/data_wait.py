@@ -1,6 +1,6 @@
 """Measures the share of training time spent waiting for data, with prepared shards and with streamed text.
 
-A small masked language model (6 layers of 384) trains on real text in the product's loop, with one rank. As in a job,
+A small masked language model (6 layers of 384) trains on real text in our training loop, with one rank. As in a job,
 Ray Data (on a local Ray) supplies the batches. The wait for the first batch counts as start-up and is left out.
 """
 
@@ -16,8 +16,8 @@ from benchmarks.texts import GROUPED_FILE, Case
 TARGETS = {"prepared": ("<=", 0.02), "streaming": ("<=", 0.02)}
 ROWS, LENGTH = 32, 128
 WINDOW_TOKENS = 2**15
-"""Number of tokens in a window. It is smaller than in jobs, so that a short run crosses window borders, where waits
-occur."""
+"""Number of tokens in a window. It is smaller than in jobs, so that a short run crosses window borders. Waits occur
+there."""
 
 
 def measure(options: Options) -> Result:

@@ -71,7 +71,7 @@ WAYS: dict[str, dict[str, Measure]] = {
 }
 """Ways of measuring importance, keyed by the kind of knowledge and the name of the way."""
 FEW_UNITS = 10
-"""Minimum number of units of a layer whose units are ranked. BERT-tiny's two heads per layer are too few to rank."""
+"""Smallest number of units in a layer for which the units are ranked. BERT-tiny's two heads per layer are too few."""
 SWITCHED_OFF = 0.1
 
 
@@ -81,10 +81,10 @@ class Variant:
 
     general: str | None = PRODUCT
     first: str = PRODUCT
-    """Name of the way to measure importance for the first domain. `general` names the way for general knowledge; None
-    means that importance for general knowledge is not measured."""
+    """Key in WAYS of the way to measure importance for the first domain. `general` is the key for general knowledge, or
+    None if importance for general knowledge is not measured."""
     swapped: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """Context manager that replaces a part of the product by the published code."""
+    """Context manager that replaces a part of our DAS by the published code."""
     das: DasOptions | None = field(default_factory=DasOptions)
     """Options of DAS, or None for plain training."""
     rate: float = 1.0
@@ -129,8 +129,8 @@ TRAININGS = {
     "without contrast, at half the rate": Variant(das=NO_CONTRAST, rate=0.5),
     "by frequency, without contrast, at half the rate": Variant(das=BOTH, rate=0.5),
 }
-"""Ways of training, keyed by their difference from the defaults. Under `positive`, the two heads of BERT-tiny differ in
-importance."""
+"""Ways of training, keyed by their difference from the defaults. With `positive`, the two heads of BERT-tiny have
+different importances."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Seed:
     domains: Domains
     seed: int
     known: dict[tuple[str, str], list[Sizes]] = field(default_factory=dict)
-    """Sizes of gradients that have already been measured."""
+    """Sizes of gradients that have already been measured, keyed by kind of knowledge and way of measuring."""
 
     @cached_property
     def learnt(self) -> dict[str, Tensor]:
@@ -199,7 +199,7 @@ class Seed:
             return self.domains.train(model, "second", method, self.seed, variant.rate)
 
     def das(self, model: Any, variant: Variant, config: DasOptions, folder: Path) -> Method:
-        """Prepares DAS with the importances for what the model has learnt so far."""
+        """Prepares DAS with the importances for the first domain and, depending on the variant, general knowledge."""
         units = normalize(_whole(self.sizes("first domain", variant.first)), config.normalize)
         if variant.general:
             units = accumulate(normalize(_whole(self.sizes("general", variant.general)), config.normalize), units)
@@ -243,7 +243,7 @@ def of_seed(data: Path, base: Path, steps: int, names: list[str], seed: int) -> 
 
     Returns:
         If `names` is `["importance"]`, the result of `importance` for each kind of knowledge. Otherwise the held-out
-        losses on all texts: under `before`, those before the second domain, and under each name, those after it.
+        losses on all texts: before the second domain (key `before`), and after each training (keyed by its name).
     """
     torch.set_num_threads(1)
     alone()

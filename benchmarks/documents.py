@@ -70,7 +70,7 @@ def _rate(name: str, files: dict[str, list[Path]], seconds: float) -> str:
 
 
 def made(folder: Path, data: Path | None, number: int) -> dict[str, list[Path]]:
-    """Writes documents, and returns their files by format. A tenth are PDF files, because these are slow to make."""
+    """Writes documents, and returns their files by format. A tenth are PDF files, which are slow to create."""
     texts = [re.sub("[^ -~]|[<&]", " ", text) for text in texts_of(data, 5000)]
     files: dict[str, list[Path]] = {"html": [], "pdf": [], "docx": []}
 

@@ -54,7 +54,7 @@ class Split:
 
 
 def measure(options: Options) -> Result:
-    """Measures embedders that are trained in one process with Ray, and embedders with a pretrained model in another."""
+    """Measures trained embedders in one process with Ray, and embedders with a pretrained model in another process."""
     if not options.data or not options.models:
         raise SystemExit("this benchmark needs --data (tasks/newsgroups) and --models")
     given = options.data, options.models / SMALL, options.quick

@@ -4,9 +4,9 @@ python -m benchmarks.equality --data ../shared/data --models ../shared/models --
 python -m benchmarks.equality --data ../shared/data --models ../shared/models --out FILE [--only NAME ...]
 
 Small jobs run through the command line, each with new storage, so the check works with any version of the code that
-accepts the jobs' options. A result has the name of its stage, without the stage's key; results with the same name are
-numbered in order of their values. `--against` exits with 1 if a result differs or is missing. An equal result under
-another name is not missing.
+accepts the jobs' options. A result has the name of its stage, without the stage's key. Results with the same name are
+numbered in order of their values. `--against` exits with 1 if a result differs or is missing. A result that is now
+stored under another name does not count as missing.
 
 Digests are valid on one kind of machine only (processor, number of cores, versions of torch and of the packages whose
 docstrings are the demo's text). On another machine, make the reference file again with the old code.
@@ -172,7 +172,7 @@ CASES: dict[str, Callable[[Place], None]] = {
 
 
 def collected(place: Place) -> Found:
-    """Reads the results that the jobs left in the storage."""
+    """Reads the results that the jobs have written to the storage."""
     found: dict[str, list[tuple[str, Any]]] = {"weights": [], "predictions": [], "score": [], "losses": []}
     for file in place.root.rglob("stage.json"):
         record, folder = json.loads(file.read_text()), file.parent
@@ -193,7 +193,7 @@ def collected(place: Place) -> Found:
 
 
 def numbered(results: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Numbers the results that share a name, in the order of their values. Keys and times would differ between runs."""
+    """Numbers the results that share a name, in the order of their values, because keys differ between runs."""
     seen: Counter[str] = Counter()
     found = {}
     for name, result in sorted(results):

@@ -14,7 +14,7 @@ from benchmarks.slices import POOLED, first_documents
 
 TASKS = ("scicite", "chemprot", "imdb")
 LABELS = (100, 300, 1000)
-"""Numbers of labelled examples. The smaller sets are parts of the larger ones."""
+"""Numbers of labelled examples. Each larger set contains the smaller sets."""
 MOST = {"dev": 250, "test": 2500}
 """Largest number of examples of a split."""
 

@@ -2,7 +2,7 @@
 
 Both sides sample with one temperature and the same lengths on one thread, as an actor does, and their tokens are
 counted. The model is a Phi with random weights whose head ends a text after about 100 tokens. `with_prompts` begins
-with prompts of 1 to 64 tokens. `scaling_2` is the rate of two actors together, divided by that of one actor alone.
+with prompts of 1 to 64 tokens. `scaling_2` is the rate of two actors together, divided by the rate of a single actor.
 """
 
 import os
@@ -87,7 +87,7 @@ def prompts_of(texts: int, longest: int) -> list[list[int]]:
 
 
 def compared(path: str, texts: int, longest_prompt: int) -> list[tuple[float, float]]:
-    """Returns the tokens per second of `adapt.generate.decoder` and of the plain loop, in rounds that begin in turn."""
+    """Returns the tokens per second of `adapt.generate.decoder` and of the plain loop, in alternating order."""
     import torch
 
     torch.set_num_threads(1)

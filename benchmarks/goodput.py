@@ -5,10 +5,10 @@ exponential with the given mean, a worker or, one time in four, the driver is ki
 started again at once. `goodput_10` and `goodput_2` are the goodput with a mean time between failures of 10 and of 2
 minutes, as `dontstop chain status` shows it. The start of the training counts, so a run should have several failures.
 
-With `--folder`, each call runs one part of at most `--part` minutes and goes on where the last call ended, until the
-run is complete and the table is printed. A part ends at a failure, which is then one of the driver: what follows is the
-same as in one long run, because the next call starts the driver again. If no failure is near the end of a part, the end
-is an additional failure of the driver. So is an interrupted call, whose time up to the interruption counts.
+With `--folder`, each call runs one part of at most `--part` minutes and continues where the last call ended, until the
+run is complete and the table is printed. A part ends at a failure, which then counts as a failure of the driver. The
+next call starts the driver again, as in one long run. If no failure is near the end of a part, the end is an additional
+failure of the driver. An interrupted call counts in the same way, with its time up to the interruption.
 """
 
 import json
@@ -49,16 +49,16 @@ class Schedule:
     seed: int
 
     def failures(self) -> Iterator[tuple[float, bool, int]]:
-        """Yields each failure: seconds since the first step, whether the driver is killed, and else the rank."""
+        """Yields each failure: its time since the first step [s], whether it kills the driver, and else the rank."""
         draw, at = random.Random(self.seed), 0.0
         while (at := at + draw.expovariate(1 / self.between_s)) < self.length_s:
             yield at, draw.random() < DRIVER_SHARE, draw.randrange(2)
 
     def end_of_part(self, done_s: float, part_s: float) -> float:
-        """Returns at which second of the run a part ends that begins at second `done_s`.
+        """Returns the time in the run at which a part ends, if the part begins at `done_s` [s].
 
         Args:
-            done_s: length of the parts before [s].
+            done_s: length of all earlier parts [s].
             part_s: largest length of the part [s].
         """
         if self.length_s - done_s <= part_s:
@@ -69,15 +69,15 @@ class Schedule:
 
 @dataclass
 class State:
-    """How far a run is, which is kept in its folder."""
+    """The progress of a run, which is stored in the run's folder."""
 
     schedule: dict[str, float]
     done_s: float = 0.0
-    """Seconds of the run that are done."""
+    """Part of the run that is finished [s]."""
     since: float | None = None
-    """Time from which more seconds are done [s since 1970]; None between two parts."""
+    """Start of the part that is running [s since 1970]; None between two parts."""
     driver: int | None = None
-    """Process of the job, which a killed benchmark may leave behind."""
+    """Process id of the job, which may still run after the benchmark was killed."""
     killed: dict[str, int] = field(default_factory=dict)
     """How often each kind of process was killed."""
 
@@ -89,10 +89,10 @@ class State:
 
     @classmethod
     def load(cls, folder: Path, schedule: Schedule) -> "State":
-        """Reads the state, and ends what an interrupted part left behind.
+        """Reads the state. If a part was interrupted, kills its job and counts its time.
 
         Raises:
-            SystemExit: the folder has another run.
+            SystemExit: the folder belongs to another run.
         """
         planned = asdict(schedule)
         if not (folder / _STATE).exists():
@@ -125,7 +125,7 @@ def measure(schedule: Schedule, folder: Path, part_s: float) -> tuple[HeldTime, 
         part_s: largest length of the part [s].
 
     Returns:
-        The held time of the run with rows for the printed table. None if parts are left.
+        The held time of the run, with rows for the printed table. None if the run is not complete.
     """
     root = folder / "runs"
     arguments, state = arguments_for(folder, root), State.load(folder, schedule)
@@ -146,13 +146,13 @@ def measure(schedule: Schedule, folder: Path, part_s: float) -> tuple[HeldTime, 
             _wait_until(began + at, process, folder)
             workers = workers_of(process)
             state.done_s = at
-            if is_driver or rank >= len(workers):  # while workers restart, the driver is all there is to kill
+            if is_driver or rank >= len(workers):  # while workers restart, only the driver can be killed
                 process.kill()
                 process.wait()
                 state.count("driver")
                 process = started(arguments, folder)
             else:
-                with suppress(ProcessLookupError):  # it has just ended by itself
+                with suppress(ProcessLookupError):  # the worker has just ended by itself
                     os.kill(workers[rank], signal.SIGKILL)
                 state.count("worker")
         _go_on(state, process, folder)
@@ -178,7 +178,7 @@ def measure(schedule: Schedule, folder: Path, part_s: float) -> tuple[HeldTime, 
 
 
 def arguments_for(folder: Path, root: Path) -> list[str]:
-    """Returns the arguments of the job. Makes model and text, or takes those of an earlier part."""
+    """Returns the arguments of the job. Creates model and text, or reuses the model and text of an earlier part."""
     from transformers import BertConfig, BertForMaskedLM
 
     if (folder / _ARGUMENTS).exists():
@@ -235,7 +235,7 @@ def _held_file(folder: Path) -> Path:
 
 
 def _go_on(state: State, process: "subprocess.Popen[bytes]", folder: Path) -> None:
-    """Saves that the run goes on from `state.done_s` now, in case this process is killed."""
+    """Saves that the run continues from `state.done_s` now, in case this process is killed."""
     state.since, state.driver = time.time(), process.pid
     state.save(folder)
 

@@ -1,4 +1,4 @@
-"""Checks on a GPU that attention over packed documents gives the results of separate documents (two ways)."""
+"""Checks on a GPU that both kinds of attention over packed documents give the results of separate documents."""
 
 import json
 import sys

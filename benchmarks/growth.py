@@ -1,9 +1,9 @@
-"""Measures the tokens that training from scratch needs to reach the loss of a grown model (ELLE), over its tokens.
+"""Measures how many times more tokens training from scratch needs to reach the loss of a grown model (ELLE).
 
 A small model grows by a layer and a head and learns a domain (PubMed). Then models of the same architecture with random
 weights learn the same text, each with its own decay and at the best of four learning rates. Their training length
 doubles until one of them reaches the grown model's loss on held-out rows. `tokens_ratio` is the number of tokens of
-that training over the number of the grown model, interpolated between lengths on a log scale. If no length reaches the
+that training over the tokens of the grown model, interpolated between lengths on a log scale. If no length reaches the
 loss, the figure is the longest length (a lower bound), and the details say so. Tokens that the small model learnt from
 earlier are not counted. No time is measured, so other load cannot matter.
 """
@@ -17,7 +17,7 @@ from benchmarks.common import Options, Result, parser_of, report
 TARGETS = {"tokens_ratio": (">=", 1.0)}
 TEXT, SEED = "first", 0
 RATES = (1.0, 2.0, 4.0, 8.0)
-"""Factors on the learning rate that trainings from scratch try."""
+"""Factors by which the learning rate is multiplied in the trainings from scratch."""
 
 
 def measure(options: Options) -> Result:

@@ -62,7 +62,7 @@ def halving(arguments: Sequence[str], steps: int, quick: bool) -> Halving:
 
 
 def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
-    """Runs a search. Returns its metrics, and for each length of a trial the step from which it continues a shorter."""
+    """Runs a search. Returns its metrics, and for each length of a trial the step where longer trials branch off."""
     from adapt.runner import Store, ensure
     from adapt.stage.context import root_of
     from adapt.train.schedule import branch_step
@@ -76,7 +76,7 @@ def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
 
 
 def _steps(row: Mapping[str, Any], branches: Mapping[int, int]) -> int:
-    """Returns the number of steps of a trial. Each length continues where the cooldown of the shorter one started."""
+    """Returns the number of steps of a trial. Each length continues where the previous length's cooldown started."""
     lengths = sorted(map(int, row["turns"]))
     return sum(
         length - (branches[before] if before else 0) for before, length in zip([0, *lengths], lengths, strict=False)

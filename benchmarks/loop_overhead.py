@@ -29,7 +29,7 @@ def measure(options: Options) -> Result:
         corpus = corpus_file(folder, 1500)
         full, bare, waits, watch = [], [], [], Watch()
         for seed in range(rounds):
-            # the full loop runs first in the first round, because it prepares the text for both loops
+            # the first round starts with the full loop, which prepares the text for both loops
             kinds = ("bare", "full") if seed % 2 else ("full", "bare")
             for kind in kinds:
                 if kind == "bare":

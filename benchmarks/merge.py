@@ -1,4 +1,4 @@
-"""Measures the time to merge two checkpoints of 1 GB relative to copying one, and the peak memory in tensors."""
+"""Measures the time to merge two 1 GB checkpoints relative to copying one of them, and the peak memory in tensors."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ SIDE = 1024
 
 
 def measure(options: Options) -> Result:
-    """Copies and merges in turn. Both read files from the page cache and wait until the result is on disk."""
+    """Copies and merges in alternating rounds. Both read from the page cache and wait until the result is on disk."""
     count = 25 if options.quick else 250
     with workplace() as folder:
         for name in ("base", "model"):

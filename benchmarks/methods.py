@@ -1,7 +1,7 @@
 """Measures the cost of methods against forgetting relative to plain training: time of a step, and memory.
 
 Plain training, and every method with its default options, train a model of RoBERTa-base's size on the same rows of 164
-tokens, in the product's loop. `NAME_time` is the median over rounds of the ratio of step times within a round. For each
+tokens, in our training loop. `NAME_time` is the median over rounds of the ratio of step times within a round. For each
 method, a new process holds the method's model and the plain model. `NAME_memory` is the ratio of the peak memory of two
 steps, with a new process for each side, including libraries. On CPUs, steps have fewer rows, so costs that do not
 depend on rows weigh more.
@@ -36,7 +36,7 @@ MOST = {
     "demix": (1.05, 1.0),
     "das": (2.3, 1.5),
 }
-"""Maximum ratios of time and of memory. The steps of methods that are missing here are those of plain training."""
+"""Maximum ratios of time and of memory. Methods that are missing here take the same steps as plain training."""
 TARGETS: Targets = {
     f"{name}_{figure}": ("<=", most)
     for name, both in MOST.items()

@@ -1,7 +1,7 @@
 """Prints the results of a finished study of objectives: the Markdown tables of docs/science/dapt-tapt.md.
 
-The tables have the tokens and losses of each training, and the dev scores by learning rate. For each way of training at
-its best learning rate, they have the test scores, with gains over the chain's baseline, paired by seed.
+The tables have the tokens and losses of each training, and the dev scores by learning rate. They also have the
+test scores of each way of training at its best learning rate, with gains over the chain's baseline, paired by seed.
 
 python -m benchmarks.objectives_study benchmarks/objectives_study.yaml [options of dontstop chain]
 python -m benchmarks.objectives_study benchmarks/decoder_study.yaml [options of dontstop chain]

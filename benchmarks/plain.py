@@ -9,7 +9,7 @@ from adapt.train.optimizer import build_optimizer
 
 
 class PlainEngine:
-    """The parts of `adapt.train.engine.Engine` that `adapt.train.loop` needs, for one rank at ZeRO stage 0."""
+    """An engine for one rank at ZeRO stage 0, with the parts of `adapt.train.engine.Engine` that the loop calls."""
 
     def __init__(self, model: torch.nn.Module, training: TrainingConfig, precision: str, accumulation: int) -> None:
         self.module = model

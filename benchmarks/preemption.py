@@ -1,4 +1,4 @@
-"""How many steps a training repeats when its node is pre-empted several times, and whether its weights stay the same.
+"""Measures how many steps a training repeats when its node is pre-empted several times, and compares its weights.
 
 The training runs on one node of a local cluster with further nodes. Its node is announced to leave in 30 s, as clouds
 do, and Ray ends it then. `wasted_steps` counts the steps that were computed again, over all pre-emptions. Ray publishes

@@ -1,4 +1,4 @@
-"""Computes what the published code of DAS (UIC-Liu-Lab/ContinualLM) computes, where the product deviates from it."""
+"""Repeats the published code of DAS (UIC-Liu-Lab/ContinualLM) in those parts where our DAS deviates from it."""
 
 from __future__ import annotations
 

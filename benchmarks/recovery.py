@@ -1,4 +1,4 @@
-"""Measures how soon a training continues after a worker is killed, and how many steps are lost despite a checkpoint.
+"""Measures how soon a training continues after a worker is killed, and how many steps of complete checkpoints are lost.
 
 `recovery_s` is the time from the kill to the first report of the continued training. `lost_steps` is the number of
 repeated steps that were already in a complete checkpoint when the worker was killed. With --elastic, a node of a local
@@ -36,7 +36,7 @@ _NODE_CPUS = 3
 
 
 def measure(options: Options) -> Result:
-    """Kills a worker of a small training several times, once it has checkpoints."""
+    """Kills a worker of a small training several times, after the training has saved checkpoints."""
     with workplace() as folder:
         corpus = corpus_file(folder, 2000)
         found = [_recovered(corpus, folder / str(number)) for number in range(1 if options.quick else 3)]

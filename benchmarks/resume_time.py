@@ -1,9 +1,9 @@
 """Measures the time to the first batch of a resumed run, early and late in the corpus.
 
 With prepared shards, a large synthetic corpus, `growth` is the time at step 100,000 over the time at step 10, each in a
-process that opens the corpus again. With streamed text, a corpus of many files, the figures are the times at the middle
-and at the last batch over the time at the first batch. These ratios must stay near 1 too, because a resumed run reads
-only one item and one window again.
+process that opens the corpus again. With streamed text, a corpus of many files, the figures are the time at the middle
+batch and the time at the last batch, each over the time at the first batch. These ratios must stay near 1 too, because
+a resumed run reads only one item and one window again.
 """
 
 import time
@@ -89,7 +89,7 @@ def first_prepared(folder: str, step: int) -> float:
 
 
 def first_streamed(folder: Path, place: float) -> float:
-    """Returns the time from opening the streamed corpus to the batch at a share of an epoch [s].
+    """Returns the time from opening the streamed corpus to the batch at `place`, a share of an epoch [s].
 
     The tokenizer is loaded before the time is measured.
     """

@@ -1,8 +1,9 @@
 """Measures how many selected documents are from the right one of three sources, whose texts differ in length.
 
 The pool has 600 abstracts of computational linguistics, 600 sentences of PubMed and 600 film reviews. For each task,
-whose source is known, 200 documents are selected. `KIND_TASK` is the share of these from the task's source.
-`scierc_short` uses the first six words of SciERC's texts; `scierc_letters` replaces the signs around entities by words.
+whose source is known, 200 documents are selected. The figure `KIND_TASK` is the share of the selected documents that
+come from the task's source. `scierc_short` uses the first six words of SciERC's texts. `scierc_letters` replaces the
+markers around entities by words.
 `knn` and `tsds` compare vectors of the embedder in their name: MiniLM's `static` or `transformer`, or `vampire`, which
 is measured only if --embedders lists it. `--quick` measures dsir and classifier only.
 """
@@ -68,7 +69,7 @@ def evenly(data: Path, name: str) -> list[str]:
 
 
 def target_of(data: Path, task: str) -> list[str]:
-    """Returns a task's different train texts, or variants of them.
+    """Returns the distinct train texts of a task, or a variant of these texts.
 
     At most MOST_TARGET evenly spaced texts are returned.
     """
@@ -88,7 +89,7 @@ def texts_in(file: Path) -> list[str]:
 
 
 def by_words(kind: str, pool: Sequence[tuple[str, str]], target: Sequence[str]) -> list[int]:
-    """Runs a selection by n-grams in this process, and returns the positions of the selected documents in the pool."""
+    """Runs a selection by n-grams in this process, and returns the indices of the selected documents in the pool."""
     from adapt.config import Config, CorpusConfig
     from adapt.corpus.files.manifest import build_manifest
     from adapt.runner.digest import Digests

@@ -58,7 +58,7 @@ class Ratio:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[float, float]], load: Load | None = None) -> "Ratio":
-        """Makes a ratio from the rounds of one call. The machine's load was recorded for all these rounds together.
+        """Creates a ratio from the rounds of one call. The load was recorded for all these rounds together.
 
         Args:
             pairs: values of both sides, one pair per round.
@@ -74,7 +74,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Rounds(Generic[T]):
-    """Values that each side returned, round by round."""
+    """The results of each side, one per round."""
 
     found: Mapping[str, Sequence[T]]
     loads: Mapping[str, Sequence[Load]]
@@ -85,7 +85,7 @@ class Rounds(Generic[T]):
         Args:
             one: name of the side whose value is divided.
             other: name of the side whose value is the divisor.
-            value: function that takes what a side returned, and returns the value to compare.
+            value: function that returns the value to compare, given the result of a side.
         """
         pairs = zip(self.found[one], self.found[other], strict=True)
         noisy = sum(

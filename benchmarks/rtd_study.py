@@ -1,7 +1,7 @@
 """Prints the results of a finished study of replaced-token detection: the Markdown tables of docs/science/dapt-tapt.md.
 
-The tables have the tokens and losses of each training, and the dev scores by learning rate. For each objective at its
-best learning rate, they have the test scores, with gains over the untrained model and over MLM, paired by seed.
+The tables have the tokens and losses of each training, and the dev scores by learning rate. They also have the test
+scores of each objective at its best learning rate, with gains over the untrained model and over MLM, paired by seed.
 
 python -m benchmarks.rtd_study benchmarks/rtd_study.yaml [options of dontstop chain]
 """

@@ -36,16 +36,16 @@ ERRORS = {
     "expired": ("400 Bad Request", "ExpiredToken"),
     "lacks": ("501 Not Implemented", "NotImplemented"),
 }
-"""Answers of the server in place of handling a request: status line and code."""
+"""Error responses that the server can send instead of handling a request: status line and code."""
 
 
 class Faults:
-    """A WSGI application that hands requests to another one, except for faults.
+    """A WSGI application that forwards requests to another application, and injects faults.
 
-    The faults are a dictionary: `kind` is a key of ERRORS, `cut request` (the connection breaks after half of the
-    body), `lose answer` (it breaks after the request was carried out) or `cut answer` (after half of the answer).
-    `every` is n: the fault befalls each n-th request whose method is in `methods`. `unconditional` is whether
-    conditions of writes are ignored, and `date_shift_s` the error of the server's clock [s].
+    The faults are a dictionary. `kind` is a key of ERRORS, or says when the connection breaks: `cut request` after half
+    of the request's body, `lose answer` after the request was handled, and `cut answer` after half of the response.
+    `every` is a number n: each n-th request whose method is in `methods` gets the fault. `unconditional` is whether the
+    server ignores conditions of writes, and `date_shift_s` is the error of the server's clock [s].
     """
 
     def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:
@@ -131,7 +131,7 @@ class Server:
         return {**ENVIRONMENT, "AWS_ENDPOINT_URL": self.url}
 
     def faults(self, **faults: Any) -> None:
-        """Replaces the faults, and sets the numbers of requests to 0."""
+        """Replaces the faults, and resets the counts of requests to 0."""
         self._ask("PUT", json.dumps(faults).encode())
 
     def requests(self) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""Checks that ours and transformers' Trainer reach the same loss at equal tokens, with the same model and settings.
+"""Checks that our loop and transformers' Trainer reach the same loss after equally many tokens, with equal settings.
 
 Both sides train on the same blocks in the same order, so their losses at the same step are compared. The sides differ
-in how masks and dropout are drawn, and only ours keeps documents separate. The figure is the mean difference over the
+in how masks and dropout are drawn, and only our side separates documents. The figure is the mean difference over the
 last two thirds of the steps, in standard errors. No time is measured, so each side runs once.
 """
 

@@ -1,4 +1,4 @@
-"""How far each layer scales: DAPT on 8 to 1,024 GPUs by a model, and the runner with 10,000 stages, measured.
+"""Shows how far the project scales: DAPT on 8 to 1,024 GPUs (estimated), and the runner with 10,000 stages (measured).
 
 `wide_10k_cpu_s` and `deep_10k_cpu_s` are the CPU times to run 10,000 stages that each write one line: independent
 stages, and a chain in which each stage reads the previous one. `plan_10k_cpu_s` is the CPU time of a plan of the
@@ -30,13 +30,13 @@ GPUS = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class Gpu:
-    """A kind of GPU and its network. The defaults are those of 8 A100 80 GB per machine."""
+    """A kind of GPU and its network. The defaults describe machines with 8 A100 80 GB each."""
 
     peak_flops: float = 312e12
     """Dense bf16 rate (NVIDIA A100 datasheet) [FLOP/s]."""
     mfu: float = 0.4256
     """Model FLOPs utilization of MPT-125M with rows of 512 tokens on 8 GPUs (mosaicml/llm-foundry,
-    scripts/train/benchmarking). Ours was not measured."""
+    scripts/train/benchmarking). The MFU of this project was not measured."""
     per_machine: int = 8
     inside: float = 300e9
     """Rate of NVLink in one direction (NVIDIA A100 datasheet: 600 GB/s in both) [bytes/s]."""
@@ -63,7 +63,7 @@ def roberta_base() -> Model:
     matrices = layers * 12 * width**2
     head = width**2 + width * vocabulary
     attention = 4 * width * LENGTH * layers
-    # biases, norms: 13 vectors of the width per layer (4 of them in the wide bias), and those of embeddings and head
+    # Biases and norms. A layer has 13 vectors of the width (the inner bias counts as 4). Embeddings and head have more.
     vectors = layers * 13 * width + 2 * width + 3 * width + vocabulary
     parameters = matrices + width * (vocabulary + positions + 1) + width**2 + vectors
     return Model(parameters, 3 * (2 * matrices + attention + 2 * 0.15 * head))
@@ -138,12 +138,12 @@ def measure(options: Options) -> Result:
 
 
 def independent(count: int) -> list[Trivial]:
-    """Returns stages that need no other stage."""
+    """Returns stages that do not depend on each other."""
     return [Trivial(f"stage-{number}", number, None) for number in range(count)]
 
 
 def chained(count: int) -> Trivial:
-    """Returns the last of several stages, each of which reads the previous one."""
+    """Returns the last stage of a chain in which each stage reads the previous stage."""
     last: Trivial | None = None
     for number in range(count):
         last = Trivial(f"stage-{number}", number, last)
@@ -152,7 +152,7 @@ def chained(count: int) -> Trivial:
 
 
 def _seconds(work: Callable[[], object]) -> tuple[float, float]:
-    """Returns the CPU time and the time on the clock of some work [s]."""
+    """Returns the CPU time and the elapsed time of some work [s]."""
     began, cpu = time.perf_counter(), time.process_time()
     work()
     return time.process_time() - cpu, time.perf_counter() - began

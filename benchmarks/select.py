@@ -1,10 +1,10 @@
-"""Measures the cost of selecting, relative to reading and cleaning the pool, and to the package of DSIR's authors.
+"""Measures the cost of selecting documents, relative to reading and cleaning the pool, and to the package of DSIR.
 
 Each measurement is the CPU time of a new process on one core. DSIR and the classifier pass over the pool twice, so
 they are compared with reading and cleaning the pool twice. The authors' package is measured if it is installed
 (`benchmarks/peer_dsir.py`): `dsir_ratio` is our documents per second over the package's. `dsir_agreement` is the share
-of documents that both select, without noise, if both get the same words in the same buckets, and the target has words
-in each bucket.
+of selected documents that both select. For this figure, selection has no noise, both get the same words in the same
+buckets, and the target has words in each bucket.
 """
 
 import itertools
@@ -73,7 +73,7 @@ def _seconds(cost: Any) -> float:
 
 
 def _beside_the_package(folder: Path, documents: int, data: Path | None) -> Result:
-    """Compares speed and selected documents with the authors' package. Without it, returns no figures."""
+    """Compares speed and selected documents with the authors' package. Returns no figures if it is not installed."""
     if not IS_INSTALLED:
         return Result({}, [("data-selection", "not installed: see benchmarks/peer_dsir.py")])
     texts = list(itertools.islice(itertools.cycle(some_texts(documents / 500, data)), documents))
@@ -93,7 +93,7 @@ def _beside_the_package(folder: Path, documents: int, data: Path | None) -> Resu
 def agreement(folder: Path, texts: list[str]) -> float:
     """Returns the share of documents that both sides select.
 
-    There are so few buckets that the target has words in each bucket.
+    The number of buckets is small, so that the target has words in each bucket.
     """
     import numpy as np
 

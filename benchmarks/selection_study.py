@@ -32,7 +32,7 @@ FEWEST = 4
 
 @dataclass(frozen=True)
 class Found:
-    """Test scores of a study and metrics of its selections, keyed by the members of the study's sets."""
+    """Test scores of a study, and metrics of its selections."""
 
     scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     """Test scores, keyed by recipe, task and seed."""
@@ -45,7 +45,10 @@ class Found:
         return list(dict.fromkeys(task for tasks in self.scores.values() for task in tasks))
 
     def differences(self, recipe: str, baseline: str, task: str) -> dict[str, float]:
-        """Returns a recipe's gain for each seed that both have. For MEAN, uses only seeds that all tasks have."""
+        """Returns a recipe's gain over the baseline for each seed that both ran with.
+
+        For MEAN, averages over tasks, and uses only seeds that every task has.
+        """
         if task == MEAN:
             every = [self.differences(recipe, baseline, each) for each in self.tasks]
             shared = set.intersection(*map(set, every))
@@ -151,7 +154,7 @@ def predicted(found: Found, baseline: str, recipes: Mapping[str, str]) -> Table 
 
 
 def correlation(groups: Sequence[int], pairs: Sequence[np.ndarray]) -> tuple[float, float, float]:
-    """Returns the rank correlation within groups, with its bootstrap interval. For one group it is Spearman's.
+    """Returns the rank correlation within groups and its bootstrap interval. With one group, it is Spearman's.
 
     Args:
         groups: number of the group that each case belongs to.

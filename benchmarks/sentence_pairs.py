@@ -1,4 +1,4 @@
-"""Makes the pairs of the study of sentence vectors: questions and the abstracts that answer them, from PubMedQA.
+"""Writes question-abstract pairs from PubMedQA for the study of sentence vectors. Each abstract answers its question.
 
 python -m benchmarks.sentence_pairs --data ../shared/data --out /tmp/data/pubmedqa
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 SPLITS = {"dev": ("dev", "test"), "test": ("train",)}
-"""For each split of the pairs, the splits of the task PubMedQA with its examples. `dev` pairs choose learning rates,
+"""For each split of the pairs, the splits of PubMedQA that it is made of. `dev` pairs choose learning rates, and
 `test` pairs give the reported metrics. No model is trained on these pairs."""
 
 

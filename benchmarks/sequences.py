@@ -1,8 +1,8 @@
 """Prints the results of finished chains of domain sequences, as Markdown tables (docs/science/das.md, forgetting.md).
 
-The tables have means over seeds, where the value of a seed is the mean over its orders of domains; the difference of
-every method from the baseline and from every other method that learns domains in sequence, paired by seed; scores by
-task; and the results of every run, from which all tables can be recomputed.
+The first tables have means over seeds, where the value of a seed is the mean over its orders of domains. Then follow
+the differences of every method from the baseline and from every other method that learns domains in sequence, paired by
+seed. The last tables have scores by task, and the results of every run, from which all tables can be recomputed.
 
 python -m benchmarks.sequences benchmarks/das_five.yaml [options of dontstop chain]
 """
@@ -33,7 +33,7 @@ def tables(sequences: Sequences) -> list[Table]:
 
 
 def _baselines(sequences: Sequences) -> Iterator[Sequences]:
-    """Yields the study once per sequential method, with this method as baseline and each pair of methods only once."""
+    """Yields the study once per sequential method, with this method as baseline. Each pair of methods occurs once."""
     left = dict(sequences.methods)
     for name in sequences.methods:
         if sequences.mode(name) == "continual":

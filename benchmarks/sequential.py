@@ -24,7 +24,7 @@ DIGITS = 5
 
 
 def raw(run: ChainRun, found: Study) -> dict[str, Any]:
-    """Returns the scores of every seed, the figures of every sequence, tuned values, losses, looks and the cost."""
+    """Returns the scores of every seed, the figures of every sequence, tuned values, losses, interim looks and cost."""
     results, sequences = collect(found), sequences_of(found)
     scores = {
         row.name: {

@@ -23,10 +23,10 @@ FIRST = {
     ("imdb", "dev"): 300,
     ("imdb", "test"): 1000,
 }
-"""Number of examples to use, keyed by task and split. Of splits that are not listed, all examples are used."""
+"""Number of examples to use, keyed by task and split. If a split is not listed, all of its examples are used."""
 POOLED = ("cs_acl_abstracts", "biomed_pubmed", "biomed_medquad", "reviews_imdb", "general_enwiki")
 POOL_CHARACTERS = 3_000_000
-"""Number of characters that each corpus contributes to the pool, or slightly more: the last document is not cut."""
+"""Number of characters that each corpus adds to the pool. It may add slightly more, because no document is cut."""
 
 
 def main() -> None:

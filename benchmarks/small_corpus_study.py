@@ -27,7 +27,7 @@ NAMES = {"best": "best single model", "ensemble": "mean of predictions"}
 
 
 def cut(data: Path, out: Path) -> None:
-    """Writes the first 1, 3 and 10 MB of each corpus. A larger text begins with the smaller ones."""
+    """Writes the first 1, 3 and 10 MB of each corpus. Each larger text begins with the smaller texts."""
     out.mkdir(parents=True, exist_ok=True)
     for domain, corpus in CORPORA.items():
         for size in SIZES:

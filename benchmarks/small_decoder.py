@@ -1,6 +1,7 @@
 """Makes a small GPT-2 with random weights and its own byte-level BPE tokenizer, for benchmarks/das_decoder.yaml.
 
-With --encoder it also makes a BERT of the same size and tokenizer, for benchmarks/decoder_study.yaml.
+With --encoder, it also creates a BERT of the same size and with the same tokenizer, for
+benchmarks/decoder_study.yaml.
 
 python -m benchmarks.small_decoder --data ../shared/data --out /tmp/decoder
 """

@@ -1,8 +1,8 @@
-"""How soon a training that stalls is running again, and whether it ends as if undisturbed.
+"""Measures how soon a stalled training continues, and whether its final weights are those of an undisturbed training.
 
-A job with two ranks is disturbed again and again: SIGSTOP of a rank (`stop`), a thread that holds Python's global
-interpreter lock (`gil`), and a rank that waits in a collective which the other one never enters (`collective`). A
-second job runs in a network namespace, if the user may make one, and its loopback is cut until the stall was noticed
+A job with two ranks is disturbed repeatedly: SIGSTOP of a rank (`stop`), a thread that holds Python's global
+interpreter lock (`gil`), and a rank that waits in a collective that the other rank never enters (`collective`). A
+second job runs in a network namespace, if the user may create one. Its loopback is cut until the stall was noticed
 (`network`). Ray itself ends if its network is cut for longer, so that job has `resources.stall_s: 8`; the first job has
 the default. `again_s` is the longest time from a disturbance to the first report of the continued training,
 `not_again` the number of disturbances without a report within 90 s, and `weights_differ` is the number of jobs whose
@@ -33,7 +33,7 @@ INTERVAL = 10
 """Number of steps between two checkpoints."""
 STATEMENTS = f"{STALLS}/*/*.json"
 FAULT = "STALL_FAULT"
-"""Environment variable with the path of a file. Rank 1 stalls in the way that the file names, and deletes it first."""
+"""Environment variable with the path of a file. Rank 1 deletes the file, and stalls in the way that the file names."""
 
 
 class Stalling(Method):
@@ -46,7 +46,7 @@ class Stalling(Method):
         self._group = dist.new_group()
 
     def before_step(self, engine: TrainingEngine, step: int) -> None:
-        """Stalls once if the file exists."""
+        """Stalls if the file named by `FAULT` exists, and deletes the file, so that it stalls only once."""
         import torch
         import torch.distributed as dist
 
@@ -96,7 +96,7 @@ class Disturbed:
 
     Args:
         folder: folder of the job. It is made if needed.
-        count: number of coming disturbances, which determines the length of the training.
+        count: number of disturbances to come, which determines the length of the training.
         is_cut: whether the job runs in a network namespace, with a short limit.
     """
 
@@ -149,7 +149,7 @@ class Disturbed:
         workers[-1].send_signal(signal.SIGSTOP)
 
     def _cut(self) -> None:
-        """Cuts the loopback until the watchdog has noticed the stall, which needs no network."""
+        """Cuts the loopback until the watchdog has noticed the stall. The watchdog needs no network."""
         (stage,) = self._root.glob("train/*/")
         before = len(list(stage.glob(STATEMENTS)))
         self._set_loopback("down")

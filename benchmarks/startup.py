@@ -1,4 +1,4 @@
-"""Measures the time until `dontstop dapt` makes its first step with a warm cache, and until a finished job returns.
+"""Measures the time until `dontstop dapt` takes its first step with a warm cache, and how long a finished job takes.
 
 `library_noop_s` is the time of a finished job through the library, from the start of Python to the result. The time of
 `dontstop dapt --help` is measured too. `finetune_first_step_s` is the time of a complete `dontstop finetune` of one

@@ -1,9 +1,9 @@
-"""Measures what a bucket as storage root costs, against a server that speaks S3 on this machine.
+"""Measures the cost of a bucket as storage root, with an S3 server on this machine.
 
 `overhead_share` is the additional time of a DAPT job whose results go to the bucket instead of local disk. `listing_s`
-is the time in which a new machine reads 1,000 records. Machines pack records so that others read them at once; a row
-of the table has the time without the pack. `ran_twice` is the number of stages that ran more than once, while two
-chains of 50 stages raced on one bucket. The whole takes about 8 minutes on 2 cores.
+is the time in which a new machine reads 1,000 records. Machines pack records into one object, so that other machines
+read all of them at once. A row of the table has the time without the pack. `ran_twice` is the number of stages that ran
+more than once while two chains of 50 stages raced on one bucket. The benchmark takes about 8 minutes on 2 cores.
 """
 
 import json
@@ -28,7 +28,7 @@ from benchmarks.s3_server import BUCKET, Server, serving
 TARGETS = {"overhead_share": ("<=", 0.15), "listing_s": ("<=", 2.0), "ran_twice": ("<=", 0.0)}
 RECORDS, RACE = 1000, 50
 LIMIT_S = 300
-"""Longest time of the race [s]."""
+"""Time limit of the race between two chains [s]."""
 
 
 class Racing(Trivial):
@@ -107,7 +107,7 @@ def _listed(folder: Path, records: int) -> tuple[float, float, float]:
     assert read
 
     def copied(number: int) -> None:
-        """Stores the record as that of another stage."""
+        """Stores a copy of the record under the key and name of another stage."""
         key = f"{number:064x}"[::-1]
         values = {**json.loads(read.body), "key": key, "name": f"stage-{number}"}
         bucket.put(f"records/trivial/{key[:16]}.json", json.dumps(values).encode(), None)
@@ -118,7 +118,7 @@ def _listed(folder: Path, records: int) -> tuple[float, float, float]:
     for machine in ("second", "third", "third"):
         store = Store(mirror_folder(url, str(folder / machine)))
         assert store.mirror
-        store.mirror.records._looked = -1e9  # as in a process that has not listed them
+        store.mirror.records._looked = -1e9  # as in a process that has not listed records yet
         began = time.perf_counter()
         found = sum(1 for _ in store.records())
         times.append(time.perf_counter() - began)

@@ -1,9 +1,9 @@
-"""Measures the trials of a search against the same jobs as separate commands, and how much work the trials share.
+"""Compares the trials of a search with the same jobs as separate commands, and measures how much work trials share.
 
 `ratio`: time of TAPT trials as separate commands, one after another and each with a new storage, over the time of
 `dontstop tune` with the same values. Each command starts Ray, prepares the text and measures the base model.
-`saved_share`: share of the stages of all trials that another trial had already made.
-`asha_gain`: best dev loss of random search minus that of ASHA, with equally many steps [nats].
+`saved_share`: share of the stages of all trials that another trial had already run.
+`asha_gain`: best dev loss of random search minus best dev loss of ASHA, with equally many steps [nats].
 `stop_to_free_s`: longest time from a scheduler's stop of a trial until its workers are free.
 """
 

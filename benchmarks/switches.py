@@ -1,4 +1,4 @@
-"""Switches off techniques of the training core, to measure how much each technique gains. Not part of the product."""
+"""Switches off techniques of the training core, to measure how much each technique gains. Only benchmarks use this."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -58,7 +58,7 @@ def _rows_as_documents() -> Any:
     of = Packed.of
 
     def whole(input_ids: Any, real: Any, starts: Any) -> Any:
-        if len(input_ids) == 1:  # one row: the check of isolation when the model is loaded, which must pass
+        if len(input_ids) == 1:  # loading a model checks with one row that documents are isolated; this check must pass
             return of(input_ids, real, starts)
         begins = torch.zeros_like(starts)
         begins[:, 0] = True

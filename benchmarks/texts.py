@@ -26,7 +26,7 @@ class Case:
     size: str
     """Size of the model: `small` (6 layers of 384), `base` or `large` (RoBERTa's), or `1b` (like Llama 3.2, causal)."""
     mode: str
-    """Kind of text: `grouped` (long texts) or `lines` (short ones)."""
+    """Kind of text: `grouped` (long texts) or `lines` (short lines)."""
     rows: int
     length: int
     """Number of tokens per row. A step has rows x length tokens."""
@@ -182,5 +182,5 @@ def _padded_steps(case: Case, steps: int) -> Iterator[dict[str, Any]]:
 
 
 def columns_of(tokens: np.ndarray, starts: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
-    """Returns the columns of some rows, in the form in which the product reads them from a corpus."""
+    """Returns the columns of some rows, in the form in which jobs read them from a corpus."""
     return {"tokens": tokens, "starts": starts, "lengths": lengths, "epochs": np.zeros_like(rows), "rows": rows}

@@ -1,10 +1,10 @@
 """Measures training speed relative to transformers' Trainer with run_mlm's two modes, in tokens without padding.
 
 `grouped`: long texts cut into blocks. `lines`: short texts one by one, which the Trainer pads to the longest of a
-batch. `base` has RoBERTa-base's size, `small` 6 layers of 384. Compared with the Trainer's best settings at the same
-precision (bf16 autocast where it is faster, fused AdamW, scaled dot product attention), and (`..._vs_defaults`) with
-its fp32 defaults; where bf16 is slower both are the same. Each measurement is its own process, and both sides
-alternate.
+batch. `base` has RoBERTa-base's size, `small` has 6 layers of 384. We compare with the Trainer's best settings at the
+same precision (bf16 autocast where it is faster, fused AdamW, scaled dot product attention). `..._vs_defaults` compares
+with the Trainer's fp32 defaults, which equal its best settings where bf16 is slower. Each measurement runs in its own
+process, and both sides alternate.
 
 `--family NAME` measures the small size of another encoder, such as deberta-v2, whose documents are padded rows. The
 Trainer's blocks attend across documents. `..._per_cpu_s` compares tokens per second of CPU time, which other load on
@@ -111,7 +111,7 @@ def _by_length(case: Case, steps: int, result: Result) -> None:
 
 
 def main() -> None:
-    """Measures all cases, or those of one family, prints the table and writes the JSON."""
+    """Measures all cases, or the cases of one family. Prints the table and writes the JSON."""
     parser = parser_of("train_throughput", __doc__)
     parser.add_argument("--family", help="model_type of an encoder that transformers knows, such as deberta-v2")
     given = parser.parse_args()

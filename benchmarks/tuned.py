@@ -13,7 +13,7 @@ EPOCHS = 3
 
 
 def ours(case: Case, steps: int) -> dict[str, float]:
-    """Fine-tunes with the product's loop, without Ray. Returns examples_per_s and cpu_s_per_example."""
+    """Fine-tunes with the loop of our jobs, without Ray. Returns examples_per_s and cpu_s_per_example."""
     _trained(case, WARM_UP)
     cpu, seconds = _trained(case, steps)
     return {"examples_per_s": steps * BATCH / seconds, "cpu_s_per_example": cpu / (steps * BATCH)}
@@ -92,6 +92,6 @@ def seeds(case: Case, folder: Path, number: int, cores: int, examples: int, roun
     ways = [("together", 1, number), ("in_turn", cores, 1)]
     for each in range(rounds):
         for way, cpus, at_once in ways if each % 2 == 0 else ways[::-1]:
-            runs(cpus, at_once, f"warm-up-{each}-{way}")  # not timed: Ray starts new processes, which load torch
+            runs(cpus, at_once, f"warm-up-{each}-{way}")  # untimed warm-up: Ray starts processes, which load torch
             times[way].append(runs(cpus, at_once, f"{way}-{each}"))
     return times

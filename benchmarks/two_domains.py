@@ -32,19 +32,19 @@ HELD_OUT, MEASURED = 256, 640
 """Number of held-out rows, and number of rows for measuring importance."""
 PRECISION = resolve("auto", torch.device("cpu"))
 CHARACTERS = 8
-"""Overestimated number of characters per token, so that enough text is read."""
+"""Number of characters per token. It is overestimated, so that enough text is read."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of packed text, all of them full."""
+    """Rows of packed text without padding."""
 
     tokens: np.ndarray
     starts: np.ndarray
-    """Whether each token starts a document. The shape is that of `tokens`, [rows, LENGTH]."""
+    """Whether each token starts a document. It has the shape of `tokens`, [rows, LENGTH]."""
 
     def columns(self, numbers: np.ndarray) -> dict[str, Any]:
-        """Returns the rows with these indices, in the form that the training loop takes."""
+        """Returns the rows with these indices, in the form that the training loop expects."""
         return columns_of(self.tokens[numbers], self.starts[numbers], np.full(len(numbers), LENGTH), numbers)
 
     def batches(self, numbers: np.ndarray) -> list[tuple[int, Batch]]:
@@ -93,7 +93,7 @@ class Domains:
     def train(self, model: Any, text: str, method: Method, seed: int, rate: float = 1.0) -> dict[str, Tensor]:
         """Trains a model that the method has prepared, and returns the weights.
 
-        `rate` is a factor on the learning rate.
+        The learning rate is multiplied by `rate`.
         """
         steps = self.training.max_steps
         assert steps

@@ -1,4 +1,4 @@
-"""Measures the time to analyse a corpus relative to tokenizing it, on one thread, and the cost of new words.
+"""Measures the time to analyse a corpus relative to tokenizing the corpus, on one thread, and the cost of new words.
 
 `analyze_over_tokenize` is the time to count the words of a text, split the words into tokens and compute the curve of
 savings, over the time of our tokenizer (`adapt.model.tokenize`) on the same text. `extend_s` is the time to choose

@@ -1,4 +1,4 @@
-"""Tells Ray when a cloud or Kubernetes is about to end a node, so that trainings save a checkpoint first.
+"""Tells Ray that a cloud or Kubernetes is about to end this node, so that trainings save a checkpoint first.
 
 python cluster/preemption.py watch                asks the cloud's metadata server until it announces this node's end
 python cluster/preemption.py stop --seconds 110   announces this node's end, and waits while it trains (preStop)
@@ -25,7 +25,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 METADATA = "http://169.254.169.254"
 """Link-local address at which AWS, Google Cloud and Azure answer to their machines."""
 LOOK_S = 5.0
-"""Time between two requests [s]. Google Cloud and Azure announce the end of a node 30 s before, AWS 2 min before."""
+"""Time between two requests [s]. Google Cloud and Azure announce the end of a node 30 s in advance, AWS 2 min."""
 GOOGLE_S = AZURE_S = 30
 """Assumed time until the end of the node [s], if the answer contains no time."""
 TRAINS = b"ray::RayTrainWorker"
@@ -33,7 +33,7 @@ TRAINS = b"ray::RayTrainWorker"
 POD_DELETED = "Kubernetes: the pod is deleted"
 _ANSWER_S = 5.0
 _TRIES = 6
-_DIRECT = build_opener(ProxyHandler({}))  # uses no proxy, because it would answer for another machine
+_DIRECT = build_opener(ProxyHandler({}))  # uses no proxy, because a proxy would answer for another machine
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _seconds_until(end: datetime) -> int:
 
 
 def cloud_here(metadata: str) -> tuple[str, Ask] | None:
-    """Returns the name of the cloud whose metadata server answers, and its function.
+    """Returns the name of the cloud whose metadata server answers, and the function that asks this server.
 
     Returns None if no server answers.
     """

@@ -1,7 +1,7 @@
 """Writes the table of docs/develop/benchmarks.md from benchmarks/history.json.
 
-Usage: `benchmark_table.py` writes the table. With `--add RESULT.json --machine E --command "..."` it first adds a run
-that a benchmark has written with `--json`.
+Usage: `benchmark_table.py` writes the table. With `--add RESULT.json --machine E --command "..."`, it first adds a
+run to the history. RESULT.json is the file that the benchmark has written with `--json`.
 """
 
 import argparse

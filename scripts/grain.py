@@ -39,7 +39,7 @@ def names_private(tree: ast.AST) -> bool:
 
 
 def measure(root: Path) -> dict[str, float]:
-    """Counts the modules, lines, imports and private names of a checkout, keyed by what is counted."""
+    """Returns the counts of a checkout's modules, lines, imports and private names, keyed by name."""
     files = sorted((root / "adapt").rglob("*.py"))
     trees = [ast.parse(file.read_text("utf-8")) for file in files]
     sizes = [len(file.read_text("utf-8").splitlines()) for file in files]

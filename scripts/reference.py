@@ -93,7 +93,7 @@ ENTRIES: Mapping[str, tuple[str, type[Any]]] = {
     "own": ("entries of `mteb.own`", OwnMtebTask),
     "phases": ("entries of `training.phases`", PhaseConfig),
 }
-"""For each field that holds a list of entries: title of the text that explains an entry, and dataclass of an entry."""
+"""For each field that is a list of entries: title of the section that explains an entry, and dataclass of an entry."""
 HAVE_ENTRIES = ("CorpusConfig", "ComparisonConfig", "MtebConfig", "TrainingConfig")
 """Dataclasses of sections with lists of entries. The page explains these entries below the section's fields."""
 RESULTS = {
@@ -166,7 +166,7 @@ FAMILIES: dict[str, str] = json.loads((ROOT / "scripts" / "families.json").read_
 
 
 def families_page() -> str:
-    """Writes the page of model families, which says which ones are packed, padded or refused."""
+    """Writes the page of model families, which says whether a family's documents are packed, padded or refused."""
     text = [
         "# Model families",
         "Any encoder for masked and any decoder for causal language modelling that transformers knows can be trained."
@@ -247,7 +247,7 @@ def field_text(name: str, hint: Any, about: str, default: Any, is_how: bool, sho
 
 
 def _spaced(word: str) -> str:
-    """Puts spaces around the signs of a type's range: `float >=0 and <=1` becomes `float >= 0 and <= 1`."""
+    """Puts spaces around the operators of a type's range: `float >=0 and <=1` becomes `float >= 0 and <= 1`."""
     return re.sub(r"([<>]=?)(?=[\d-])", r"\1 ", word)
 
 

@@ -2,7 +2,7 @@
 
     python scripts/sample_prose.py [PLACES] [SEED]
 
-The same seed gives the same places of the same commit.
+With the same seed and commit, the output is the same.
 """
 
 import ast

@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)] if str(ROOT) not in sys.path else []
 
-for _name in ("mkdocs", "mkdocs.plugins"):  # --quiet would hide warnings, and strict mode counts only what is shown
+for _name in ("mkdocs", "mkdocs.plugins"):  # --quiet would hide warnings, and strict mode only counts visible warnings
     if logging.getLogger(_name).getEffectiveLevel() > logging.WARNING:
         logging.getLogger(_name).setLevel(logging.WARNING)
 

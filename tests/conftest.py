@@ -18,7 +18,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # Threads that spin while they wait slow down all other processes.
 os.environ.pop("TOKENIZERS_PARALLELISM", None)
 
-gc.disable()  # Off during the imports, where garbage collection frees nothing and takes a fifth of the time.
+gc.disable()  # Garbage collection is off during the imports: it would free nothing there and take a fifth of the time.
 
 HEAVY = {"ray_cluster", "ranks", "jobs"}
 """Fixtures that start processes. Tests that use them are left out of `make quick`."""
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # Imported objects are never freed, so the garbage collector need not scan them again.
+    gc.freeze()  # Imported objects are never freed, so they are hidden from the garbage collector.
     gc.enable()
 
 
@@ -60,7 +60,7 @@ def _has_ray() -> bool:
     return worker is not None and worker.global_worker.connected
 
 
-# There is no deadline, because slow or busy machines would exceed it.
+# Examples have no deadline, because slow or busy machines would exceed it.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 

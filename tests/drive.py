@@ -19,7 +19,7 @@ from tests.forks.server import Forked
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 1200
-"""Time limit for waiting on jobs, whose work takes seconds on an idle machine [s]."""
+"""Time limit for waiting on jobs [s]. On an idle machine, their work takes seconds."""
 
 
 class Job:
@@ -29,7 +29,7 @@ class Job:
         folder: folder for the job's output, and for its results in the subfolder `runs`.
         arguments: arguments of the command line.
         script: name of the job's script in `jobs/`.
-        root: storage root in place of the subfolder `runs`.
+        root: storage root of the job. By default, the subfolder `runs`.
     """
 
     def __init__(self, folder: Path, arguments: list[str], script: str = "dapt.py", root: str = "") -> None:
@@ -85,9 +85,9 @@ class Job:
         return self.below("RayTrainWorker")
 
     def interrupt(self, number: signal.Signals) -> None:
-        """Sends a signal.
+        """Sends a signal to the job.
 
-        SIGINT goes to all processes, as ctrl-C does in a terminal. Other signals go to the job only.
+        SIGINT goes to all processes, as ctrl-C does in a terminal. Other signals go to the job's process only.
         """
         (os.killpg if number == signal.SIGINT else os.kill)(self.process.pid, number)
 

@@ -137,7 +137,7 @@ def test_messages_go_to_the_logger_and_not_to_stderr(
 
 @pytest.mark.parametrize("is_ignored", [False, True])
 def test_an_error_that_ends_a_command_ends_the_run_and_not_the_process(is_ignored: bool) -> None:
-    """A shell that starts a script in the background makes it ignore SIGINT. The error must still end its run."""
+    """The run of a script must end at an error although the script ignores SIGINT, as in the background of a shell."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN if is_ignored else signal.default_int_handler)
 
     def waits_until_ray_is_gone() -> None:

@@ -1,4 +1,4 @@
-"""The command lines of benchmarks. Each benchmark accepts the same arguments, even those that it does not use."""
+"""Tests the command lines of benchmarks. All benchmarks accept the same arguments, even unused arguments."""
 
 import importlib
 import json
@@ -127,9 +127,9 @@ def test_a_measurement_is_noisy_if_it_waits_for_cores_that_others_use(
 
 
 def test_work_of_the_benchmark_is_not_counted_as_work_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uses 8 CPU seconds in 4 s on 4 cores, 6 of them by the benchmark itself.
+    """Uses 8 CPU seconds in 4 s on 4 cores. The benchmark itself uses 6 of the 8 seconds.
 
-    Other processes used 2 s / (4 s x 4 cores).
+    The share of other processes is therefore 2 s / (4 s x 4 cores).
     """
     for name, before, after in (("_busy_s", 100, 108), ("_waiting_s", 10, 11), ("_reaped_s", 50, 56), ("_now_s", 0, 4)):
         monkeypatch.setattr(rounds_module, name, iter([float(before), float(after)]).__next__)
@@ -215,7 +215,7 @@ def test_the_output_of_a_benchmark_is_added_to_the_history() -> None:
 
 
 def test_failures_come_at_random_times_that_the_seed_determines() -> None:
-    """The mean of the distances is near the given mean, and a quarter of the failures kill the driver."""
+    """The mean time between failures is near the configured mean, and a quarter of the failures kill the driver."""
     failures = [*Schedule(120.0, 120.0 * 4000, 3).failures()]
     assert failures == [*Schedule(120.0, 120.0 * 4000, 3).failures()] != [*Schedule(120.0, 120.0 * 4000, 4).failures()]
     assert 0.95 < len(failures) / 4000 < 1.05

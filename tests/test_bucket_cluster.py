@@ -1,6 +1,6 @@
 """A job on a cluster whose nodes share nothing but a bucket.
 
-Each node sees a disk of its own at the path where the job's node has its local copy and the model.
+At the path where the job's node has its local copy and the model, each node sees its own disk.
 """
 
 import json
@@ -40,7 +40,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
 
 
 def with_own_disk(cluster: Nodes, folder: Path, number: int) -> Node:
-    """Starts a node that sees an empty folder in place of the folder `disk`."""
+    """Starts a node that sees an empty folder at the path of the folder `disk`."""
     own = folder / f"disk-{number}"
     own.mkdir()
     cluster.environment[DISK] = f"{own}:{folder / 'disk'}"
@@ -50,7 +50,7 @@ def with_own_disk(cluster: Nodes, folder: Path, number: int) -> Node:
 
 
 def test_nodes_share_nothing_but_the_bucket(cluster: Nodes, tmp_path: Path, tiny_bert: Path) -> None:
-    """A node is lost during the training, and another one takes its place."""
+    """A node is lost during the training, and another node replaces it."""
     first = with_own_disk(cluster, tmp_path, 1)
     with_own_disk(cluster, tmp_path, 2)
     corpus, model = tmp_path / "corpus.jsonl", tmp_path / "disk" / "model"
@@ -98,8 +98,8 @@ def test_nodes_share_nothing_but_the_bucket(cluster: Nodes, tmp_path: Path, tiny
     assert [json.loads(line)["step"] for line in (folder / "metrics.jsonl").open()] == list(range(1, 301))
     restarts = RestartLog(folder).restarts()
     assert restarts.count == 1
-    assert restarts.redone_steps < 2 * 20  # the checkpoint before may still have been on its way
-    for number in (2, 3):  # each node has brought the inputs to its own disk
+    assert restarts.redone_steps < 2 * 20  # the previous checkpoint may not have been uploaded yet
+    for number in (2, 3):  # each node has copied the inputs to its own disk
         own = tmp_path / f"disk-{number}"
         assert list(own.glob("model/model.safetensors"))
         assert list(own.glob("cache/*/*/*/prepare/*/*.arrow"))

@@ -32,7 +32,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def test_a_lost_machine_is_replaced_by_another_one(s3: Server, jobs: Jobs, tmp_path: Path, tiny_bert: Path) -> None:
-    """All processes are killed and the local copy is deleted. Then the store throttles each third request."""
+    """All processes are killed and the local copy is deleted. Afterwards, the store throttles every third request."""
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in sentences(300)))
     arguments = [

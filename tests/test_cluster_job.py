@@ -87,7 +87,7 @@ class Cluster:
         return list(found.values())
 
     def stop(self) -> None:
-        for _ in range(5):  # Repeats, because the processes may start further processes in the meantime.
+        for _ in range(5):  # Kills repeatedly, because the processes may start further processes in the meantime.
             for process in (processes := self.processes()):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
@@ -108,7 +108,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",  # with Ray's default niceness of 15, other tests would take all cores
+        "RAY_worker_niceness": "0",  # with Ray's default of 15, other tests would take all cores
     }
     port, dashboard, client, agent = (str(free_port()) for _ in range(4))
     started = Cluster(

@@ -120,7 +120,7 @@ def test_docstrings_do_not_begin_with_of() -> None:
 
 
 def test_modules_named_in_text_exist() -> None:
-    """The last part of a dotted name may also be a name that the module defines."""
+    """The last part of a dotted name may also be a function, class or variable of the module."""
     for file in [*python_files(*CODE), ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for name in set(re.findall(r"`(adapt(?:\.[a-z_]\w*)+)", file.read_text("utf-8"))):
             path = ROOT / name.replace(".", "/")
@@ -149,7 +149,7 @@ def test_the_page_on_design_says_where_ray_and_deepspeed_are_imported() -> None:
 
 
 def test_files_named_on_the_page_on_design_exist() -> None:
-    """Paths on the page are relative to `adapt/`, to the project, or to the folder of the file named before."""
+    """Paths on the page are relative to `adapt/`, to the project, or to the folder of the previously named file."""
     folder = ""
     for name in re.findall(r"`([\w/]+\.py)`", DESIGN):
         places = [file for file in (ROOT / name, ROOT / "adapt" / name, ROOT / folder / name) if file.exists()]

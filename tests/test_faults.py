@@ -1,4 +1,4 @@
-"""Jobs that are stopped, killed, out of resources, or run twice at once give the same result as an undisturbed job."""
+"""Tests that jobs which are stopped, killed, out of resources or run twice give the result of an undisturbed job."""
 
 import hashlib
 import json
@@ -65,7 +65,7 @@ def peaceful(tmp_path_factory: pytest.TempPathFactory, arguments: list[str]) -> 
 
 
 def with_text(root: Path, folder: Path) -> Path:
-    """Makes the folder of a new job, and copies the prepared text of the job below `root` into it."""
+    """Creates the folder of a new job. Copies the prepared text of the job below `root` into this folder."""
     for stage in ("manifest", "prepare"):
         shutil.copytree(root / stage, folder / "runs" / stage)
     return folder
@@ -136,7 +136,7 @@ def test_a_job_that_is_killed_again_and_again(
     assert (made["metrics"]["steps"], made["metrics"]["tokens"]) == (STEPS, result["metrics"]["tokens"])
     assert (made["resources"]["workers"], made["resources"]["zero_stage"]) == (2, 2)
 
-    # A job with other resources repeats everything from the time of the kill, and must get the same result.
+    # A job with other resources continues from the state at the kill, and must get the same result.
     job = jobs.start(tmp_path / "other", [*arguments, "--resources.workers=1", "--resources.zero_stage=0"])
     moved = job.result()
     check_resumed(job, reached)

@@ -102,7 +102,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 @dataclass(frozen=True)
 class Seen:
-    """A stage, and what identified it at the time of the test."""
+    """A stage, with its identity at the time of the test."""
 
     kind: type[Stage[Any]]
     key: str
@@ -110,8 +110,8 @@ class Seen:
 
 
 MADE_OF_JOBS = {"Trial", "Search", "Confirm", "Push", "SeedLook"}
-"""Kinds of stages that run whole jobs, or follow them, and belong to no single job. `tests/tuning`, `tests/chain` and
-`tests/stage/test_push_model.py` test their keys."""
+"""Kinds of stages that run whole jobs or run after jobs. They belong to no single job. `tests/tuning`, `tests/chain`
+and `tests/stage/test_push_model.py` test their keys."""
 
 
 def stages(config: Config) -> dict[str, Seen]:
@@ -207,7 +207,7 @@ USED: dict[str, set[str]] = {
         name: set() for name in ("resiliparse", "pypdfium2", "pylatexenc", "docutils", "markdown-it-py")
     },  # no documents
 }
-"""For each package, the kinds of stages whose keys contain the package's version with this configuration."""
+"""For each package, the kinds of stages whose keys contain its version in the configuration above."""
 
 
 def in_version(monkeypatch: pytest.MonkeyPatch, package: str, version: str) -> None:
@@ -244,7 +244,7 @@ def test_the_package_of_a_mode_of_fine_tuning(
 def test_an_unused_package_changes_no_key(
     config: Config, package: str, still: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks the keys if the corpus is not deduplicated.
+    """Checks the keys of a configuration without deduplication of the corpus.
 
     `rensa` still matters, because a selection removes near copies.
     """
@@ -254,7 +254,7 @@ def test_an_unused_package_changes_no_key(
 
 def test_only_the_significant_parts_of_a_version_change_keys(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     def keys(rest: list[str]) -> set[str]:
-        """Returns the keys of all stages. Package versions have fixed significant parts, and end in parts of `rest`."""
+        """Returns the keys of all stages, with fixed significant parts of package versions followed by `rest`."""
         numbers = {name: (["99", "1", "2"][: DECIDING.get(name, 0)] + rest)[:3] for name in (*DECIDING, *RECORDED)}
         monkeypatch.setattr(stage_module, "_version", lambda name: ".".join(numbers[name]))
         return {stage.key for stage in stages(config).values()}
@@ -332,7 +332,7 @@ EDITS: dict[str, tuple[Edit, bool]] = {
     "a record less": (rewritten(lambda content: content.splitlines(True)[0]), True),
     "packed": (packed, True),  # Keys depend on the bytes of a file, so that the file need not be decompressed.
 }
-"""Possible changes of a file, each with whether the change must change keys."""
+"""Possible changes of a file, and for each change whether it must change keys."""
 
 
 def texts_in(folder: Path) -> list[str] | str:
@@ -410,6 +410,6 @@ def test_a_key_changes_when_the_input_changes(
         after, again = corpora_keys(config), texts_in(tmp_path / text)
         assert (before[text] != after[text]) is changes, text
         assert changes or read == again, text  # Equal keys must mean equal results.
-        # Keys that change must belong to changed texts, except for `packed`, where only the bytes change.
+        # If a key changes, the texts must have changed too. The exception is `packed`, which changes only the bytes.
         assert read != again or not changes or name == "packed", text
         before = after

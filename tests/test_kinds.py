@@ -1,4 +1,4 @@
-"""Tests tables of kinds (of methods, for example): finding a kind, refused names, and a kind's options and code."""
+"""Tests tables of plug-ins, such as the table of methods: look-up, refused names, and a plug-in's options and code."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -160,7 +160,7 @@ def test_a_kind_without_options_takes_none() -> None:
 
 
 def test_options_of_a_heavy_kind_are_found_without_loading_it() -> None:
-    """A kind has its options even if its module cannot be imported. A kind without an entry in `options` has none."""
+    """A kind has options even if its module cannot be imported. A kind without an entry in `options` has no options."""
     kinds: Kinds[Any] = Kinds("part", {**KNOWN, "plain": "no_such_module:Plain"}, options={"lazy": f"{__name__}:Lazy"})
     assert kinds.options("lazy") is Lazy
     assert kinds.read("lazy", {"strength": 2.0}) == Lazy(2.0)

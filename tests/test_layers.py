@@ -20,10 +20,10 @@ ALLOWED: dict[str, frozenset[str]] = {
     "support": frozenset(),
     "terminal": frozenset({"support"}),
     "config": BASE,
-    # parsing reads sections with the options of methods, objectives, selections, embedders and kinds of exports
+    # parsing reads the options of methods, objectives, selections, embedders and kinds of exports
     "parse": BASE | {"method", "objective", "select", "embed", "handover"},
     "runner": BASE,
-    "ray": BASE | {"runner"},  # stalled tasks are announced
+    "ray": BASE | {"runner"},  # stalled tasks are reported through the runner
     "corpus": GROUND | {"ray", "model"},  # the tokenizer is in `model`
     "objective": GROUND | {"model"},  # objectives run a model's head, at the predicted positions only
     "model": GROUND,
@@ -63,8 +63,8 @@ ALLOWED["cli"] |= {"corpus", "evaluate", "model", "task", "train"}  # `dontstop 
 ALLOWED["cli"] |= {"handover"}  # `dontstop push` sends a folder
 ALLOWED["cli"] |= {"ray"}  # `dontstop doctor` checks Ray
 
-# For each part, the parts that it may only import inside functions, except in the modules of its own stages. The stages
-# of methods run on a cluster. The hooks that training calls do not, and `train` is a higher layer.
+# For each part, the parts that it may only import inside functions. The modules of its own stages are an exception. The
+# stages of methods run on a cluster, but the hooks that training calls do not, and `train` is a higher layer.
 INSIDE: dict[str, frozenset[str]] = {"method": frozenset({"ray", "train"})}
 OF_STAGES = {f"adapt/method/{name}.py" for name in ("das/stage", "das/unit_sizes", "measurement", "row_sums")}
 

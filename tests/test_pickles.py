@@ -11,7 +11,7 @@ MODULES = sorted(file for folder in ("adapt", "jobs") for file in (ROOT / folder
 LOADERS = {"load", "loads", "Unpickler"}
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 OWN = {"adapt/train/failure.py"}
-"""Modules that may unpickle. This module unpickles only its own data, to check that an error can be sent to a
+"""Modules that may unpickle. This module unpickles only its own data, to check whether an error can be sent to another
 process."""
 
 

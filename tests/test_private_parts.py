@@ -1,4 +1,4 @@
-"""Private names of other libraries are only used in a few modules, with one library each."""
+"""Private names of other libraries are only used in a few modules. Each of these modules uses one library's names."""
 
 import ast
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ MAY = (
     "adapt/train/deepspeed_parts.py",
     "adapt/ray/private.py",
 )
-"""Modules that may use private names, each with the one library whose private names it may use."""
+"""Modules that may use private names, each with the library whose private names it may use."""
 OF_PYTHON = {"_exit", "_run_exitfuncs", "_replace", "_asdict", "_fields"}
 """Names with an underscore that Python documents, or that `adapt/terminal/console.py` needs to end the process."""
 

@@ -1,4 +1,4 @@
-"""docs/start/quickstart.ipynb runs, shows what its text says, and stores outputs without details of the machine."""
+"""Tests that docs/start/quickstart.ipynb runs, shows what its text says, and stores no details of the machine."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""README.md is short, names only things that exist, and has the example of the notebook."""
+"""Tests that README.md is short, names only things that exist, and has the same example as the notebook."""
 
 import ast
 import json

@@ -17,7 +17,7 @@ DEV = {("mlm", "low"): 0.4, ("mlm", "high"): 0.5, ("rtd", "low"): 0.6, ("rtd", "
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    """Returns a study in which MLM is best on dev at the high rate, and RTD at the low rate. On test it is reversed."""
+    """Returns a study in which MLM is best on dev at the high rate, and RTD at the low rate. On test, vice versa."""
     fake, entries = Fake(tmp_path), []
     for (recipe, rate), dev in DEV.items():
         for seed in "01":

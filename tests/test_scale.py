@@ -1,4 +1,4 @@
-"""The communication model of benchmarks/scale.py, compared with collectives that are carried out and counted."""
+"""Compares the communication model of benchmarks/scale.py with the bytes that simulated collectives send."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "develop" / "scale.md").read_text("utf-8")
 
 
 class Ring:
-    """Devices in a ring. Each sends only to the next one, and counts the bytes."""
+    """Devices in a ring. Each device sends only to the next device, and counts the sent bytes."""
 
     def __init__(self, devices: int) -> None:
         self.devices, self.sent = devices, [0] * devices
@@ -45,7 +45,7 @@ class Ring:
 
 
 def step(ring: Ring, zero_stage: int, passes: int, weights: np.ndarray, gradients: list[list[np.ndarray]]) -> None:
-    """Lets the devices exchange what a step of ZeRO needs, and checks that all get the right sums and weights.
+    """Lets the devices exchange gradients and weights as in a step of ZeRO, and checks the results on all devices.
 
     Args:
         ring: the devices.
@@ -73,7 +73,7 @@ def step(ring: Ring, zero_stage: int, passes: int, weights: np.ndarray, gradient
     for found, expected in zip(sums, np.split(total, ring.devices), strict=True):
         np.testing.assert_array_equal(found, expected)
     if zero_stage == 0:
-        ring.all_gather(sums)  # the second half of an all-reduce
+        ring.all_gather(sums)  # the all-gather is the second half of an all-reduce
     elif zero_stage < 3:
         gather()
 

@@ -21,7 +21,7 @@ SELECT = {"kind": "dsir", "tokens": 800}
 
 @pytest.fixture(scope="module")
 def chain_file(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> str:
-    """Writes a chain: DAPT, TAPT after it, DAPT on selected text, and fine-tuning of three models with two seeds."""
+    """Writes a chain: DAPT, TAPT after DAPT, DAPT on selected text, and fine-tuning of three models with two seeds."""
     folder = tmp_path_factory.mktemp("study")
     pool = write(folder / "corpus.jsonl", [{"text": text} for text in sentences(200)])
     for split, (count, seed) in {"train": (60, 1), "dev": (20, 2), "test": (30, 3)}.items():
@@ -85,7 +85,7 @@ def test_tapt_continues_from_the_model_of_dapt(records: dict[str, Record]) -> No
 
 
 def test_the_loss_before_tapt_is_the_loss_after_dapt(records: dict[str, Record], tmp_path: Path) -> None:
-    """The loss before TAPT is that of the model after DAPT, not of the chain's first model."""
+    """The loss before TAPT is the loss of the model after DAPT, not the loss of the chain's first model."""
     before = json.loads((Path(records["tapt"].inputs["before"]["path"]) / "stage.json").read_text())
     assert before["inputs"]["start.training"]["key"] == records["dapt"].inputs["training"]["key"]
 

@@ -41,7 +41,7 @@ def ran(command: list[str], folder: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Builds the wheel from a copy, because building creates folders next to the sources."""
+    """Builds the wheel from a copy of the sources, because building creates folders next to them."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in SOURCES:
         source = ROOT / name

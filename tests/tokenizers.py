@@ -1,4 +1,4 @@
-"""Small tokenizers of every family. Each is trained when it is needed, in the form of the published models."""
+"""Small tokenizers of every family, with the parts of published tokenizers. They are trained when a test needs them."""
 
 import json
 from functools import cache
@@ -54,7 +54,7 @@ def roberta() -> Tokenizer:
 
 @cache
 def unigram() -> Tokenizer:
-    """Returns a unigram tokenizer like those of XLM-R and T5."""
+    """Returns a unigram tokenizer, as in XLM-R and T5."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("  ", " ")])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])

@@ -280,7 +280,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Remark:
-    """A rule whose condition is met, with its reason and the recipes for and against which it votes."""
+    """A rule whose condition is met, with its reason and its votes for and against recipes."""
 
     rule: str
     strength: Strength
@@ -293,7 +293,7 @@ class Remark:
     the replication has no votes."""
 
     def cells(self) -> list[Cell | str]:
-        """Formats the rule as a row of the table: the recipes for and against which it votes, reason, and source."""
+        """Formats the rule as a row of the table: its votes for and against recipes, its reason, and its source."""
         sides = [f"for {' and '.join(self.speaks_for)}"] if self.speaks_for else []
         sides += [f"against {' and '.join(self.speaks_against)}"] if self.speaks_against else []
         checked = f"in our replication: {self.checked}" if self.checked else ""
@@ -313,9 +313,9 @@ class Advice:
     evidence: Evidence | None = None
     """The evidence that the advice is based on."""
     regime: Regime | None = None
-    """Tokens per parameter and repeats of a DAPT; None without a corpus, or if the sizes are not known."""
+    """Size of DAPT's text compared with the model; None if no corpus is configured, or if the sizes are not known."""
     recommendations: list[Recommendation] = field(default_factory=list)
-    """Recommendations for the regime."""
+    """Recommendations of training settings that follow from the regime."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Returns the recommendation, the evidence, the rules, the recipes with costs, and the first command."""
@@ -446,7 +446,7 @@ def _unselected(case: Case) -> list[str]:
 
 
 def _of_selection(case: Case) -> list[str]:
-    """Returns the options of TAPT on the proposed selection: the selection, the number of passes, the learning rate."""
+    """Returns the options for TAPT on the proposed selection: selection, number of passes, and learning rate."""
     proposed = propose(case.config, case.evidence)
     if proposed is None:
         return []
@@ -457,7 +457,7 @@ def _of_selection(case: Case) -> list[str]:
 
 
 def _of_tapt(case: Case) -> list[str]:
-    """Returns the options that replace the configured training length and learning rate by those of TAPT."""
+    """Returns the options that set TAPT's training length and learning rate instead of the configured values."""
     limits = [name for name in ("max_steps", "max_tokens", "max_flops") if getattr(case.config.training, name)]
     own = [f"--{name}={value:g}" for name, value in TAPT_LENGTH.items()]
     return [*own, *(f"--training.{name}=null" for name in limits)]

@@ -34,7 +34,7 @@ MEASURED_TOKENS = 20_000
 """Number of tokens on which the loss of each sample is measured. With about 3,000 predictions, the standard error of
 the loss is about 0.05 nats."""
 ROWS_PER_PASS = 16
-"""Number of rows per pass with which padding is estimated if `training.micro_batch` is `auto`."""
+"""Number of rows per forward pass that the estimate of padding assumes if `training.micro_batch` is `auto`."""
 WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -83,7 +83,7 @@ class _Observer:
         self.model: PreTrainedModel = self.loaded(pretrained, causal)
 
     def loaded(self, pretrained: Pretrained, causal: bool) -> PreTrainedModel:
-        """Loads the model. A model without a head gets a new one, as a training with `model.head: new` gives it."""
+        """Loads the model. Adds a new head if the model has none, as training with `model.head: new` does."""
         if self.has_head:
             return load_model(pretrained.model, causal, pretrained.trust_remote_code)
         with TemporaryDirectory() as folder:
@@ -105,7 +105,11 @@ class _Observer:
         )
 
     def padding(self, lengths: Sequence[int]) -> float | None:
-        """Returns the share of padding if documents of these lengths, one after another, are computed as rows."""
+        """Returns the share of padding if each document is a separate row. None if the model packs documents.
+
+        Args:
+            lengths: numbers of tokens of the documents, in the order in which they are trained on.
+        """
         rows, training = document_rows(self.model), self.config.training
         if rows is None or not sum(lengths):
             return None
@@ -132,7 +136,7 @@ class _Observer:
         tokens = [train.tokens[number] for number in drawn]
         texts = self.tokenizer.batch_decode([ids.tolist() for ids in tokens], skip_special_tokens=True)
         labels = np.concatenate([np.atleast_1d(np.array(label, np.int64)) for label in train.labels])
-        counts = np.unique(labels[labels >= 0], return_counts=True)[1]  # numbers of examples or words per class
+        counts = np.unique(labels[labels >= 0], return_counts=True)[1]  # number of examples or words of each class
         near = {name: word_overlaps({"task": texts, name: others})["task"][0] for name, others in words.items()}
         return TaskEvidence(
             name=facts.name,

@@ -23,7 +23,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Sample:
-    """Some documents of a corpus, and the size of the corpus.
+    """Documents drawn from a corpus, and the size of the whole corpus.
 
     A size is None if it cannot be known without reading the whole corpus.
     """
@@ -35,7 +35,7 @@ class Sample:
     bytes: int | None
     """Size of the text of all documents in the corpus, after cleaning [bytes of UTF-8]."""
     is_exact: bool
-    """Whether `documents` and `bytes` were counted. If not, they are estimates."""
+    """True if `documents` and `bytes` were counted, False if they are estimates."""
 
 
 def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample:
@@ -44,8 +44,8 @@ def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample
     Documents that contain a text of `corpus.decontaminate` are left out, as in training.
 
     The size of the whole corpus is estimated from the share of file bytes that was read. If only the beginning of an
-    item (such as a file) was read, the number of file bytes read is estimated too: the texts read are written as JSON
-    lines, which are compressed if the file is, and the bytes of these lines are counted.
+    item (such as a file) was read, this share is estimated too. For this estimate, the texts that were read are written
+    as JSON lines, compressed if the file is compressed, and the bytes of these lines are counted.
 
     Args:
         manifest: the files of the corpus.
@@ -65,7 +65,7 @@ def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample
         if read >= READ_BYTES:
             break
         with screen.of(number) as sieve:
-            # documents are read whole, because the size of their text says little about the size of their files
+            # files such as PDF are read to their end: the size of the text does not show which share of a file was read
             are_documents = corpus.source == "files" and format_of(items[number][0].path)[0] in DOCUMENTS
             most_bytes = READ_BYTES if are_documents else share
             beginning, at_end = _beginning(items[number], corpus, most_bytes, sieve)

@@ -6,7 +6,7 @@ tokens, floating-point operations, device-hours and price.
 For TAPT on a selection, this module also proposes the size of the selection, after Don't Stop Pretraining, tables 8 and
 9: 50 documents per training example, and ten passes over these documents (the paper takes 1,100 steps of 256 texts for
 25,000 neighbours). Fewer documents are proposed for a small pool, so that all passes together are at most half of one
-pass over the pool. With more documents, training on the whole pool would cost little more.
+pass over the pool. Beyond half a pass, training on the whole pool would cost little more.
 """
 
 import sys
@@ -38,7 +38,7 @@ class TextEvidence:
     """Size of the corpus's text [bytes of UTF-8]."""
     tokens: int | None
     is_exact: bool
-    """Whether `documents`, `bytes` and `tokens` were counted. If not, they are estimates."""
+    """True if `documents`, `bytes` and `tokens` were counted, False if they are estimates."""
     sampled: int
     """Number of documents in the sample."""
     fertility: float
@@ -46,11 +46,11 @@ class TextEvidence:
     loss: float
     """The model's loss on the sample [nats per predicted token]."""
     extension: Extension | None = None
-    """What new tokens would save, at the number of new tokens where the curve of savings bends (`adapt.vocabulary`).
-    None for texts other than `corpus`, and if new tokens would save nothing."""
+    """Savings of new tokens, if as many are added as at the bend of the curve of savings (see `adapt.vocabulary`). None
+    for texts other than `corpus`, and if new tokens would save nothing."""
 
     padding: float | None = None
-    """Share of the positions in the layers that would be padding in a training. None if the model packs documents."""
+    """Share of the token positions that would be padding during training. None if the model packs documents."""
 
     def cells(self) -> list[str]:
         """Formats the sizes and statistics as a row of the table of texts, without the name."""
@@ -126,15 +126,15 @@ class Evidence:
     candidates: TextEvidence | None = None
     """Measurements of the pool from which documents may be selected (select.pool_paths)."""
     way: str = "packed"
-    """How documents are put into rows for the model: several `packed` into one row; one per row, `padded`; or one per
-    row, `by length` (all rows of a pass have the same length)."""
+    """How the model takes documents: several in one row (`packed`, `shared rows`), or one per row, either `padded` or
+    `by length` (all rows of a pass have the same length)."""
     has_head: bool = True
-    """Whether the model has a language-model head. If not, losses are those of a head with random weights."""
+    """Whether the model has a language-model head. If not, losses are measured with a head of random weights."""
     overlap: float | None = None
-    """Share of the most frequent words that the corpus and general text have in common, in samples of equal size."""
+    """Share of the most frequent words that is common to the corpus and general text, in samples of equal size."""
 
     def blocks(self) -> list[Block]:
-        """Returns the tables of texts and tasks, and how many words corpus and general text have in common."""
+        """Returns the tables of texts and tasks, and the share of words common to the corpus and general text."""
         texts = {
             "corpus": self.corpus,
             "general": self.general,
@@ -252,7 +252,7 @@ class Costs:
     whole_pool: CostAhead | None = None
     """The cost of one pass over the pool from which a part may be selected, without fine-tuning."""
     dapt_tokens: int | None = None
-    """Number of tokens that DAPT trains on; None without a corpus, and if the length is not known."""
+    """Number of tokens that DAPT trains on; None if no corpus is configured or the length is not known."""
 
     def selection_share(self) -> float | None:
         """Returns the FLOPs of TAPT on a selection as a share of one pass over the whole pool, without fine-tuning."""
@@ -324,8 +324,8 @@ def _sum(parts: Sequence[CostAhead], rate: float | None, price: float | None) ->
 def _fine_tuning(finetune: FinetuneConfig, tasks: Sequence[TaskEvidence], dimensions: ModelSize | None) -> CostAhead:
     """Returns the cost of fine-tuning on all tasks with all seeds.
 
-    Operations of the language-model head are not counted, because fine-tuning does not use the head. If the model is
-    frozen, each example is counted once, because its features are computed only once.
+    The language-model head is not counted, because fine-tuning does not use it. If the encoder is frozen, each example
+    is counted once, because its features are computed only once.
     """
     trains = finetune.mode in ("fine_tune", "lora")
     tokens, flops = 0, 0.0
@@ -340,7 +340,7 @@ def _fine_tuning(finetune: FinetuneConfig, tasks: Sequence[TaskEvidence], dimens
 
 
 def _tapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> CostAhead:
-    """Returns the cost of one training on the text of all tasks, and on the pool if there is one."""
+    """Returns the cost of one TAPT training on the text of all tasks, and also on TAPT's pool if one is configured."""
     tokens, examples = (sum(getattr(task, name) for task in evidence.tasks) for name in ("tokens", "examples"))
     pool = 0 if evidence.pool is None else evidence.pool.tokens
     return _training(config, None if pool is None else TAPT_EPOCHS * (tokens + pool), tokens / examples, dimensions)
@@ -349,7 +349,7 @@ def _tapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> C
 def _selected(
     config: Config, evidence: Evidence, proposed: ProposedSelection, dimensions: ModelSize | None
 ) -> CostAhead:
-    """Returns the cost of training on the text of all tasks and on the selected documents, without the selection."""
+    """Returns the cost of training on the tasks' text and the selected documents, but not of selecting them."""
     tokens, examples = (sum(getattr(task, name) for task in evidence.tasks) for name in ("tokens", "examples"))
     if proposed.tokens is None or proposed.documents is None:
         return _training(config, None, None, dimensions)

@@ -10,7 +10,7 @@ from adapt.advise.evidence import BOTH, DAPT, SELECTED, TAPT, Costs, Evidence, M
 from adapt.config import Config, TrainingConfig
 
 MUCH_CHEAPER = 0.1
-"""Largest ratio of the training work of a cheap recipe to the work of the recipe with which it is compared."""
+"""A recipe counts as cheap if its training work is at most this share of the other recipe's work."""
 GAP = 0.1
 """Losses that differ by at most this much count as equal [nats]. It is twice the standard error of a sample's loss."""
 SMALL = 5_000_000
@@ -18,7 +18,7 @@ SMALL = 5_000_000
 PIECES = 1.2
 """A tokenizer fits a corpus badly if the corpus has at least this many times the tokens per word of general text."""
 FEW_EXAMPLES, ENOUGH_SEEDS = 2000, 10
-"""A task with fewer train examples than the first number should be run with as many seeds as the second."""
+"""A task with fewer than FEW_EXAMPLES train examples should be run with at least ENOUGH_SEEDS seeds."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Finding:
     """The result of a rule whose condition is met."""
 
     reason: str
-    """Why the rule recommends this, in words, with the measurements on which the recommendation is based."""
+    """A sentence that explains the recommendation and quotes the measurements behind it."""
     speaks_for: tuple[str, ...] = ()
     """Recipes for which the rule votes."""
     speaks_against: tuple[str, ...] = ()
@@ -209,9 +209,9 @@ def _gap(case: Case) -> float | None:
 
 
 def _nearness(evidence: Evidence, nearer: bool) -> str:
-    """Lists the tasks to which the corpus is nearer than general text. If `nearer` is false, lists the other tasks.
+    """Lists tasks that share more words with the corpus than with general text. If not `nearer`, lists the others.
 
-    The result is empty if the listed tasks are a minority, or if `nearer` is true and they are exactly half.
+    The result is empty unless these tasks are the majority. Exactly half is enough if `nearer` is false.
     """
 
     def is_near(task: TaskEvidence) -> bool:
@@ -219,7 +219,7 @@ def _nearness(evidence: Evidence, nearer: bool) -> str:
 
     known = [task for task in evidence.tasks if task.overlap is not None and task.general_overlap is not None]
     chosen = [task for task in known if is_near(task) == nearer]
-    if 2 * len(chosen) < len(known) + nearer:  # if the corpus is nearer to exactly half of the tasks, it counts as far
+    if 2 * len(chosen) < len(known) + nearer:  # a corpus that is nearer to exactly half of the tasks counts as far
         return ""
     return ", ".join(f"{task.name} {task.overlap:.1%} against {task.general_overlap:.1%}" for task in chosen)
 
@@ -255,7 +255,7 @@ PRETRAINED = {
 
 
 def head_is_missing(case: Case) -> Finding | None:
-    """Says how to train a model without a language-model head of its own (`model.head: new`)."""
+    """Explains how to train a model that has no language-model head (`model.head: new`)."""
     if case.config.model.head != "new" and case.evidence.has_head:
         return None
     first = "" if case.config.model.head_warmup_steps else ": train the head alone at first (model.head_warmup_steps)"
@@ -311,7 +311,7 @@ def optimizer_differs(case: Case) -> Finding | None:
 
 
 def documents_are_padded(case: Case) -> Finding | None:
-    """Says what training costs if the model cannot pack documents, so that each document is computed as a row."""
+    """Explains the cost of training if the model cannot pack documents, so that each document is a separate row."""
     if case.evidence.way == "packed":
         return None
     rows = {
@@ -337,7 +337,7 @@ def replaced_tokens_fit(case: Case) -> Finding | None:
 
 
 def instructions_are_forgotten(case: Case) -> Finding | None:
-    """Advises to adapt the base model of an instruct model, and then to add the instruct weights minus base weights."""
+    """Advises to adapt an instruct model's base model, and then to add the difference of instruct and base weights."""
     if not case.model.is_instruct:
         return None
     return Finding(
@@ -347,7 +347,7 @@ def instructions_are_forgotten(case: Case) -> Finding | None:
 
 
 def decoder_is_rewarmed(case: Case) -> Finding | None:
-    """Advises to warm up again and to replay general text if a decoder is trained without one of the two."""
+    """Advises to warm up again and to replay general text if a decoder's training lacks warm-up or general text."""
     training = case.config.training
     warm_up = training.warmup_fraction if training.warmup_steps is None else training.warmup_steps
     if not case.model.is_decoder or (case.config.mixture.replays and (warm_up or training.phases)):

@@ -13,16 +13,16 @@ from adapt.show.blocks import Block, Cell, Table, TextBlock
 
 Size = Literal["small", "limited", "ample"]
 AMPLE, LIMITED = 20.0, 1.0
-"""Tokens of the domain per parameter from which a corpus counts as ample and as limited. Below 20, text and not compute
-limits a decoder that is trained from scratch (Hoffmann et al., arXiv 2203.15556). About 1 is the regime of arXiv
-2509.14786, which trains on 200 M tokens, and in which the settings of ample text no longer hold."""
+"""A corpus is ample from AMPLE tokens per parameter, limited from LIMITED tokens per parameter, and else small. Below
+20, a decoder that is trained from scratch is limited by text and not by compute (Hoffmann et al., arXiv 2203.15556).
+arXiv 2509.14786 trains at about 1 token per parameter (200 M tokens), where settings for ample text no longer work."""
 AS_NEW, IN_VAIN = 4.0, 16.0
-"""Passes up to which repeated text is worth about as much as new text, and beyond which it adds little (arXiv
+"""Repeated text is worth about as much as new text up to AS_NEW passes, and adds little after IN_VAIN passes (arXiv
 2305.16264)."""
 MIXED = 20.0
-"""Largest number of passes over a scarce text that did no harm next to general text (arXiv 2605.12715: 15 to 20)."""
+"""Scarce text mixed with general text could be read up to this many times without harm (arXiv 2605.12715: 15-20)."""
 DECAY_TRIED = 0.3
-"""Smallest weight decay at which the advice to try larger values is left out."""
+"""Trying a larger weight decay is only recommended below this value."""
 SEARCH = "dontstop chain run small_corpus"
 """The command that searches for the settings that are recommended here."""
 
@@ -45,17 +45,17 @@ class Regime:
     parameters: int
     """Number of parameters of the model."""
     tokens: int
-    """Number of different tokens of the domain's text to train on."""
+    """Number of training tokens in the domain's text, without repeated passes."""
     passes: float | None
     """Number of times that the domain's text is read; None if the length of the training is not known."""
     general_passes: float | None = None
-    """Number of times that replayed general text is read; None without such text, and if its size is not known."""
+    """Number of times that replayed general text is read; None if there is no such text or its size is not known."""
     general_share: float = 0.0
     """Share of the training's rows that are general text."""
 
     @property
     def per_parameter(self) -> float:
-        """Number of different tokens of the domain per parameter."""
+        """Number of tokens of the domain's text per parameter of the model, without repeated passes."""
         return self.tokens / max(self.parameters, 1)
 
     @property
@@ -64,7 +64,7 @@ class Regime:
         return "ample" if self.per_parameter >= AMPLE else "limited" if self.per_parameter >= LIMITED else "small"
 
     def sentence(self) -> str:
-        """Returns a sentence with tokens per parameter, and how often each text is read."""
+        """Describes the regime in a sentence: tokens per parameter, and how often each text is read."""
         said = (
             f"Regime: {self.size} text, {self.per_parameter:.2g} tokens of the domain per parameter"
             f" ({self.tokens:,} tokens, {self.parameters / 1e6:,.1f} M parameters)"
@@ -87,7 +87,7 @@ class Regime:
         return [*self._decay(config), *self._epochs(config), *self._general(config), _MANY_TO_ONE]
 
     def shown(self, found: Sequence[Recommendation]) -> list[Block]:
-        """Returns the sentence, and a table of recommendations."""
+        """Returns the sentence about the regime, and a table of the recommendations `found`."""
         rows: list[list[Cell | str]] = [[each.setting, each.advice, each.source, each.tested] for each in found]
         header = ["setting", "what follows", "source", "tested on"]
         title = "What follows from the size of the text"
@@ -109,7 +109,7 @@ class Regime:
         ]
 
     def _epochs(self, config: Config) -> list[Recommendation]:
-        """Says whether the domain's text is read too rarely, often enough, or too often."""
+        """Returns a recommendation on the number of passes over the domain's text."""
         most = MIXED if self.general_share else IN_VAIN
         if self.passes is None:
             now = "set training.epochs; "
@@ -148,7 +148,7 @@ class Regime:
 
 
 def _number(value: float) -> str:
-    """Formats a number with two significant digits, or without decimals from 10 on."""
+    """Formats a number below 10 with two significant digits, and a larger number without decimals."""
     return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
 
 

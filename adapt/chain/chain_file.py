@@ -41,7 +41,7 @@ class ChainEntry:
     name: str
     job: Job
     sweep: tuple[str, ...]
-    """Names of the sets that the entry is swept over. It becomes one stage per combination of their members."""
+    """Names of the sets that the entry is swept over. The entry becomes one stage per combination of their members."""
     start: Any
     """Name of the stage whose model the entry starts from, or of a stage that selects the entry's text, or a list of
     both names. A name may contain placeholders. None: the entry starts from model.path, with its configured text."""
@@ -50,7 +50,7 @@ class ChainEntry:
     tuned: Any = None
     """The search whose best values replace the entry's own values, as a text that may contain placeholders."""
     keep: tuple[str, ...] = ()
-    """Fields in which the entry keeps its own values although it takes the best values of a search."""
+    """Fields whose own values the entry keeps. For all other fields, the best values of the search replace them."""
 
     @property
     def is_search(self) -> bool:
@@ -74,9 +74,9 @@ class ChainFile:
     """Attributes of each member of each set, keyed by set, member and attribute."""
     entries: Mapping[str, ChainEntry]
     margin: Margin = MARGIN
-    """Largest differences that do not matter, which the report uses."""
+    """Differences up to these sizes count as negligible in the report."""
     rounds: SeedRounds | None = None
-    """The looks of a sequential study. None for other chains."""
+    """The rounds of seeds and interim looks of a sequential study. None for other chains."""
 
 
 def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[str, Any] | None = None) -> ChainFile:
@@ -143,7 +143,7 @@ def _margin(content: Mapping[str, Any], path: str) -> Margin:
 
 
 def _rounds(content: Mapping[str, Any], path: str) -> SeedRounds | None:
-    """Returns the looks of a sequential study, from the keys `study` and `sequential`. None for other chains."""
+    """Returns the rounds of a sequential study, from the keys `study` and `sequential`. None for other chains."""
     options = _mapping(content, "sequential", path)
     if "study" not in content:
         if options:
@@ -244,7 +244,7 @@ def _kept(fields: Mapping[str, Any], place: str) -> tuple[str, ...]:
     """Returns the fields that an entry keeps from the best values of a search.
 
     Raises:
-        ConfigError: there is no search, or `keep` is no list.
+        ConfigError: the entry does not use a search, or `keep` is not a list.
     """
     keep = fields.get("keep", [])
     keep = [keep] if isinstance(keep, str) else keep

@@ -1,6 +1,6 @@
 """Expands the entries of a chain file into nodes.
 
-An entry gives one node for each combination of the members of its sets. Each node has its own configuration.
+An entry becomes one node for each combination of the members of its sets. Each node has its own configuration.
 """
 
 import re
@@ -32,10 +32,10 @@ def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str, d
         source: the chain file, which contains the variables (section `let`) and the sets.
         chosen: the node's member of each set that is swept over.
         place: description of the value's position, for messages.
-        depth: largest nesting of placeholders: the value of a placeholder may itself contain placeholders.
+        depth: largest nesting of placeholders, because the value of a placeholder may contain placeholders.
 
     Raises:
-        ConfigError: a placeholder names nothing, has no value inside a text, or refers back to itself.
+        ConfigError: a placeholder refers to an unknown name or back to itself, or has no value inside a text.
     """
     if isinstance(value, Mapping):
         return {name: fill(inner, source, chosen, place, depth) for name, inner in value.items()}
@@ -102,20 +102,20 @@ class Node:
     """The node's member of each set, keyed by the set's name."""
     config: Config
     configured: Configured
-    """Function that returns `config` with other values for some fields. It raises ConfigError if the values do not
-    fit."""
+    """Function that returns `config` with other values for some fields. It raises ConfigError if the values are
+    wrong."""
     start: str | None
-    """Label of the node whose model this node starts from. None takes model.path."""
+    """Label of the node whose model this node starts from. None: the node starts from model.path."""
     selected: str | None = None
-    """Label of the node that selects this node's text. None takes the configured text."""
+    """Label of the node that selects this node's text. None: the node uses the configured text."""
     compared: Mapping[str, str] = field(default_factory=dict)
     """Labels of the nodes whose models this node compares or merges, keyed by the names used in its fields."""
     is_search: bool = False
     """Whether the node is a search, whose best trial other nodes can use."""
     tuned: str | None = None
-    """Label of the search whose best values replace this node's values. None without such a search."""
+    """Label of the search whose best values replace this node's values. None: the node uses no search."""
     keep: tuple[str, ...] = ()
-    """Fields in which the node keeps its own values, even if the search has best values for them."""
+    """Fields whose own values the node keeps, even if the search has best values for them."""
 
     @property
     def needed(self) -> list[str]:
@@ -139,7 +139,7 @@ def expand_chain(source: ChainFile, only: Mapping[str, list[str]] | None = None)
 
     Args:
       source: the chain file.
-      only: members to run, keyed by set. Only nodes of these members, and nodes that they depend on, are returned. The
+      only: members to run, keyed by set. The result has only nodes of these members and their dependencies. The
         set `stage` contains the names of the entries.
 
     Raises:
@@ -207,13 +207,13 @@ def _add(
 
 
 def _names_a_stage(path: str, source: ChainFile) -> bool:
-    """Returns whether a model's path is the name of a stage in the same file."""
+    """Returns whether the path of a model is the name of a stage in the chain file."""
     match = _REFERENCE.fullmatch(path)
     return bool(match and match[1] in source.entries)
 
 
 def _sources(named_in_from: Any, entry: ChainEntry, source: ChainFile, place: str) -> tuple[str | None, str | None]:
-    """Returns the two stages that `from` may name: one that makes the model, and one that selects the text.
+    """Returns the stage that `from` names for the initial model, and the stage that it names for the selected text.
 
     Raises:
         ConfigError: `from` names two stages that make a model, or two that select text, or the job cannot train on
@@ -254,9 +254,9 @@ def _referred(reference: str, source: ChainFile, place: str, field: str) -> tupl
 
 
 def _offers(entry: ChainEntry, field: str) -> bool:
-    """Returns whether stages of an entry can be named in a field of other stages.
+    """Returns whether an entry has the kind of result that `field` of another entry refers to.
 
-    The field refers to best values (`tuned`), to selected text (`from`), or to a model.
+    The field `tuned` refers to best values, `from` to selected text, and other fields refer to a model.
     """
     if field == "tuned":
         return entry.is_search

@@ -32,7 +32,7 @@ class ChainPlan(SelfShown):
     """Result of `ChainRun.plan`: what a chain would run, and its cost. `print(plan)` shows it."""
 
     states: Mapping[str, int]
-    """Number of goals (the stages that the chain is run for) in each state: finished, running, waiting."""
+    """Number of goals (stages with the chain's final results) in each state: finished, running, waiting."""
     to_run: Mapping[str, int]
     """Number of stages to run, keyed by kind."""
     later: Sequence[str]
@@ -73,7 +73,7 @@ class Report(SelfShown):
 
 @dataclass(frozen=True)
 class ChainRun:
-    """A chain file with values of its variables (`let`), fields for all stages, and the members of sets to run."""
+    """Plans, runs and reports a chain file, with values for its variables and a choice of the members to run."""
 
     file: ChainFile
     only: Mapping[str, list[str]] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class ChainRun:
         return cls(read_chain(file, dict(let), dict(fields)), only or {})
 
     def build(self) -> Chain:
-        """Builds the stages, as far as they are known now.
+        """Builds the stages that are known now. Stages that use an unfinished search are not known.
 
         Raises:
             AdaptError: a stage cannot run as configured.
@@ -193,7 +193,7 @@ class ChainRun:
 
 
 def ready_pushes(chain: Chain) -> list[Push]:
-    """Returns the pushes whose models are finished. Logs the others, which only follow with further stages."""
+    """Returns the pushes whose models are finished. Logs a message for each push that is left out."""
     ready = [push for push in chain.pushes if chain.store.record_of(push.export)]
     for push in chain.pushes:
         if push not in ready:
@@ -212,7 +212,7 @@ def check_searches(chain: Chain) -> None:
 
 
 def ahead_lines(counts: Mapping[str, int], later: int = 0) -> list[str]:
-    """Returns sentences that tell how many stages of each kind will run.
+    """Returns sentences with the number of stages of each kind that will run.
 
     Args:
         counts: number of stages, by kind.

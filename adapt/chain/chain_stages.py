@@ -38,8 +38,8 @@ def search_at(node: Node, context_of: Callable[[Config], Context], given: tuple[
 
     Args:
       node: a node whose fields contain `tune`.
-      context_of: returns the context of a trial's configuration, which includes models of other nodes.
-      given: models and a selection of other nodes, which all trials read. An entry is None if it is not used.
+      context_of: returns the context for a trial's configuration, including the models of other nodes.
+      given: results of other nodes that all trials read: models, and a selection. None if such a result is not used.
 
     Raises:
       AdaptError: the unchanged configuration cannot run, or no search space is named.
@@ -84,7 +84,7 @@ def confirm_at(node: Node, search: Search, found: Searched) -> Confirm:
 
 
 def as_best(node: Node, values: Mapping[str, Any]) -> Config:
-    """Returns the configuration of a search's best model, from which other nodes may start."""
+    """Returns the configuration that makes a search's best model. Other nodes may start from this model."""
     config = named_by_values(node.configured(values), values)
     return replace(config, name=f"{config.name}-best")
 
@@ -92,7 +92,7 @@ def as_best(node: Node, values: Mapping[str, Any]) -> Config:
 def with_values(node: Node, values: Mapping[str, Any]) -> Config:
     """Returns the configuration of a node with the best values of a search, except for the fields in `keep`.
 
-    If the job finds the earlier runs that it continues by their name, the name also depends on the values.
+    Some jobs use their name to find the earlier runs that they continue. Their name also depends on the values.
 
     Raises:
       ConfigError: the values do not fit the configuration.
@@ -104,7 +104,7 @@ def with_values(node: Node, values: Mapping[str, Any]) -> Config:
 
 @dataclass(frozen=True)
 class Goal:
-    """A stage whose result the chain is run for, with its name, job and members."""
+    """A stage with a final result of the chain, with the goal's name, job and members."""
 
     name: str
     job: Job
@@ -114,13 +114,13 @@ class Goal:
 
     @property
     def label(self) -> str:
-        """The goal's name with the members of sets that it is for, such as `finetune[DAPT, acl_arc, 3]`."""
+        """The goal's name with its members of sets, such as `finetune[DAPT, acl_arc, 3]`."""
         return f"{self.name}[{', '.join(self.values.values())}]" if self.values else self.name
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The goals of a chain (stages whose results it is run for), the store of results, and the resources to run on."""
+    """The goals of a chain (stages with final results), the store of results, and the resources to run on."""
 
     goals: list[Goal]
     store: Store
@@ -142,7 +142,7 @@ class Chain:
 
 @dataclass
 class Offered:
-    """Results that nodes offer to later nodes, keyed by the offering node's label."""
+    """Results of nodes that later nodes may use, keyed by the label of the node that makes them."""
 
     starts: dict[str, Start] = field(default_factory=dict)
     """Model that each node makes."""
@@ -357,7 +357,7 @@ def ahead(chain: Chain) -> dict[str, int]:
 
 
 def check_chain(chain: Chain) -> None:
-    """Checks before any stage runs that no stage of the chain is known to fail.
+    """Checks all stages of the chain before any stage runs, so that known errors are raised early.
 
     Raises:
         AdaptError: for the reasons given at `adapt.runner.ensure.check_ahead`.

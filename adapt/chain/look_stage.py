@@ -1,7 +1,7 @@
 """Stage `look`: decides after a round of seeds which comparisons of a sequential study have ended.
 
-The stage reads the finished runs of one task, or of all sequences for one figure, and the result of the previous look.
-Its key contains the keys of both, so a look is made once, and a killed study finds it again.
+A look reads the finished runs of one task, or of all sequences for one figure, and the result of the previous look.
+The look's key contains the keys of these runs and of the previous look, so a restarted study does not repeat the look.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class ReadRun:
 
 @dataclass(frozen=True, eq=False)
 class SeedLook(Stage[Looked]):
-    """One look at the recipes whose comparison was open before it."""
+    """An interim look of a sequential study, at the recipes whose comparison has not ended yet."""
 
     kind = "look"
     version = 2  # since version 2, a look draws as many permutations as its level needs
@@ -43,9 +43,9 @@ class SeedLook(Stage[Looked]):
     """Runs of the baseline and of the open recipes, keyed by label."""
     previous: Optional["SeedLook"]
     row: str
-    """Name of the task with its swept values, or title of the figure."""
+    """Name of the task with its swept values, or title of the figure that is compared."""
     figure: str
-    """Name of the figure of sequences. Empty for scores of fine-tuning runs."""
+    """Name of the figure of sequences that is compared. Empty if scores of fine-tuning runs are compared."""
     look: int
     """Number of the look, from 1."""
     rounds: SeedRounds

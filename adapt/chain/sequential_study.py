@@ -1,7 +1,7 @@
 """Follows a sequential study: reads which comparisons have ended, builds the next round, and forecasts the rest.
 
-Nothing but the records of finished looks decides what runs next, so a killed study goes on where it was. The runs of a
-seed have the keys that they have in a chain that lists all seeds from the start.
+Only the records of finished looks decide what runs next, so a killed study continues where it stopped. Each run has
+the same key as in a chain that lists all seeds from the start.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ class ComparedRow:
 
     name: str
     figure: str
-    """Name of the figure of sequences. Empty for fine-tuning runs."""
+    """Name of the figure of sequences that is compared. Empty for fine-tuning runs."""
     arms: Mapping[str, Mapping[str, Sequence[Goal]]]
-    """Runs keyed by recipe and seed. A sequence has one run per order."""
+    """Runs keyed by recipe and seed. Sequences have one run per seed and order of domains."""
 
     def runs(self, recipes: Sequence[str], seeds: int) -> list[Goal]:
-        """Returns the runs of some recipes with the first seeds."""
+        """Returns the runs of some recipes with the first `seeds` seeds."""
         return [goal for recipe in recipes for goals in list(self.arms[recipe].values())[:seeds] for goal in goals]
 
 
 @dataclass(frozen=True)
 class FollowedRow:
-    """A row with its looks so far."""
+    """A row of comparisons, with its baseline and its looks so far."""
 
     row: ComparedRow
     baseline: str
@@ -77,7 +77,11 @@ class FollowedRow:
         return len(self.looks) if len(self.looks) > len(self.finished) else None
 
     def up_to(self, seeds: Mapping[str, int]) -> list[Goal]:
-        """Returns the runs of the baseline and of some recipes, if these get this many seeds."""
+        """Returns the runs with the first seeds, for the baseline and for some recipes.
+
+        Args:
+            seeds: number of seeds, keyed by recipe. The baseline gets the largest of these numbers.
+        """
         most = {self.baseline: max(seeds.values(), default=0), **seeds}
         return [goal for recipe, number in most.items() for goal in self.row.runs([recipe], number)]
 
@@ -98,7 +102,7 @@ def study_nodes(source: ChainFile, only: Mapping[str, list[str]] | None = None) 
 
 
 def _with_seeds(node: Node, rounds: SeedRounds) -> Node:
-    """Returns a node with `finetune.seeds`, continued by the next numbers up to the largest number of seeds.
+    """Returns a node whose list `finetune.seeds` is extended to the study's largest number of seeds.
 
     Raises:
         ConfigError: a node for one member of the set `seed` has several fine-tuning seeds.
@@ -145,7 +149,7 @@ def _refuse_partial(nodes: Sequence[Node], all_nodes: Sequence[Node]) -> None:
 
 
 def built_chain(nodes: Sequence[Node], baseline: str, margin: Margin, rounds: SeedRounds | None) -> Chain:
-    """Builds the stages of a chain. Those of a sequential study are built for the rounds so far and the next round.
+    """Builds the stages of a chain. In a sequential study, these are the stages of all rounds up to the next one.
 
     Args:
         nodes: the nodes, from `study_nodes`.
@@ -160,7 +164,7 @@ def built_chain(nodes: Sequence[Node], baseline: str, margin: Margin, rounds: Se
     if rounds is None:
         return chain
     rows = list(compared_rows(chain.goals, rounds))
-    if any(node.label in chain.later and _arm(node) for node in nodes):  # their recipes have no values yet
+    if any(node.label in chain.later and _arm(node) for node in nodes):  # some recipes wait for a search
         first = [goal for row in rows for goal in row.runs(list(row.arms), rounds.first_seeds)]
         now = StudyNow(len(rounds.seeds), rounds.seeds, 1)
         return replace(chain, goals=_active(chain.goals, rows, first), sequential=now)
@@ -205,7 +209,7 @@ def compared_rows(goals: Sequence[Goal], rounds: SeedRounds) -> Iterator[Compare
 
 
 def _check_figure(row: ComparedRow) -> None:
-    """Raises ConfigError if the sequences of a row cannot have its figure."""
+    """Raises ConfigError if the sequences of a row do not measure the figure that the row compares."""
     goals = [goal for seeds in row.arms.values() for goals in seeds.values() for goal in goals]
     needs_tasks = row.figure and "loss" not in row.figure and row.figure != "general_change"
     for goal in goals if row.figure else ():
@@ -273,7 +277,7 @@ def _goal(look: SeedLook, like: Goal) -> Goal:
 
 
 def _active(goals: Sequence[Goal], rows: Sequence[ComparedRow], used: Sequence[Goal]) -> list[Goal]:
-    """Returns the goals of a chain without runs that no look reads yet, and without goals that need their models."""
+    """Returns the goals of a chain, except for runs that no look reads yet, and for goals that need these runs."""
     compared = [goal for row in rows for goal in row.runs(list(row.arms), MANY)]
     now = {stage.key for stage in everything(goal.stage for goal in used)}
     later = {stage.key for stage in everything(goal.stage for goal in compared)} - now
@@ -335,7 +339,7 @@ def _comparison_now(name: str, ending: Ending | None, figure: str, outlook: Outl
 
 
 Like = tuple[str, str]
-"""What runs of about the same length share: the kind of stage, and the key of their task."""
+"""Key for stages that take about the same time: the kind of stage, and the key of the task."""
 
 
 def _like(stage: Stage[Any]) -> Like:
@@ -356,8 +360,8 @@ class RemainingTime:
     def of(cls, goals: Sequence[Goal], store: Store, price: float | None) -> RemainingTime:
         """Forecasts the unfinished stages that goals need.
 
-        A training has its own forecast. Another stage takes the mean of the finished stages of its kind and task, or
-        else of its kind.
+        A training has its own forecast. For another stage, the forecast is the mean time of the finished stages of the
+        same kind and task, or of the same kind if there are none.
         """
         took: dict[Like, list[float]] = {}
         waiting: list[Stage[Any]] = []
@@ -382,7 +386,7 @@ class RemainingTime:
         )
 
     def ahead(self, name: str, goals: Sequence[Goal]) -> CostForecast:
-        """Sums the unfinished stages that some goals need."""
+        """Adds up the forecasts of the unfinished stages that some goals need."""
         keys = [stage.key for stage in everything(goal.stage for goal in goals) if stage.key in self.hours]
         known = [hours for key in keys if (hours := self.hours[key]) is not None]
         total = sum(known) if known or not keys else None

@@ -17,8 +17,8 @@ from adapt.terminal.console import duration, log
 MODEL = "demo:bert-tiny"
 """The model of the demo. The times below were measured with this model."""
 PARSED = 1000
-"""Number of times that this file is parsed to measure the machine's speed. The CPU time of all these parses together is
-one yardstick, the unit of the times below."""
+"""This file is parsed this many times to measure the machine's speed. The CPU time of all parses together is called a
+yardstick. It is the unit of the times below."""
 START = 100.0
 """Time for starting Ray, reading, tokenizing and evaluating, which is everything except training steps [yardsticks]."""
 PER_MILLION_TOKENS = 250.0

@@ -13,7 +13,7 @@ from adapt.model.locate import CONFIG, locate, read_json
 
 _BYTES_PER_TOKEN = 4
 _LENGTH, _SHORTEST = 512, 128
-"""Usual number of tokens per sequence, and smallest number of tokens per sequence, which is used for little text."""
+"""Usual number of tokens per sequence, and smallest number, which is used if there is little text."""
 _CPU_WORK = 6 * 4.4e6 * 1e6
 """Maximum number of floating-point operations of a first training on CPUs. This is enough for training the demo model
 on a million tokens, which takes minutes."""
@@ -22,12 +22,12 @@ SMALL_MODEL = 20e6
 _FEWEST_STEPS, _WANTED_STEPS, _MOST_STEPS = 20, 200, 12_500
 _MOST_EPOCHS, _TAPT_EPOCHS = 10, 100
 TAPT_EXAMPLES = 256
-"""Usual number of examples per step of a training on the text of a task."""
+"""Usual number of examples per optimizer step when training on the text of a task."""
 
 
 @dataclass(frozen=True)
 class ModelProperties:
-    """Properties of a model that decide the configuration."""
+    """Properties of a model that determine the drafted configuration."""
 
     name: str
     longest: int | None
@@ -86,7 +86,7 @@ class DraftLength:
 
     @classmethod
     def of(cls, text_bytes: int, model: ModelProperties, on_gpu: bool) -> "DraftLength":
-        """Chooses the training length: several passes over the text, but on CPUs at most some minutes."""
+        """Chooses the training length: several passes over the text, but at most a few minutes on CPUs."""
         tokens = text_bytes / _BYTES_PER_TOKEN
         sequence = min(_LENGTH, model.longest or _LENGTH)
         while sequence > _SHORTEST and tokens / sequence < _WANTED_STEPS:

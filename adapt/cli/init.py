@@ -123,7 +123,7 @@ def _check_free(file: Path, force: bool) -> None:
 
 
 def _task(given: Sequence[str], out: Path, force: bool) -> TaskProperties:
-    """Inspects a task's files. If dev or test is missing, it is split off train."""
+    """Inspects a task's files. If dev or test is missing, some examples of train are moved to it."""
     paths = split_paths(given)
     look = inspect_task(paths)
     absent = [split for split in ("dev", "test") if split not in paths]
@@ -311,7 +311,7 @@ def _unreadable(text: CorpusProperties) -> str:
 
 
 def _bad_share(text: CorpusProperties) -> float:
-    """Chooses `corpus.max_bad_fraction`: twice the share of the sample that cannot be read, and the usual value."""
+    """Chooses `corpus.max_bad_fraction`: twice the unreadable share of the sample, plus the usual value."""
     found = sum(text.bad.values()) / text.read
     return min(ceil(200 * found) / 100 + CorpusConfig().max_bad_fraction, 1.0)
 

@@ -103,7 +103,7 @@ def field_statistics(records: Iterable[Any]) -> dict[str, FieldStatistics]:
 
 
 def find_text(seen: dict[str, FieldStatistics], where: str) -> str:
-    """Finds the field that holds the text: `text` if it holds strings, otherwise the field with the most prose.
+    """Finds the field that holds the text: the field `text` if it has strings, otherwise the field with the most prose.
 
     Args:
         seen: statistics of the fields.
@@ -156,7 +156,7 @@ class CorpusProperties:
     bad: dict[str, int]
     """Number of unreadable records in the sample, keyed by reason."""
     sample: list[str]
-    """Texts of the sample after the default cleaning, at most SAMPLE_TEXTS of them, spread over the sample."""
+    """At most SAMPLE_TEXTS texts of the sample, spread over the sample, after the default cleaning."""
 
 
 def inspect_corpus(paths: Sequence[str]) -> CorpusProperties:
@@ -201,7 +201,7 @@ def inspect_corpus(paths: Sequence[str]) -> CorpusProperties:
         )
     size = sum(map(_size, files))
     factor = 1.0 if is_whole else max(size / max(on_disk, 1.0), 1.0)
-    if not is_whole and formats.keys() <= {*DOCUMENTS} - {"warc"}:  # sizes of documents say little about their text
+    if not is_whole and formats.keys() <= {*DOCUMENTS} - {"warc"}:  # the size of a PDF says little about its text
         factor = len(files) / len(sampled)
     documents = round(factor * len(kept)) if is_whole else int(float(f"{factor * len(kept):.2g}"))
     return CorpusProperties(
@@ -334,7 +334,7 @@ class TaskProperties:
 
     @property
     def counts(self) -> str:
-        """The number of examples in each split, in words."""
+        """Text with the number of examples in each split."""
         return ", ".join(f"{split} {self.examples[split]:,}" for split in _SPLIT_NAMES if split in self.examples)
 
     @property

@@ -55,9 +55,9 @@ class SourceConfig:
     packages: list[str] = how_list()
     """Packages of this source, as in corpus.packages."""
     text_field: str | None = None
-    """Field of this source that holds the text; null takes the value of corpus.text_field."""
+    """Field of this source that holds the text; null uses the value of corpus.text_field."""
     text_unit: Literal["line", "paragraph"] | None = None
-    """What counts as one document in plain text files of this source; null takes the value of corpus.text_unit."""
+    """What counts as one document in plain text files of this source; null uses the value of corpus.text_unit."""
     decontaminate: list[EvaluationSet] = how_list()
     """Evaluation sets whose texts are removed from this source only, in addition to those of corpus.decontaminate."""
     weight: NonNegativeFloat | None = None
@@ -84,22 +84,23 @@ class CorpusConfig:
     dataset_split: str = how("train")
     """`dataset`: split of the dataset."""
     dataset_revision: str | None = how(None)
-    """`dataset`: branch, tag or commit; null takes the latest commit of the main branch at the start of the job."""
+    """`dataset`: branch, tag or commit; null uses the latest commit of the main branch at the start of the job."""
     packages: list[str] = how_list()
     """`docstrings`: installed packages whose docstrings are read; an empty list reads all packages."""
     sources: list[SourceConfig] = how_list()
-    """Several sources instead of the single one described by the fields above: a list of {name, weight, paths, …} with
-    the same fields."""
+    """Several sources instead of the single source that the fields above describe: a list of {name, weight, paths, …}
+    with the same fields."""
     text_field: str = "text"
     """Field (jsonl) or column (csv, parquet, Arrow) that holds the text."""
     text_unit: Literal["line", "paragraph"] = "line"
     """What counts as one document in plain text files: each `line`, or each `paragraph` (lines separated by blank
     lines)."""
     documents: Literal["file", "page", "heading"] = "file"
-    """What becomes a document of the corpus in files of documents: the whole `file`, each `page` (PDF) or chapter
-    (EPUB), or the text under each `heading` (all formats but PDF). A file without pages or headings stays whole."""
+    """Unit of formats such as HTML, PDF and EPUB that becomes one document of the corpus: the whole `file`, each `page`
+    (PDF) or chapter (EPUB), or the text under each `heading` (all formats but PDF). A file without pages or headings
+    is not divided."""
     max_document_mib: PositiveInt = 128
-    """Largest size of a file of a document, of its unpacked content, and of its text [MiB]. Larger documents are
+    """Largest size of a document's file, of the file's unpacked content, and of the text [MiB]. Larger documents are
     skipped and counted as unreadable."""
     max_document_pages: PositiveInt = 5000
     """Largest number of pages of a PDF file, or of chapters of an EPUB file. Longer documents are skipped and counted
@@ -146,9 +147,9 @@ class CorpusConfig:
     """Share of the documents that is held out of training for evaluation, chosen by a hash of their text without case
     and spaces. The same documents are also excluded from replayed text and pools."""
     streaming: bool = False
-    """Read, clean and tokenize the corpus during training, in a single pass, instead of preparing it first. For corpora
-    that are too large to prepare. Set the length of the run in steps or tokens; the run ends earlier if the corpus is
-    exhausted."""
+    """Read, clean and tokenize the corpus during training, in a single pass, instead of preparing it first. Use it for
+    corpora that are too large to prepare. Set the length of the run in steps or tokens; the run ends earlier if the
+    corpus is exhausted."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +166,8 @@ class MixtureConfig:
     """What happens when all rows of a source have been used: `repeat` starts the source again, `stop` ends the run."""
     replay_kind: Literal["files", "self", "gibbs", "decoder"] = how("files")
     """Where general text comes from. `files`: replay_paths. `self`: the model itself, a decoder, generates it before
-    the training (arXiv 2605.26097). For encoders: `gibbs` draws masked positions of random text anew (arXiv
-    1902.04094), and `decoder` takes generate.generator. Section `generate` has the settings."""
+    the training (arXiv 2605.26097). For encoders: `gibbs` starts from random text and redraws masked positions (arXiv
+    1902.04094), and `decoder` generates with the model generate.generator. Section `generate` has the settings."""
     replay_paths: str | list[str] = how_list()
     """General text mixed into the whole run to reduce forgetting: files, folders or globs, as in corpus.paths."""
     replay_text_field: str = how("text")
@@ -174,11 +175,11 @@ class MixtureConfig:
     replay_fraction: ProperFraction = 0.1
     """Share of the run's rows that are replayed text; only used if replay_paths or another replay_kind is set."""
     replay_last: ProperFraction | None = None
-    """Share of replayed rows at the end of the run, reached linearly from replay_fraction; null keeps replay_fraction
-    throughout."""
+    """Share of replayed rows at the end of the run. The share changes linearly from replay_fraction to this value; null
+    keeps replay_fraction throughout."""
     rephrased_fraction: OpenFraction | None = None
-    """Share of the domain's rows that are rewritten documents (synthesize.generator). null uses every row of the
-    documents and of the rewritten documents equally often. arXiv 2401.16380 mixes equal amounts (0.5)."""
+    """Share of the domain's rows that are rewritten documents (synthesize.generator). With null,
+    every row of original and rewritten documents is used equally often. arXiv 2401.16380 mixes equal amounts (0.5)."""
 
     @property
     def replays(self) -> bool:
@@ -195,51 +196,51 @@ class GenerateConfig:
     generator: str | None = how(None)
     """mixture.replay_kind `decoder`: folder or Hugging Face id of the decoder that generates."""
     prompts: str | list[str] = how_list()
-    """Texts whose first tokens begin the generated texts: paths as in corpus.paths. An empty list begins with the
-    start token, as in arXiv 2605.26097. Not for `gibbs`."""
+    """Texts whose first tokens are the prompts of generated texts: paths as in corpus.paths. With an empty list,
+    generation begins at the start token, as in arXiv 2605.26097. Not for `gibbs`."""
     prompt_field: str = "text"
     """Field that holds the text of the prompts."""
     prompt_tokens: PositiveInt = 16
     """Largest number of tokens of a prompt. The generated text contains its prompt."""
     temperatures: list[PositiveFloat] = field(default_factory=lambda: [0.7, 1.0, 1.3])
-    """Temperatures, which successive texts take in turn: scores are divided by the temperature before a token is drawn.
-    Higher values give more varied and less coherent text. Several temperatures follow arXiv 2605.26097; these values
-    are ours."""
+    """Temperatures, used in turn for successive texts: scores are divided by the temperature before a token is drawn.
+    Higher values give more varied and less coherent text. arXiv 2605.26097 also uses several temperatures; the default
+    values are ours."""
     top_p: PositiveFraction = 1.0
     """Each token is drawn from the most probable tokens that together have this probability (nucleus sampling, arXiv
     1904.09751). 1 draws from all tokens."""
     min_length: PositiveInt = 16
-    """Smallest number of tokens of a text; the end-of-text token is not drawn before. `gibbs`: texts have between
-    min_length and max_length tokens, uniformly."""
+    """Smallest number of tokens of a text; the end-of-text token is not drawn earlier. `gibbs`: the length of each text
+    is drawn uniformly between min_length and max_length."""
     max_length: PositiveInt = 256
-    """Largest number of tokens of a text, with its prompt. At most the model's longest input less the start token."""
+    """Largest number of tokens of a text, including its prompt. At most the model's longest input minus one token."""
     sweeps: PositiveInt = 10
     """`gibbs`: number of times that every position of a text is drawn anew."""
     masked_fraction: PositiveFraction = 0.15
     """`gibbs`: share of a text's positions that are masked and drawn together. A small share, down to one position, is
     closer to Gibbs sampling and takes 1 / masked_fraction passes of the model per sweep."""
     cleaning: list[str | dict[str, Any]] | None = None
-    """Cleaning steps that filter the generated text, as in corpus.cleaning. null takes corpus.cleaning, and the step
-    `repetition` after it. Add `language` to keep only some languages."""
+    """Cleaning steps that filter the generated text, as in corpus.cleaning. null uses the steps of
+    corpus.cleaning followed by `repetition`. Add `language` to keep only some languages."""
     seed: NonNegativeInt = 0
-    """Seed of the generated text. Trainings with different `seed` share the text."""
+    """Seed of the generated text. Trainings that differ only in the job's `seed` share the generated text."""
     micro_batch: PositiveInt = how(32)
     """Number of texts that a device generates at the same time. Lower it if memory is short."""
 
 
 @dataclass(frozen=True)
 class SynthesizeConfig:
-    """Documents of the domain that a generator rewrites in other formats, to train on both (dontstop dapt)."""
+    """Rewrites documents of the domain in other formats, to train on both versions (dontstop dapt)."""
 
     generator: str | None = how(None)
-    """Folder or Hugging Face id of the decoder that rewrites documents, usually a large instruct model. null rewrites
-    nothing."""
+    """Folder or Hugging Face id of the decoder that rewrites documents, usually a large instruct model. With null, no
+    document is rewritten."""
     formats: list[str] = field(default_factory=lambda: ["question_answer", "table", "summary", "tutorial"])
     """Formats in which every document is rewritten: names in the file of templates. A format with `pairs: true`, such
     as `question`, writes pairs for retrieval.pairs to pairs.jsonl in the stage's folder and adds no training text."""
     templates: str | None = how(None)
     """YAML file with the prompt of each format, {NAME: {prompt: …, pairs: false}}, where `{document}` stands for the
-    document. null takes the templates of dontstop (adapt/generate/templates.yaml)."""
+    document. null uses the templates of dontstop (adapt/generate/templates.yaml)."""
     share: PositiveFraction = 1.0
     """Share of the domain's training documents that are rewritten, chosen by a hash of their text."""
     document_tokens: PositiveInt = 512
@@ -247,7 +248,7 @@ class SynthesizeConfig:
     temperatures: list[PositiveFloat] = field(default_factory=lambda: [0.7])
     """Temperatures, as in generate.temperatures."""
     top_p: PositiveFraction = 0.9
-    """Probability of the tokens that are drawn from, as in generate.top_p."""
+    """Total probability of the tokens to draw from, as in generate.top_p."""
     min_length: PositiveInt = 16
     """Smallest number of tokens of a rewritten document."""
     max_length: PositiveInt = 512

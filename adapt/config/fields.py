@@ -49,7 +49,7 @@ def how_list() -> Any:
 
 
 def what(section: Any) -> dict[str, Any]:
-    """Returns the fields of a section that determine results, keyed by name: all fields that are not marked `how`."""
+    """Returns the fields of a section that determine results, keyed by name: all fields not declared with `how`."""
     return {f.name: getattr(section, f.name) for f in fields(section) if not f.metadata.get("how")}
 
 
@@ -95,7 +95,7 @@ def check_dataclass(section: Any, name: str = "") -> None:
 
 
 def hints_of(kind: Any) -> dict[str, Any]:
-    """Returns the types of a dataclass's fields, with their ranges."""
+    """Returns the types of a dataclass's fields, keyed by field. The types include the allowed ranges."""
     return _hints(kind)
 
 
@@ -112,7 +112,7 @@ def takes_null(kind: Any) -> bool:
 
 
 def field_name(keys: Sequence[str | int]) -> str:
-    """Returns a field's name as messages show it, such as `corpus.sources, entry 2, weight`."""
+    """Formats the path to a field for error messages, such as `corpus.sources, entry 2, weight`."""
     name = str(keys[0])
     for before, key in pairwise(keys):
         name += f", entry {key + 1}" if isinstance(key, int) else f", {key}" if isinstance(before, int) else f".{key}"
@@ -120,7 +120,7 @@ def field_name(keys: Sequence[str | int]) -> str:
 
 
 def type_words(kind: Any, with_range: bool = False) -> list[str]:
-    """Returns the types and values that a field accepts, as messages show them."""
+    """Returns descriptions of the types and values that a field accepts, for error messages."""
     options = options_of(kind)
     ranges = {option: f" {_limits(option)}" if with_range and _limits(option) else "" for option in options}
     return list(dict.fromkeys(f"{word}{ranges[option]}" for option in options for word in _named(option)))
@@ -197,9 +197,10 @@ def _in_words(kind: Any, values: Any, errors: Sequence[Any], name: str, see: str
 
 
 def _place(kind: Any, values: Any, location: Sequence[Any]) -> tuple[list[str | int], Any, Any]:
-    """Follows the location of a pydantic error as long as its parts are keys or list positions of the values.
+    """Finds the field to which the location of a pydantic error points.
 
-    Returns these parts, and the declared type and the value at this location.
+    The location is followed while its parts are keys or list positions of the values, because pydantic appends other
+    parts. Returns the followed parts, and the declared type and the value there.
     """
     keys: list[str | int] = []
     for key in location:
@@ -225,7 +226,7 @@ def _bare(kind: Any) -> Any:
 
 
 def _range(kind: Any, value: Any) -> str:
-    """Returns the range that a number violates, such as `>=0 and <=1`; empty if the field has no range for it."""
+    """Returns the range that a number violates, such as `>=0 and <=1`; empty if the field's type has no range."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return ""
     for option in options_of(kind):
@@ -241,7 +242,7 @@ def _limits(kind: Any) -> str:
 
 
 def _named(option: Any) -> list[str]:
-    """Returns the names of a type as messages show them."""
+    """Returns the descriptions of a type for error messages."""
     bare = _bare(option)
     if get_origin(bare) is Literal:
         return [", ".join(map(str, get_args(bare)))]
@@ -255,7 +256,7 @@ def _choices(option: Any) -> tuple[Any, ...]:
 
 
 def _mended(words: Sequence[str], choices: Sequence[str], value: Any) -> str:
-    """Suggests what a value of the wrong type was probably meant to be; empty if nothing is close."""
+    """Suggests the value that was probably meant by a value of the wrong type; empty if no accepted value is close."""
     text = str(value)
     same = [choice for choice in choices if choice.lower() == text.lower()]
     if near := same or get_close_matches(text, choices, 1):

@@ -57,8 +57,9 @@ class Config:
     """The configuration of a job: a name, a seed, and sections."""
 
     name: str = "dapt"
-    """Readable name of the output folders. It is not part of their identity: results are reused whatever the name.
-    dontstop sequence stops if a sequence of this name was started with another order of domains or other text."""
+    """Readable name of the output folders. Results are found by their configuration and not by this name, so
+    renaming a job repeats no work. dontstop sequence stops if a sequence of this name was started with another order
+    of domains or other text."""
     seed: int = 0
     """Seed of the data order, masks and dropout."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -100,10 +101,10 @@ class Config:
     """Options of the objective that objective.kind names, read from the section with the objective's name; None means
     defaults."""
     select_options: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Options of the selections and of the embedder named in section `select`, by section. Empty without a pool.
-    Options that are not set have their defaults."""
+    """Options of the selections and of the embedder named in section `select`, keyed by section. Empty without a pool.
+    Missing options have their defaults."""
     export_options: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Options of the kinds in export.kinds, by section. Empty without such kinds."""
+    """Options of the kinds in export.kinds, keyed by section. Empty if no kind has a section."""
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity, so that it can be a key of a cache
@@ -121,8 +122,8 @@ class Kind:
     selects: bool = False
     """Whether the job can train on documents selected from a pool (`select.pool_paths`) instead of a corpus."""
     not_rtd: str = "needs a model that predicts words"
-    """Why the job refuses objective.kind rtd, as the end of a sentence about the job. Empty if the job trains with this
-    objective or uses no objective."""
+    """End of the error message `... does not work with dontstop NAME, which ...` about objective.kind rtd. Empty if the
+    job trains with this objective or uses no objective."""
     uses_objective: bool = True
     """Whether the job trains by the objective or measures its loss, so that the model must fit the objective and take
     rows of `training.sequence_length` and `evaluation.sequence_length`."""
@@ -137,7 +138,7 @@ DAPT = Kind(
     selects=True,
     not_rtd="",
 )
-"""The default job, if a configuration names no other."""
+"""The job of a configuration that does not name its job."""
 TAPT_LENGTH: Mapping[str, Any] = {"training.epochs": 100.0, "training.learning_rate": 1e-4}
 """TAPT's defaults for length and learning rate. Advice on what to run also computes costs with them."""
 

@@ -24,7 +24,7 @@ class EvaluationConfig:
 
     general_paths: str | list[str] = how_list()
     """A second corpus, of general text: its loss before and after training shows how much the model forgot. Training
-    excludes every document of this corpus. If one of its files is also trained on (mixture.replay_paths), only the
+    excludes every document of this corpus. If training also uses one of its files (mixture.replay_paths), only the
     held-out share of this corpus is measured."""
     general_text_field: str = how("text")
     """Field that holds the text of the general corpus."""
@@ -35,9 +35,9 @@ class EvaluationConfig:
     sequence_length: PositiveInt = 512
     """Longer documents are measured in pieces of this many tokens."""
     mask_fraction: OpenFraction = 0.15
-    """Share of each document's tokens that are masked when the held-out loss of an encoder is measured: single tokens,
-    80% replaced by the mask token, 10% by a random token. It does not depend on `objective`, so that losses of
-    different runs can be compared. Not used with `objective.kind: causal`."""
+    """Share of each document's tokens that are masked to measure the held-out loss of an encoder. Single tokens are
+    chosen; 80% are replaced by the mask token, 10% by a random token. The masks do not depend on `objective`, so that
+    losses of different runs can be compared. Not used with `objective.kind: causal`."""
     bootstrap_samples: PositiveInt = 2000
     """Number of bootstrap resamples for the 95% confidence interval."""
     examples: NonNegativeInt = 5
@@ -46,17 +46,17 @@ class EvaluationConfig:
     micro_batch: PositiveInt = how(32)
     """Number of sequences per forward pass on a device. Lower it if memory is short."""
     interval_steps: PositiveInt | None = how(None)
-    """Number of steps between two measurements of held-out losses while the model trains: of the domain, of general
-    text, and in a sequence of the domains before. The masks are those of the losses before and after training, and the
-    precision is that of the training. Measuring changes neither weights nor keys. It is less frequent if
-    evaluation.share would be exceeded. null measures only before and after training."""
+    """Number of steps between two measurements of held-out losses while the model trains. Losses are measured on the
+    domain, on general text, and in a sequence on earlier domains, with the same masks as before and after training and
+    with the training's precision. Measuring changes neither weights nor stage keys. Measurements are less frequent if
+    they would exceed evaluation.share. null measures only before and after training."""
     share: OpenFraction = how(0.02)
-    """Largest share of the training's floating point operations that measurements while the model trains may take. It
-    determines the number of held-out documents, of which the first evaluation.sequence_length tokens are measured."""
+    """Largest share of the training's floating point operations that measurements while the model trains may take. The
+    share determines the number of held-out documents. The first evaluation.sequence_length tokens of each are used."""
     probe: Literal["knn", "linear"] | None = how(None)
-    """Also measure, at the same points, how well a simple classifier on the frozen features of the model in training
-    solves each task (`task`, `tasks`), which may not be of kind tokens: by the vote of the nearest train examples
-    (`comparison.neighbours`, as in dontstop evaluate), or by logistic regression (`linear`). A sample of train and dev
+    """Also measure, at the same steps, how well a simple classifier on the frozen features of the model in training
+    solves each task (`task`, `tasks`; not of kind tokens). `knn`: the nearest train examples vote on the label
+    (`comparison.neighbours`, as in dontstop evaluate). `linear`: logistic regression. A sample of train and dev
     examples is used, bounded by evaluation.share. Needs evaluation.interval_steps."""
     probe_pooling: Literal["mean", "cls"] = how("mean")
     """Features of a text for the probe: the `mean` of the last layer's states, or the state of the first token."""
@@ -64,20 +64,20 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """Format of the exported model folder (dontstop dapt, tapt and sequence), and where it is sent."""
+    """Format and destination of the exported model folder (dontstop dapt, tapt and sequence)."""
 
     sentence_transformers: Literal["mean", "cls", "none"] | None = None
     """Also write the files with which sentence-transformers loads the folder as a model for sentence vectors: the
-    `mean` of the last layer's states over all tokens, or the state of the first token (`cls`). null keeps the pooling
-    with which the objective trained (`tsdae.pooling`), or that of a model.path in the format of sentence-transformers;
-    other models get no such files, as with `none`, unless export.kinds needs them (then `mean`). transformers loads
-    the same folder as a language model."""
+    `mean` of the last layer's states over all tokens, or the state of the first token (`cls`). null uses the pooling
+    with which the objective trained (`tsdae.pooling`), or the pooling of model.path if it is a model of
+    sentence-transformers. For other models, null writes no such files, unless export.kinds needs them (then `mean`).
+    `none` writes no such files. transformers loads the same folder as a language model."""
     normalize: bool | None = None
-    """Let sentence-transformers scale vectors to length 1. null keeps the setting of a model.path in the format of
+    """Let sentence-transformers scale vectors to length 1. null keeps the setting of model.path if it is a model of
     sentence-transformers, and does not scale for other models."""
     max_length: PositiveInt | None = None
-    """Length to which sentence-transformers truncates texts [tokens]. null keeps that of a model.path in the format of
-    sentence-transformers, and takes the model's longest input for other models."""
+    """Length to which sentence-transformers truncates texts [tokens]. null keeps the length of model.path if it is a
+    model of sentence-transformers, and uses the model's longest input for other models."""
     kinds: list[str] = field(default_factory=list)
     """Libraries and formats that the folder is prepared for, such as `[onnx, setfit]`: `transformers` (always),
     `sentence_transformers`, `tei` (Text Embeddings Inference), `setfit`, `gliner`, `onnx`, and for decoders `gguf` and
@@ -88,20 +88,21 @@ class ExportConfig:
     token is read from the environment variable HF_TOKEN. null sends nothing. A push that fails does not harm the
     model, and `dontstop push PATH OWNER/NAME` pushes later."""
     private: bool = how(True)
-    """Whether a repository that export.push makes is private. One that exists keeps its visibility."""
+    """Whether a repository that export.push creates is private. An existing repository keeps its visibility."""
     license: str | None = None
-    """Licence of the model for its card: an identifier of the Hugging Face Hub, such as `apache-2.0`. null names none,
-    because it depends on the initial model and on the text."""
+    """Licence of the model for its card: an identifier of the Hugging Face Hub, such as `apache-2.0`. null omits the
+    licence, because it depends on the initial model and on the text."""
     language: str | list[str] | None = None
-    """Language of the model for its card: codes of ISO 639, such as `en`. null names none."""
+    """Language of the model for its card: codes of ISO 639, such as `en`. null omits the language."""
 
 
 @dataclass(frozen=True)
 class RetrievalConfig:
     """Measurement of sentence vectors by retrieval, before and after training (dontstop dapt and tapt).
 
-    For each query, all documents are ranked by the cosine of their vectors with the query's. The documents are all
-    texts that are relevant to a query, and those of `corpus`. Texts are truncated to evaluation.sequence_length.
+    For each query, all documents are ranked by the cosine of their vectors with the query's vector. The documents are
+    all texts that are relevant to some query, and the texts of `corpus`. Texts are truncated to
+    evaluation.sequence_length.
     """
 
     pairs: str | list[str] = how_list()
@@ -110,9 +111,9 @@ class RetrievalConfig:
     query_field: str = "query"
     """Field of the pairs that holds the query."""
     positive_field: str = "positive"
-    """Field of the pairs that holds the relevant text, or a list of them."""
+    """Field of the pairs that holds the relevant text, or a list of relevant texts."""
     corpus: str | list[str] = how_list()
-    """Further texts to search in, which are relevant to no query: paths as in corpus.paths."""
+    """Further texts to search in, none of which is relevant to a query: paths as in corpus.paths."""
     corpus_field: str = "text"
     """Field of `corpus` that holds the text."""
     query_prefix: str | None = None
@@ -145,8 +146,8 @@ class NamedModel:
     path: str
     """Hugging Face id or folder of the model."""
     recipe: str | None = None
-    """Name that models have in common which differ only in their seed, such as `dapt`. Standard evaluations (`harness`,
-    `mteb`) then show their mean, with intervals over items and seeds. null stands for a single model."""
+    """Common name of models that differ only in their seed, such as `dapt`. Standard evaluations (`harness`, `mteb`)
+    show the mean of these models, with intervals over items and seeds. null is for a model without such variants."""
 
 
 @dataclass(frozen=True)
@@ -154,10 +155,10 @@ class ComparisonConfig:
     """Comparison of models (dontstop evaluate) on the held-out text of each of corpus.sources."""
 
     models: list[NamedModel] = how_list()
-    """Models to compare with model.path: a list of {name, path}. If a model's tokenizer gives other ids than that of
-    model.path, losses are compared per byte of text."""
+    """Models to compare with model.path: a list of {name, path}. If a model's tokenizer gives other token ids than
+    model.path's tokenizer, losses are compared per byte of text."""
     neighbours: PositiveInt = 10
-    """Number of nearest neighbours (by cosine of mean features) that vote on the label of a text of `task` or
+    """Number of nearest train examples (by cosine of mean features) that vote on the label of a text, for `task` and
     `tasks`."""
     pseudo_perplexity: bool = False
     """Also measure pseudo-perplexity on the first 100 held-out documents of each domain. Each token is masked on its
@@ -179,10 +180,10 @@ class MergeConfig:
     """Merging of models without training (dontstop merge). The base model is model.path."""
 
     kind: Literal["interpolate", "average", "task_arithmetic", "ties", "dare", "residual"] = "interpolate"
-    """`interpolate` takes a point between the base and one model; `average` takes the mean of several, such as the
-    checkpoints of a run; `task_arithmetic`, `ties` and `dare` add to the base what several models learned beyond it;
-    `residual` adds to the first model, an adapted base, what the second, an instruct model of the same base, learned
-    (docs/guide/merging.md)."""
+    """`interpolate` takes a point between the base and one model; `average` takes the mean of several models, such as
+    the checkpoints of a run; `task_arithmetic`, `ties` and `dare` add to the base the weight differences of several
+    models from the base; `residual` adds to the first model, an adapted base, the weight difference between the second,
+    an instruct model, and the base (docs/guide/merging.md)."""
     models: list[str] = how_list()
     """Ids or folders of models with the base's architecture and vocabulary; in a chain file also names of stages, such
     as `dapt[cs]`. `average` also takes checkpoints of trainings (…/checkpoints/…/step-…)."""
@@ -190,20 +191,20 @@ class MergeConfig:
     """Positions on the line from the base (0) to the full merge (1); one model is written per position. For `residual`,
     position 0 is the first model. null is 0.5 for `interpolate`, 0.4 for `task_arithmetic` and `dare`, else 1."""
     weights: list[float] | Literal["linear", "cosine", "sqrt"] | None = None
-    """Weight of each model; null weights all equally. `task_arithmetic` and `dare` multiply each model's difference by
-    its weight; `ties` and `average` also divide by the sum of the weights. For `average` over the checkpoints of a run,
-    oldest first, `linear`, `cosine` and `sqrt` imitate a decay of the learning rate of this shape; equal weights
-    imitate a linear decay."""
+    """Weight of each model; null gives all models equal weights. `task_arithmetic` and `dare` multiply each model's
+    difference by its weight; `ties` and `average` also divide by the sum of the weights. For `average` over the
+    checkpoints of a run, oldest first, `linear`, `cosine` and `sqrt` imitate a decay of the learning rate of this
+    shape; equal weights imitate a linear decay."""
     density: Fraction | None = None
-    """`ties` and `dare`: share of each model's differences from the base that is kept; null is 0.2 for `ties` (the
-    largest differences) and 0.1 for `dare` (random ones, drawn with `seed`)."""
+    """Share of each model's differences from the base that is kept. `ties` keeps the largest differences, null is 0.2;
+    `dare` keeps random differences, drawn with `seed`, and null is 0.1."""
     extrapolate: bool = False
     """Allow shares below 0 or above 1."""
 
 
 @dataclass(frozen=True)
 class EnsembleConfig:
-    """Mean of several models' predictions (dontstop ensemble), such as of trainings that differ in their seed."""
+    """Mean of several models' predictions (dontstop ensemble), such as models that differ only in their seed."""
 
     models: list[str] = how_list()
     """Ids or folders of two or more models with the tokenizer of model.path, whose predicted probabilities are
@@ -212,7 +213,7 @@ class EnsembleConfig:
 
 @dataclass(frozen=True)
 class VocabularyConfig:
-    """Fits the vocabulary to a domain, whose words are those of the corpus (dontstop vocabulary)."""
+    """Fits the vocabulary to a domain (dontstop vocabulary). The words of the domain are read from the corpus."""
 
     action: Literal["analyze", "extend", "trim", "scratch"] = how("analyze")
     """`analyze` measures how the tokenizer splits the domain's words and how many tokens new words would save; `extend`
@@ -221,19 +222,19 @@ class VocabularyConfig:
     with random weights. On the command line, the first word after dontstop vocabulary sets this field."""
     size: PositiveInt | Literal["elbow"] | None = None
     """`extend`: number of new tokens. `elbow` stops where another token saves less than the mean over all candidates;
-    null is 1% of the vocabulary. `scratch`: largest number of tokens of the new tokenizer; null is that of
-    model.path."""
+    null is 1% of the vocabulary. `scratch`: largest number of tokens of the new tokenizer; null is the number of
+    model.path's tokenizer."""
     candidates: str = "saved"
     """`extend`: which words become tokens first. `saved`: words that save most tokens (frequency times the number of
-    pieces beyond the first). `divergence`: beginnings of words whose last piece follows the others more often than in
+    pieces minus 1). `divergence`: beginnings of words whose last piece follows the earlier pieces more often than in
     general text (evaluation.general_paths; arXiv 2109.07460). `trained`: pieces of a tokenizer of the same kind,
     trained on the corpus. Any other value is the path of a file with one word per line, all of which become tokens."""
     init: Literal["mean_subword", "normal", "zero_logit", "distill", "omp"] = "mean_subword"
     """`extend`: initial embedding rows of new tokens. `mean_subword`: the mean of their old pieces' rows. `normal`:
     random, with the mean and deviation of all rows. `zero_logit`: zeros, so that their first logits are 0. `distill`:
-    starts from the mean, then learns rows that give the text around a new token the hidden states it had with the old
-    pieces (arXiv 2505.20133). `omp`: expresses the donor's row of each new token as a sparse sum of rows of shared
-    tokens, and takes the same sum in the model (arXiv 2506.06607)."""
+    starts from the mean, then trains the rows so that the hidden states of the text around a new token are the same as
+    with the old pieces (arXiv 2505.20133). `omp`: expresses the donor's row of each new token as a sparse sum of rows
+    of shared tokens, and computes the same sum from the model's rows (arXiv 2506.06607)."""
     module: Literal["exbert"] | None = None
     """`extend`: a module to add to the model, in addition to the new rows. `exbert` adds a smaller layer next to each
     layer of an encoder, and a gate that weighs the two for each token (2020.findings-emnlp.129); the method freeze
@@ -253,12 +254,12 @@ class VocabularyConfig:
     min_count: PositiveInt = 5
     """Smallest number of occurrences in the corpus for a word to become a token."""
     max_megabytes: PositiveFloat = 200.0
-    """Amount of text read from the corpus, sampled throughout it [MB of UTF-8]. Its words are counted in memory."""
+    """Amount of text that is sampled from the whole corpus to count words in memory [MB of UTF-8]."""
     keep: str | None = how(None)
     """`trim`: a text file whose tokens are always kept, even if the corpus does not use them."""
     dimensions: Literal["tiny", "mini", "small", "medium", "base"] | None = None
     """`scratch`: number of layers x hidden size of the model: `tiny` 2 x 128, `mini` 4 x 256, `small` 4 x 512, `medium`
-    8 x 512, `base` 12 x 768; null takes those of model.path."""
+    8 x 512, `base` 12 x 768; null uses the dimensions of model.path."""
 
 
 SHARE = 0.01
@@ -266,11 +267,11 @@ SHARE = 0.01
 
 
 def tokens_wanted(size: int | None, vocabulary: int) -> int:
-    """Returns the number of tokens to add, if it does not depend on the words.
+    """Returns the number of tokens to add, for a configured number or the default of 1% of the vocabulary.
 
     Args:
-        size: `vocabulary.size`, if it is a number or None.
-        vocabulary: number of tokens of the present vocabulary.
+        size: `vocabulary.size`: a number, or None for the default.
+        vocabulary: number of tokens of the current vocabulary.
     """
     return max(1, round(SHARE * vocabulary)) if size is None else size
 
@@ -291,40 +292,41 @@ class TuneConfig:
     """Search for good values of fields; trials are compared on the dev split (docs/guide/sweeps.md)."""
 
     job: str | None = None
-    """Job whose fields are searched, such as `tapt`; null takes the job that the space's file is named after."""
+    """Job whose fields are searched, such as `tapt`; null uses the job with the name of the space's file."""
     space: str | None = None
     """File that lists the fields to search and their ranges: `tune_spaces/tapt.py`, or YAML."""
     searcher: Literal["random", "grid", "tpe"] = "random"
-    """How values are proposed: `random` draws them, `grid` takes all combinations of listed values, `tpe` learns from
+    """How values are proposed: `random` draws them, `grid` tries all combinations of listed values, `tpe` learns from
     earlier trials (Optuna's tree-structured Parzen estimator; needs the extra `dontstop[optuna]`)."""
     scheduler: Literal["none", "asha", "median"] = "none"
     """Which trials are continued. `none`: all. `asha` (asynchronous successive halving) and `median` judge a trial
     after a part of training.max_steps, and continue it if it is among the best or above the median; they need
-    training.schedule wsd with training.warmup_steps. Population-based training is not supported, because its result is
-    not a set of values that a file could hold (docs/guide/sweeps.md)."""
+    training.schedule wsd with training.warmup_steps. Population-based training is not supported, because it changes
+    values during a training, so its result is not one set of values (docs/guide/sweeps.md)."""
     turns: PositiveInt = 3
-    """`asha` and `median`: number of times a trial is measured, the last time after training.max_steps."""
+    """`asha` and `median`: number of times that a trial is measured. The last time is after training.max_steps."""
     reduction: PositiveInt = 3
-    """`asha` and `median`: factor between the lengths of successive turns. `asha` continues one in this many trials."""
+    """`asha` and `median`: factor between the lengths of successive turns. `asha` continues the best trials, one in
+    this many."""
     samples: PositiveInt = 16
-    """Number of trials, besides the unchanged configuration. For `grid`, the largest number of combinations allowed."""
+    """Number of trials, not counting the unchanged configuration. For `grid`, the largest number of combinations."""
     objectives: list[str] = field(default_factory=lambda: ["dev_score"])
     """Figures to optimize: `dev_score`, the mean over all tasks and fine-tuning seeds, or names of figures of the job's
-    result, such as losses.domain.after. With several, the first one decides which trial is best."""
+    result, such as losses.domain.after. If several are listed, the first one decides which trial is best."""
     seed: NonNegativeInt = 0
     """Seed of the proposals."""
     at_once: PositiveInt = how(4)
-    """Number of trials that run at the same time. `tpe` ignores the results of the at_once - 1 latest trials, which may
-    still run, so its proposals depend on this number but not on timing."""
+    """Number of trials that run at the same time. For each proposal, `tpe` ignores the at_once - 1 latest trials, which
+    may still be running, so its proposals depend on this number but not on timing."""
     fresh_seeds: list[int] = field(default_factory=lambda: [1001, 1002, 1003, 1004, 1005])
-    """The best trial and the unchanged configuration are repeated with these seeds, and only then tested. An empty list
-    skips this."""
+    """The best trial and the unchanged configuration are repeated with these seeds, and only these repeats use the test
+    split. An empty list skips the repeats."""
     budget_device_hours: PositiveFloat | None = None
     """Budget of all trials together [device-hours]; a trial that is expected to exceed it is not started. null sets no
     limit."""
     bound: BoundConfig | None = None
-    """Condition that the best trial must meet, such as `{metric: losses.general.change, limit: 0.05}`: the trial with
-    the best first objective among those that meet it is best. null sets no condition. Needs scheduler none."""
+    """Condition that the best trial must meet, such as `{metric: losses.general.change, limit: 0.05}`. Of the trials
+    that meet it, the one with the best first objective wins. null sets no condition. Needs scheduler none."""
 
 
 Workers: TypeAlias = int | tuple[int, int]
@@ -356,7 +358,7 @@ class ResourcesConfig:
     """Where the work runs, and on how many devices."""
 
     address: str | None = None
-    """Address of a Ray cluster; null takes RAY_ADDRESS from the environment, or else starts Ray on this machine."""
+    """Address of a Ray cluster; null uses the environment variable RAY_ADDRESS, or else starts Ray on this machine."""
     workers: PositiveInt | tuple[int, int] = 1
     """Number of training processes, one per device, or a range [fewest, most]: training starts with as many as fit,
     continues with fewer when a node is lost, and with more when one joins. Numbers that do not divide
@@ -364,9 +366,9 @@ class ResourcesConfig:
     cpus_per_worker: PositiveFloat = 1.0
     """CPU cores reserved by each training process."""
     trainings_per_machine: PositiveInt | None = None
-    """Number of CPU trainings that share a machine, each on its share of the cores; small models train faster side by
-    side. null is 1, on all cores; in a search on one machine it is tune.at_once, if each worker has a core and memory
-    suffices."""
+    """Number of CPU trainings that share a machine. Each gets an equal share of the cores; small models train faster in
+    parallel. null is 1, on all cores; in a search on one machine it is tune.at_once, if each worker has a core and
+    memory suffices."""
     gpus_per_worker: NonNegativeFloat | None = None
     """GPUs reserved by each training process; null is 1 if the cluster has GPUs at the start, else 0. Set this field on
     an autoscaling cluster that adds GPU nodes on demand."""
@@ -374,15 +376,15 @@ class ResourcesConfig:
     """DeepSpeed ZeRO stage: what is sharded over the workers (1: optimizer state, 2: also gradients, 3: also
     parameters)."""
     offload: Literal["none", "optimizer", "all"] = "none"
-    """What is kept in the machine's memory instead of the GPU's: `none` nothing, `optimizer` the optimizer state (ZeRO
-    2 and 3), `all` the parameters too (ZeRO 3)."""
+    """What is stored in the machine's memory instead of GPU memory: nothing (`none`), the optimizer state (`optimizer`,
+    ZeRO 2 and 3), or also the parameters (`all`, ZeRO 3)."""
     device_memory_gib: PositiveFloat | None = None
-    """Memory of one device [GiB], to check that the training fits; null takes the memory of the cluster's devices."""
+    """Memory of one device [GiB], to check that the training fits; null uses the memory of the cluster's devices."""
     price_per_device_hour: NonNegativeFloat | None = None
     """Price of one device per hour, in any currency, shown in plans and records."""
     budget: BudgetConfig | None = None
     """Largest device time [device-hours] or cost of the whole job or chain, such as `{device_hours: 2}` or
-    `{cost: 30}`; null sets no limit. It counts all stages, also those that ran before. At the limit, trainings save a
+    `{cost: 30}`; null sets no limit. All stages count, including finished ones. At the limit, trainings save a
     checkpoint and the job ends with exit code 9. With a larger budget, the same command continues from there. Trials of
     a search count when the search ends; tune.budget_device_hours limits them."""
     max_failures: NonNegativeInt = 3
@@ -390,17 +392,17 @@ class ResourcesConfig:
     preemptions do not count."""
     stall_s: PositiveFloat | None = None
     """Time without progress after which a worker counts as stalled, for example because a signal has stopped it or a
-    collective waits for a lost message [s]. The worker is named with its Python stack, and the work starts again from
-    the last checkpoint. null is 5 times the slowest step so far, at least 30 s (300 s with training.compile). The
-    first start of a job on a host, with its first step, may take 30 minutes, later ones 5 times as long as the slowest
-    so far. Evaluations, checkpoints and the export may take 30 minutes. A process that a signal has stopped is ended
-    after 30 s in any phase. A task of another stage is ended, and run again, after 10 times its slowest call, at least
-    30 minutes or `stall_s`."""
+    collective waits for a lost message [s]. The log shows the worker's Python stack, and the work restarts from the
+    last checkpoint. null is 5 times the slowest step so far, at least 30 s (300 s with training.compile). The first
+    start of a job on a host, including its first step, may take 30 minutes; a later start may take 5 times as long as
+    the slowest start so far. Evaluations, checkpoints and the export may take 30 minutes. A process that a signal has
+    stopped is ended after 30 s in any phase. A task of another stage is ended and repeated after 10 times its slowest
+    call, at least 30 minutes or `stall_s`."""
     max_stalls: NonNegativeInt = 3
-    """Number of times that a training restarts because workers stalled, before it fails. They do not count as
+    """Number of times that a training restarts because workers stalled, before it fails. Stalls do not count as
     failures."""
     max_idle_restarts: PositiveInt = 5
-    """Number of restarts in a row, for any reason, between which no new checkpoint was saved; one more ends the
+    """Number of consecutive restarts, for any reason, without a new checkpoint in between; one more restart ends the
     training. The wait before such a restart doubles from 2 to at most 60 seconds."""
     stages_at_once: PositiveInt | None = None
     """Largest number of independent stages of a chain that run at the same time; null is as many as fit on this
@@ -447,7 +449,7 @@ Event: TypeAlias = Literal["finish", "failure", "stall", "budget"]
 class NotifyConfig:
     """Messages to a webhook, for example of Slack, when a job, a chain or a search ends.
 
-    No job waits for the receiver or fails because of it.
+    A job does not wait for the receiver of the messages, and does not fail if a message cannot be sent.
     """
 
     webhook: str | None = None
@@ -455,9 +457,8 @@ class NotifyConfig:
     secret and must not be in a configuration. null sends no messages. On a cluster, the variable must be set where
     the job's driver runs."""
     form: Literal["json", "slack"] = "json"
-    """Form of a message: `json` an object with event, about, text, host, time, seconds and path; `slack` the object
-    with one `text` that Slack and compatible services take."""
+    """Format of a message. `json`: an object with event, about, text, host, time, seconds and path. `slack`: an object
+    with one field `text`, for Slack and compatible services."""
     events: list[Event] = field(default_factory=lambda: ["finish", "failure", "stall", "budget"])
-    """What messages are sent about: `finish` that something ran and succeeded, `failure` that it failed or was
-    stopped, `stall` that a training made no progress and its workers start again, `budget` that resources.budget is
-    spent."""
+    """Events that send a message. `finish`: a job, chain or search succeeded. `failure`: it failed or was stopped.
+    `stall`: a training made no progress, so its workers restart. `budget`: resources.budget is spent."""

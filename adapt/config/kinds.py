@@ -1,4 +1,4 @@
-"""Tables of plug-ins (kinds), such as methods, that a configuration field may name: built in or written by a user."""
+"""Tables of the plug-ins (kinds) that a configuration field may name, such as methods: built-in or a user's own."""
 
 import hashlib
 import importlib

@@ -43,11 +43,11 @@ class TaskConfig:
     id_field: str | None = None
     """Field that holds an example's id; null numbers the examples. Ids must be unique."""
     domain: str | None = how(None)
-    """dontstop sequence: name of the source (in corpus.sources) that the task belongs to; null takes the task's
-    name."""
+    """dontstop sequence: name of the source (in corpus.sources) that the task belongs to; null means the source
+    with the task's name."""
     metric: Literal["macro_f1", "micro_f1", "accuracy", "entity_f1"] | None = None
-    """Score by which models are compared; null is macro_f1, or entity_f1 for `tokens`. The paper uses micro_f1 for
-    ChemProt."""
+    """Score by which models are compared; null is macro_f1, or entity_f1 for `tokens`. Don't Stop Pretraining uses
+    micro_f1 for ChemProt."""
     max_bad_fraction: Fraction = how(0.01)
     """The job fails if more than this share of the examples is unusable (no text, no label, malformed)."""
 
@@ -62,8 +62,8 @@ class TaptConfig:
     transductive: bool = False
     """Also train on the text of the dev and test splits. Scores of such models are marked in every report."""
     pool_paths: str | list[str] = how_list()
-    """Pool of further unlabelled text of the task's kind, trained on together with the task's text (Curated-TAPT):
-    paths as in corpus.paths. Documents that contain dev or test text are removed."""
+    """Pool of further unlabelled text, similar to the task's text and trained on together with it (Curated-TAPT): paths
+    as in corpus.paths. Documents that contain dev or test text are removed."""
     pool_text_field: str = "text"
     """Field that holds the text of the pool."""
 
@@ -76,14 +76,14 @@ class SelectConfig:
     """How documents are chosen: `random`, `dsir`, `classifier`, `knn`, `tsds`, `semdedup`, `perplexity`, or your own
     selection, `package.module:Class` (docs/guide/selection.md). Options come from the section with the selection's
     name. A list narrows the pool step by step; each entry is `name` or `name: {option: value}`, and options in the list
-    take precedence."""
+    override those of the section."""
     pool_paths: str | list[str] = how_list()
     """The pool: paths as in corpus.paths. Documents that contain dev or test text of the tasks, or text of
     corpus.decontaminate, are removed first."""
     pool_text_field: str = "text"
     """Field that holds the text of the pool."""
     target_paths: str | list[str] = how_list()
-    """Text that the chosen documents should resemble: paths as in corpus.paths. An empty list takes the text of the
+    """Text that the chosen documents should resemble: paths as in corpus.paths. An empty list uses the text of the
     tasks' train splits."""
     target_text_field: str = "text"
     """Field that holds the text of the target."""
@@ -92,7 +92,7 @@ class SelectConfig:
     documents: PositiveInt | None = None
     """Budget: number of documents."""
     tokens: PositiveInt | None = None
-    """Budget: total number of tokens of the chosen documents, to within one document."""
+    """Budget: total number of tokens of the chosen documents. The last document may exceed it."""
     keep: PositiveFloat = 10.0
     """In a list of selections, every step except the last keeps this many times the budget."""
     embedder: str = "tfidf"
@@ -112,7 +112,7 @@ class SelectConfig:
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """Fine-tuning of a model on a task. Defaults are those of the paper."""
+    """Fine-tuning of a model on a task. Defaults are from the paper Don't Stop Pretraining."""
 
     mode: Literal["fine_tune", "feature_extraction", "linear_probe", "lora"] = "fine_tune"
     """`fine_tune` trains all weights; `lora` trains low-rank adapters (arXiv 2106.09685). Two modes do not
@@ -141,25 +141,25 @@ class FinetuneConfig:
     dropout: ProperFraction = 0.1
     """Dropout before and after the layer between the encoder and the labels."""
     pooling: Literal["first", "mean", "last"] | None = None
-    """Hidden state that represents a text: that of the `first` token, the `mean` over all tokens, or that of the `last`
-    token. null is `first` for encoders, `last` for decoders, and `mean` for decoders turned into encoders. Not used for
+    """Hidden state that represents a text: the state of the `first` or `last` token, or the `mean` over all tokens.
+    null is `first` for encoders, `last` for decoders, and `mean` for decoders turned into encoders. Not used for
     `tokens`."""
     class_weights: Literal["none", "balanced"] = "none"
-    """`balanced` weighs examples in inverse proportion to the size of their class. For rare classes."""
+    """`balanced` weights examples in inverse proportion to the size of their class, for tasks with rare classes."""
     lora_rank: PositiveInt = 8
     """`lora`: rank of the trained adapters of the weight matrices."""
     lora_alpha: PositiveFloat = 16.0
     """`lora`: the outputs of the adapters are scaled by lora_alpha / lora_rank."""
     domain: str | None = how(None)
     """For a model with separate parts per domain (docs/guide/forgetting.md): the domain whose parts are used; null
-    takes the domain whose text is nearest to the train split."""
+    uses the domain whose text is nearest to the train split."""
     cpus_per_seed: PositiveFloat = how(1.0)
     """CPU cores reserved by each run."""
     gpus_per_seed: NonNegativeFloat | None = how(None)
     """GPUs reserved by each run; null lets all seeds share one GPU, if the cluster has any."""
     save_model: bool = how(False)
     """`fine_tune`: keep the fine-tuned model of each seed, in the format of transformers (BERT and RoBERTa). Seeds that
-    finished without saving a model run again."""
+    finished without saving a model are repeated."""
 
     @property
     def passing(self) -> int:
@@ -171,27 +171,27 @@ class FinetuneConfig:
 class HarnessConfig:
     """Tasks of lm-evaluation-harness on which decoders are measured (dontstop dapt, tapt, sequence and evaluate).
 
-    Needs `pip install 'dontstop[harness]'` and objective.kind causal. The models before and after training answer the
-    same items, so changes are paired.
+    Needs `pip install 'dontstop[harness]'` and objective.kind causal. The models before and after training are
+    measured on the same items, so their scores are compared item by item.
     """
 
     tasks: list[str] = field(default_factory=list)
-    """Names of tasks, groups or tags, such as `[arc_easy, wikitext]`: those of lm-evaluation-harness, whose data come
-    from the Hugging Face Hub or its cache, and those of harness.include_path. An empty list measures nothing."""
+    """Names of tasks, groups or tags, such as `[arc_easy, wikitext]`: names of lm-evaluation-harness, whose data come
+    from the Hugging Face Hub or its cache, and names in harness.include_path. An empty list measures nothing."""
     include_path: str | None = how(None)
     """Folder with your own task files (YAML of lm-evaluation-harness). Their data are local files
-    (`dataset_path: json`, `dataset_kwargs.data_files`; a relative path starts at the task file), or a dataset of the
-    Hub. null reads no files."""
+    (`dataset_path: json`, `dataset_kwargs.data_files`; paths may be relative to the task file), or a dataset of the
+    Hub. null adds no tasks."""
     functions: list[str] = how_list()
     """Names of your own tasks whose entries `!function FILE.NAME` may run the Python file next to the task file. Other
-    tasks with such entries are refused, because a configuration must not name code unseen."""
+    tasks with such entries are refused, so that no task runs code without your permission."""
     num_fewshot: NonNegativeInt | None = None
-    """Number of solved examples in each prompt; null is that of each task."""
+    """Number of solved examples in each prompt; null uses the number that each task defines."""
     fewshot_seed: NonNegativeInt = 1234
-    """Seed that draws the solved examples. The default is that of lm-evaluation-harness."""
+    """Seed that draws the solved examples. lm-evaluation-harness has the same default."""
     limit: PositiveInt | None = None
-    """Number of items per task, the first ones; null takes all. With a limit, scores cannot be compared with
-    published ones."""
+    """Number of items per task: only the first items are used; null uses all items. With a limit, scores cannot be
+    compared with published scores."""
     batch_size: PositiveInt = how(8)
     """Number of texts per forward pass. Lower it if memory is short."""
 
@@ -203,8 +203,9 @@ class OwnMtebTask:
     name: str
     """Short name, shown in tables."""
     kind: Literal["classification", "sts", "retrieval"]
-    """`classification`: logistic regression on the vectors of 8 examples per label, mean accuracy of 10 draws.
-    `sts`: rank correlation (Spearman) of the cosine of two texts with their score. `retrieval`: nDCG@10."""
+    """What the task measures. `classification`: accuracy of logistic regression on the vectors of 8 examples per label,
+    mean of 10 draws. `sts`: Spearman correlation between the cosine of two texts and their score. `retrieval`:
+    nDCG@10."""
     test: str | list[str] = field(default_factory=list)
     """Files with the items: labelled texts, scored pairs, or queries with relevant texts."""
     train: str | list[str] = field(default_factory=list)
@@ -212,26 +213,26 @@ class OwnMtebTask:
     corpus: str | list[str] = field(default_factory=list)
     """`retrieval`: files with further texts to search in."""
     text_field: str = "text"
-    """Field of the text, the first text of a pair, or the query."""
+    """Field that holds the text, the first text of a pair, or the query."""
     pair_field: str = "pair"
-    """`sts` and `retrieval`: field of the second text, or of the relevant text or list of texts."""
+    """`sts`: field that holds the second text. `retrieval`: field that holds the relevant text or a list of them."""
     label_field: str = "label"
-    """`classification` and `sts`: field of the label, or of the score (a number)."""
+    """`classification`: field that holds the label. `sts`: field that holds the score (a number)."""
 
 
 @dataclass(frozen=True)
 class MtebConfig:
     """Tasks of MTEB on which sentence vectors are measured (dontstop dapt, tapt, sequence and evaluate).
 
-    Needs `pip install 'dontstop[mteb]'` and a pooling (export.sentence_transformers). sentence-transformers makes the
-    vectors, as with the exported folder.
+    Needs `pip install 'dontstop[mteb]'` and a pooling (export.sentence_transformers). sentence-transformers computes
+    the vectors in the same way as for users of the exported folder.
     """
 
     tasks: list[str] = field(default_factory=list)
     """Names of tasks of MTEB, such as `[Banking77Classification, SciFact]`. Their data come from the Hugging Face Hub
-    or its cache. An empty list measures none."""
+    or its cache. An empty list measures nothing."""
     languages: list[str] = field(default_factory=list)
-    """Codes of ISO 639-3, such as `[eng]`, to which tasks with several languages are limited; an empty list takes all
+    """Languages of multilingual tasks to measure: codes of ISO 639-3, such as `[eng]`; an empty list measures all
     languages of each task."""
     own: list[OwnMtebTask] = how_list()
     """Your own tasks: a list of {name, kind, test, ...} (docs/guide/tasks.md)."""

@@ -33,8 +33,8 @@ class ModelConfig:
     """Dropout of the attention weights during training; null keeps the model's value. GPUs train faster with 0."""
     attention: Literal["own", "bidirectional"] = "own"
     """`bidirectional` turns a decoder such as Llama into an encoder, in which each token sees its whole document
-    (LLM2Vec, arXiv 2404.05961). Train it with `objective.kind: mntp`. Its config.json says `is_causal: false`, which
-    transformers 5 applies when it loads the model, and a mask token is added to a tokenizer without one."""
+    (LLM2Vec, arXiv 2404.05961). Train it with `objective.kind: mntp`. Its config.json has `is_causal: false`, which
+    transformers 5 applies when it loads the model. If the tokenizer has no mask token, one is added."""
     head: Literal["require", "new"] = "require"
     """`new` adds a masked-language-model head to an encoder that has none, such as a model published for sentence
     embeddings. The head's weights are random, except those of its last layer, which is the table of token embeddings.
@@ -42,9 +42,10 @@ class ModelConfig:
     head_warmup_steps: NonNegativeInt = 0
     """With a new head: number of steps at the start of the first training in which only the head is trained."""
     reinitialize_top: NonNegativeInt = 0
-    """Number of top layers whose weights are drawn anew, with `seed`, before dapt, tapt, finetune or the first domain
-    of a sequence; a pooler is drawn anew too. For fine-tuning on few examples, 1 to 6 layers of BERT-large helped
-    (Zhang et al., arXiv 2006.05987, section 5). The language-model head is kept; fine-tuning always has a new head."""
+    """Number of top layers that get new random weights, drawn with `seed`, before dapt, tapt, finetune or the first
+    domain of a sequence. A pooler gets new weights too. For fine-tuning on few examples, new weights in 1 to 6 layers
+    of BERT-large helped (Zhang et al., arXiv 2006.05987, section 5). The language-model head keeps its weights;
+    fine-tuning always starts with a new head."""
     trust_remote_code: bool = False
     """Run the Python code that comes with the checkpoint. Leave this off unless you trust its author."""
 
@@ -54,17 +55,17 @@ class ObjectiveConfig:
     """The training objective: which tokens the model predicts."""
 
     kind: str = "mlm"
-    """`mlm` predicts single tokens, `whole_word` whole words, `entity` entities and words, `span` runs of words (all
-    masked, drawn again each epoch). `difference` predicts single tokens, more often those of words that are frequent in
-    the domain and rare in general text (evaluation.general_paths; arXiv 2305.14577). `causal` predicts the next token
-    (GPT-2, Llama and similar models). `causal_detour` predicts the next token with an encoder, whose attention is
-    causal during this training only; masked language modelling must follow (arXiv 2605.12438). `tsdae` trains
-    sentence vectors: it rebuilds a sentence from the vector of a part of its words (section `tsdae`; arXiv
-    2104.06979). `mntp` predicts masked tokens with a decoder that `model.attention` turned into an encoder, each at the
-    position before it (arXiv 2404.05961). Or your own masking, `package.module:Class`."""
+    """Masked tokens, drawn anew in each epoch, are predicted by `mlm` (single tokens), `whole_word` (whole words),
+    `entity` (entities and words), `span` (runs of words), and `difference` (single tokens, preferably in words that are
+    frequent in the domain and rare in general text, evaluation.general_paths; arXiv 2305.14577). `causal` predicts the
+    next token (GPT-2, Llama and similar models). `causal_detour` predicts the next token with an encoder, whose
+    attention is causal during this training only; masked language modelling must follow (arXiv 2605.12438). `tsdae`
+    trains sentence vectors: it rebuilds a sentence from the vector of a part of its words (section `tsdae`; arXiv
+    2104.06979). `mntp` predicts masked tokens with a decoder that `model.attention` turned into an encoder: the state
+    before a token predicts it (arXiv 2404.05961). `package.module:Class` names your own masking."""
     mask_fraction: OpenFraction = 0.15
-    """Share of the tokens of a row that are predicted, at least one per row. At 0.3 a model often learns more at little
-    cost (Wettig et al., arXiv 2202.08005). Not used by `causal`, `causal_detour` and
+    """Share of a row's tokens that are predicted, at least one token per row. At 0.3 a model often learns more at
+    little cost (Wettig et al., arXiv 2202.08005). Not used by `causal`, `causal_detour` and
     `tsdae`."""
     mask_token_fraction: Fraction = 0.8
     """Share of the predicted tokens that are replaced by the mask token."""
@@ -91,28 +92,28 @@ class PhaseConfig:
     """One phase of a training that consists of several phases."""
 
     steps: PositiveInt | None = None
-    """Length of the phase [optimizer steps]. Set at most one of steps, tokens and fraction; one phase may have none of
-    them and takes the rest of the run."""
+    """Length of the phase [optimizer steps]. Set at most one of steps, tokens and fraction. One phase may have none of
+    them; its length is the rest of the run."""
     tokens: PositiveInt | None = None
     """Length of the phase [training tokens] (rounded up to whole steps)."""
     fraction: PositiveFraction | None = None
     """Length of the phase as a share of the run. The run's length is then set by training.max_steps, max_tokens,
     max_flops or epochs."""
     learning_rate: PositiveFloat | None = None
-    """Peak learning rate of the phase; null takes training.learning_rate."""
+    """Peak learning rate of the phase; null uses training.learning_rate."""
     schedule: Literal["constant", "linear", "one_minus_sqrt", "cosine"] = "constant"
-    """Learning rate over the phase, after its warm-up: stays at the peak (`constant`), or falls to the floor. With the
-    share x of the fall done, the remaining share of the peak is 1 - x (`linear`), 1 - sqrt(x) (`one_minus_sqrt`; Hägele
-    et al., arXiv 2405.18392), or (1 + cos(pi x)) / 2 (`cosine`)."""
+    """Learning rate over the phase, after its warm-up: stays at the peak (`constant`), or falls to the floor. After the
+    share x of the steps of the fall, this share of the fall remains: 1 - x (`linear`), 1 - sqrt(x) (`one_minus_sqrt`;
+    Hägele et al., arXiv 2405.18392), or (1 + cos(pi x)) / 2 (`cosine`)."""
     floor_fraction: Fraction = 0.0
     """Learning rate at the end of a falling schedule, as a share of the phase's peak."""
     warmup_steps: NonNegativeInt = 0
-    """Number of steps at the start of the phase over which the learning rate rises linearly from 0. Optimizer state is
-    kept between phases, so only the first phase may need a warm-up."""
+    """Number of steps at the start of the phase over which the learning rate rises linearly from 0. A phase continues
+    with the optimizer state of the previous phase, so only the first phase may need a warm-up."""
     sequence_length: PositiveInt | None = None
-    """Number of tokens per sequence; null takes training.sequence_length."""
+    """Number of tokens per sequence; null uses training.sequence_length."""
     global_batch_size: PositiveInt | None = None
-    """Number of sequences per optimizer step; null takes training.global_batch_size."""
+    """Number of sequences per optimizer step; null uses training.global_batch_size."""
     objective: dict[str, Any] = field(default_factory=dict)
     """Fields of section objective that differ in this phase, such as `{mask_fraction: 0.15}`."""
     mixture: dict[str, Any] = field(default_factory=dict)
@@ -120,7 +121,7 @@ class PhaseConfig:
     temperature and order."""
     weights: dict[str, NonNegativeFloat] = field(default_factory=dict)
     """Sampling weights of corpus.sources in this phase, keyed by name; a source without a weight is not trained on.
-    Empty keeps the weights of the sources."""
+    If empty, the weights of corpus.sources apply."""
 
 
 @dataclass(frozen=True)
@@ -128,17 +129,17 @@ class StopConfig:
     """A rule that ends a training early, judged at each measurement of `evaluation.interval_steps`."""
 
     metric: str = "domain_loss"
-    """Figure that is judged: `domain_loss`, `general_loss` (with evaluation.general_paths), or in a sequence
-    `past_loss`, the mean over the domains before [nats per predicted token]. With evaluation.probe also the score of a
-    task's probe on dev, such as `chemprot.dev_macro_f1`: the name of the task, and `dev_` with its metric."""
+    """Figure that the rule applies to: `domain_loss`, `general_loss` (with evaluation.general_paths), or in a sequence
+    `past_loss`, the mean over the earlier domains [nats per predicted token]. With evaluation.probe also the dev score
+    of a task's probe, `TASK.dev_METRIC`, such as `chemprot.dev_macro_f1`."""
     patience: PositiveInt | None = None
-    """Number of measurements in a row without an improvement after which the training ends. The last model is
-    exported. Set either patience or rise."""
+    """The training ends after this many consecutive measurements without an improvement. The last model is exported.
+    Set either patience or rise."""
     minimum: NonNegativeFloat = 0.0
-    """With patience: smallest improvement over the best value so far that counts."""
+    """With patience: smallest improvement over the best value so far that counts as an improvement."""
     rise: PositiveFloat | None = None
-    """Forgetting budget: the training ends when the loss is higher than before the first step by more than this [nats
-    per predicted token]. The model of the last measurement within the budget is exported."""
+    """Forgetting budget: the training ends when the loss exceeds its value before the first step by more than this
+    [nats per predicted token]. The model of the last measurement within the budget is exported."""
 
 
 @dataclass(frozen=True)
@@ -160,16 +161,17 @@ class TrainingConfig:
     """Peak learning rate, reached after the warm-up."""
     schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
     """Learning rate after the warm-up: falls to its floor linearly (`linear`) or like a cosine (`cosine`), stays at its
-    peak (`constant`), or stays there and falls over the last steps (`wsd`: warm-up, stable, decay)."""
+    peak (`constant`), or stays at its peak and falls over the last steps (`wsd`: warm-up, stable, decay)."""
     warmup_fraction: Fraction = 0.06
     """Share of the steps over which the learning rate rises linearly from 0."""
     warmup_steps: NonNegativeInt | None = None
-    """Number of steps over which the learning rate rises linearly from 0; null takes warmup_fraction."""
+    """Number of steps over which the learning rate rises linearly from 0; null uses warmup_fraction."""
     cooldown_fraction: Fraction = 0.1
     """`wsd`: share of the steps, at the end, over which the learning rate falls."""
     decay: Literal["linear", "one_minus_sqrt", "cosine"] = "linear"
-    """`wsd`: shape of the fall at the end, where x is the share of the fall already done: 1 - x (`linear`), 1 - sqrt(x)
-    (`one_minus_sqrt`; Hägele et al., arXiv 2405.18392, as in ModernBERT's recipes), or a cosine."""
+    """`wsd`: shape of the fall over the last steps. After the share x of these steps, this share of the fall remains:
+    1 - x (`linear`), 1 - sqrt(x) (`one_minus_sqrt`; Hägele et al., arXiv 2405.18392, as in ModernBERT's recipes), or
+    (1 + cos(pi x)) / 2 (`cosine`)."""
     floor_fraction: Fraction = 0.0
     """Final learning rate of a schedule that falls, as a share of the peak."""
     optimizer: Literal["adamw", "stable_adamw"] = "adamw"
@@ -183,14 +185,14 @@ class TrainingConfig:
     """Factor of the learning rate for all embedding tables (of tokens, positions and token types), and for an output
     head that shares the token table."""
     layer_decay: PositiveFraction = 1.0
-    """Factor of the learning rate from each layer to the one below. With 0.9, the top layer of 12 trains at the full
-    rate, the lowest at 0.9^11 = 31%, and the embeddings at 0.9^12 = 28% of it (Howard and Ruder, arXiv 1801.06146). 1
-    trains all layers at the same rate."""
+    """Ratio of each layer's learning rate to the rate of the layer above. With 0.9, the top layer of 12 trains at the
+    full rate, the lowest at 0.9^11 = 31%, and the embeddings at 0.9^12 = 28% of the full rate (Howard and Ruder, arXiv
+    1801.06146). 1 trains all layers at the same rate."""
     freeze: list[str] = field(default_factory=list)
     """Parameters that are not trained: `embeddings` (all embedding tables), `layers:N` (the N lowest layers), or
     patterns of parameter names such as `*.attention.*`. Frozen parameters need no memory for gradients and optimizer
-    state. It can be combined with any method; the method `freeze` freezes embeddings and lowest layers too, and is
-    compared with other methods in studies of forgetting."""
+    state. This field can be combined with any method. The method `freeze` also freezes embeddings and lowest layers; it
+    exists for comparisons with other methods in studies of forgetting."""
     beta1: ProperFraction = 0.9
     """AdamW's decay of the gradient mean."""
     beta2: ProperFraction = 0.98
@@ -202,61 +204,61 @@ class TrainingConfig:
     on_spike: Literal["stop", "skip"] | None = None
     """What happens at a spike: a step whose loss or gradient norm is not finite, or exceeds the median of the last
     spike_window_steps steps by more than spike_deviations deviations. `stop` ends the run before the step changes the
-    weights, and names the step's text. `skip` leaves weights and optimizer unchanged and goes on; the step counts as a
-    step. A run that stopped goes on if you change `stop` to `skip`. null only ends the run at gradients that are not
-    finite."""
+    weights, and names the step's text. `skip` leaves weights and optimizer unchanged and continues; the skipped step
+    counts as a step. A run that stopped continues if you change `stop` to `skip`. With null, only gradients that are
+    not finite end the run."""
     spike_window_steps: PositiveInt = 128
-    """`on_spike`: number of last steps with which a step is compared. Comparison begins after half of them."""
+    """`on_spike`: number of previous steps that a step is compared with. Comparisons begin after half this number."""
     spike_deviations: PositiveFloat = 6.0
     """`on_spike`: limit above the median, in deviations. A deviation is 1.4826 times the median absolute deviation
     (the standard deviation of normally distributed values), at least 1% of the median."""
     max_spikes: PositiveInt = how(10)
-    """`on_spike: skip`: largest number of steps that are skipped in a row. One more ends the run."""
+    """`on_spike: skip`: largest number of consecutive steps that are skipped. One more spike ends the run."""
     global_batch_size: PositiveInt = 2048
     """Number of sequences per optimizer step, over all workers."""
     sequence_length: PositiveInt = 512
     """Number of tokens per sequence, including special tokens."""
     batch_ramp: list[tuple[PositiveInt, PositiveInt]] = field(default_factory=list)
-    """Smaller batches at the start of a run: a list of [tokens, sequences], both ascending. Up to that many training
-    tokens, a step has that many sequences; after the last entry, it has global_batch_size. `[[1000000, 64], [3000000,
-    128]]`, for example. The loss of each step is the mean over its own batch, and the learning rate follows steps
-    (McCandlish et al., arXiv 1812.06162)."""
+    """Smaller batches at the start of a run: a list of [tokens, sequences], both ascending, such as `[[1000000, 64],
+    [3000000, 128]]`. Until the run has trained on `tokens` tokens, each step has `sequences` sequences; after the last
+    entry, it has global_batch_size. The loss of each step is the mean over its own batch, and the learning rate depends
+    on the number of steps (McCandlish et al., arXiv 1812.06162)."""
     length_ramp: list[tuple[PositiveInt, PositiveInt]] = field(default_factory=list)
     """Shorter sequences at the start of a run: a list of [tokens, sequence length], both ascending. After the last
-    entry, sequences have sequence_length (Li et al., arXiv 2108.06084). Rows of another length are cut anew; each
-    source continues after the same number of tokens."""
+    entry, sequences have sequence_length (Li et al., arXiv 2108.06084). When the length changes, the text is cut into
+    new rows, and each source continues after the tokens that were already trained on."""
     phases: list[PhaseConfig] = field(default_factory=list)
     """Phases of the run: a list of {steps, learning_rate, objective, …}, trained one after another. Each phase is a
     separate stage. It continues from the previous phase's weights, optimizer moments, step count and position in the
-    corpus. Phases replace schedule, warmup_*, cooldown_fraction, decay and floor_fraction. They also replace the run's
-    length, unless a phase is a share of the run."""
+    corpus. Phases replace schedule, warmup_*, cooldown_fraction, decay and floor_fraction. The run's
+    length is the sum of their lengths, unless a phase is defined as a share of the run."""
     stop: StopConfig | list[StopConfig] | None = None
     """Rule that ends the training early, such as `{metric: domain_loss, patience: 3, minimum: 0.01}` or the forgetting
-    budget `{metric: general_loss, rise: 0.1}`; or a list of rules, of which the first one that applies ends it. Needs
-    evaluation.interval_steps. null trains all steps."""
+    budget `{metric: general_loss, rise: 0.1}`; or a list of rules; the first rule that applies ends the training.
+    Needs evaluation.interval_steps. null trains all steps."""
     keep: Literal["last", "best"] = "last"
-    """Model to export: that of the `last` step, or the `best` of all measurements of evaluation.interval_steps by
-    keep_metric. The best of many figures is optimistic, so the reported figures are of other documents and of the other
-    half of the dev examples than those that chose."""
+    """Model to export: the model of the `last` step, or of the measurement (evaluation.interval_steps) with the `best`
+    keep_metric. The best of many measurements is optimistic, so the reported figures are measured on other documents
+    and on the other half of the dev examples than the figures that choose the model."""
     keep_metric: str = "domain_loss"
-    """Figure that chooses the model with `keep: best`. The names are those of `stop.metric`."""
+    """Figure that chooses the model with `keep: best`. The allowed names are the same as for `stop.metric`."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = how("auto")
     """Number format of the forward and backward pass (weights stay in fp32). `auto` is bf16 if the hardware is faster
     in it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
     micro_batch: PositiveInt | Literal["auto"] = how("auto")
-    """Largest number of sequences per forward pass on a device; the number of gradient accumulation steps follows from
-    it. `auto` takes as many as fit in the device's memory."""
+    """Largest number of sequences per forward pass on a device; the number of gradient accumulation steps is
+    computed from it. `auto` uses as many as fit in the device's memory."""
     gradient_checkpointing: bool = how(False)
-    """Recompute each layer's activations in the backward pass instead of storing them: about a third more computation
-    for a fraction of the memory."""
+    """Recompute each layer's activations in the backward pass instead of storing them. This takes about a third more
+    computation and a fraction of the memory."""
     compile: bool = how(False)
     """Compile the model's layers with torch.compile: the start is slower, the steps are faster. Needs a C++
     compiler."""
     checkpoint_interval_steps: PositiveInt = how(500)
     """Number of steps between two resumable checkpoints."""
     keep_checkpoints: NonNegativeInt = how(2)
-    """Number of checkpoints that are kept. 0 keeps one during training and none afterwards, for studies with many
-    trainings."""
+    """Number of checkpoints that are kept. 0 keeps one checkpoint during training and deletes it afterwards, for
+    studies with many trainings."""
     log_interval_steps: PositiveInt = how(10)
     """Number of steps between two progress reports."""
 
@@ -280,20 +282,20 @@ class SequenceConfig:
 
     order: list[str] = how_list()
     """Names of corpus.sources in the order of learning; an empty list keeps the order of corpus.sources. Sources that
-    are not listed are not learned."""
+    are not listed are not used."""
     mode: Literal["continual", "separate", "joint"] = how("continual")
     """How the domains are learned: `continual` one after another, each from the model of the previous domain;
     `separate` each from model.path (ONE in the literature); `joint` all at once, mixed (JOINT)."""
     full_matrix: bool = how(True)
-    """`true` tests each task after its own domain and after every later one. `false` tests it only after its own domain
-    and after the last, which suffices for averages and forgetting rates; the cost then no longer grows with the square
-    of the number of domains."""
+    """`true` tests each task after its own domain and after every later domain. `false` tests it only after its own
+    domain and after the last domain, which suffices for averages and forgetting rates; the cost then grows linearly
+    with the number of domains, not quadratically."""
     forward_transfer: bool = how(False)
     """Also fine-tune and test each task on model.path and on the model just before the task's domain is learned, to
     measure forward transfer of scores."""
     replay_fraction: OpenFraction | None = how(None)
     """Share of the rows of each training that replay text of earlier domains, from the second domain on, with any
-    method. All rows of that text are replayed equally often. null replays none, or as much as the method needs."""
+    method. All rows of that text are replayed equally often. null replays nothing, or as much as the method needs."""
     domain_ids: bool = how(True)
     """For methods with separate parts per domain (docs/guide/forgetting.md): `true` fine-tunes a task with the parts of
     its own domain; `false` with the parts of the domain whose text is nearest to the task's train split. Held-out

@@ -16,8 +16,8 @@ from adapt.support.heartbeat import Steady
 A = TypeVar("A")
 T = TypeVar("T")
 AHEAD = 2
-"""Number of calls per process that are running or waiting. With one waiting call, no process is idle; with few, unread
-results do not accumulate."""
+"""Number of calls per process that are running or waiting. With one waiting call, no process is idle. The number is
+small so that unread results do not accumulate."""
 TRIES = 3
 """Largest number of times that a call is repeated because its process or machine was lost."""
 
@@ -113,9 +113,10 @@ class _Device:
         self._function: Any = None
 
     def call(self, shared: list[Any], argument: Any) -> Iterator[Any]:
-        """Calls the function in Ray's store to which the reference in `shared` points.
+        """Calls a function that is in Ray's object store.
 
-        The reference is in a list, because Ray would otherwise fetch the function at each call.
+        The list `shared` contains the reference to the function. Ray would fetch the function at each call if the
+        reference were not in a list.
         """
         if shared[0] != self._reference:
             self._reference, self._function = shared[0], ray.get(shared[0])

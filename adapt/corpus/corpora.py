@@ -30,11 +30,11 @@ from adapt.support.schema import marks_of
 from adapt.terminal.console import log
 
 FILES: dict[str, Any] = {"source": "files", "sources": [], "dataset": None, "streaming": False}
-"""Fields that other corpora, such as general text, do not take from section `corpus`, with their values in these
-corpora, which are always read from paths."""
+"""Fields that other corpora, such as general text, do not inherit from section `corpus`, with the values that they have
+instead. Other corpora are always read from paths."""
 MIXED_IN: dict[str, Any] = {**FILES, "deduplicate": "none"}
-"""Fields that replayed text, pools and targets of selections do not take from section `corpus`, with their values in
-these corpora. Duplicates within these corpora are kept."""
+"""Fields that replayed text, pools and targets of selections do not inherit from section `corpus`, with the values that
+they have instead. Duplicates within these corpora are kept."""
 
 
 def general_corpus(config: Config) -> CorpusConfig:
@@ -63,7 +63,7 @@ def replayed_corpus(config: Config) -> CorpusConfig:
 
 
 def pooled_corpus(config: Config) -> CorpusConfig:
-    """Returns the corpus that is the pool of TAPT, from which texts similar to those of the task are chosen.
+    """Returns the corpus that is TAPT's pool: unlabelled text, similar to the task's, that is trained on as well.
 
     The pool is read like replayed text.
     """
@@ -81,7 +81,7 @@ def selection_pool(config: Config) -> CorpusConfig:
 
 
 def selection_target(config: Config) -> CorpusConfig:
-    """Returns the target corpus: the texts that selected documents should resemble, on which selections are trained.
+    """Returns the corpus of target texts: selections are trained on them, and selected documents should resemble them.
 
     The target is read and cleaned like the pool.
     """
@@ -112,7 +112,7 @@ def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]
 
 @dataclass(frozen=True)
 class Form:
-    """What an objective needs besides tokens: mark columns, entities, text ends, sentences. Defaults: token masking."""
+    """Data that an objective needs besides tokens: mark columns, entities, text ends, sentences. Default: nothing."""
 
     marks: tuple[str, ...] = ()
     """Names of the boolean columns that the objective needs, which have one value per token."""
@@ -127,7 +127,7 @@ class Form:
 
     @classmethod
     def of(cls, *objectives: ObjectiveConfig, sentences: bool = False) -> "Form":
-        """Returns what the objectives of a training need together. A training has one objective per phase.
+        """Returns the combined requirements of the objectives of a training. A training has one objective per phase.
 
         Args:
             objectives: the objectives.
@@ -206,7 +206,7 @@ FEWEST_DOCUMENTS = 2
 
 
 def shared_with(general: Manifest, trained: Mapping[str, Sequence[Manifest]], heldout_fraction: float) -> str | None:
-    """Returns the first field that names training text with a file of the general text; None if there is none.
+    """Returns the first field whose training text contains a file of the general text; None if there is no such field.
 
     Two files are the same if their contents are equal.
 
@@ -243,7 +243,7 @@ def check_heldout(heldout: int, trained: int | None, field: str, folder: Path) -
     Args:
         heldout: number of held-out documents.
         trained: number of documents to train on.
-        field: name of the field that names the same text as training text.
+        field: name of the configuration field that also trains on this text.
         folder: folder of the prepared text.
 
     Raises:

@@ -45,7 +45,7 @@ class EvaluationIndex:
     n: int
     """Length of the runs of words [words]. A shorter evaluation text is a single run."""
     overlap: float
-    """Smallest share of an evaluation text's runs, or of the document's own runs, at which a document is dropped."""
+    """A document is dropped if this share of an evaluation text's runs, or of its own runs, is common to both."""
     lengths: list[int]
     """All lengths of runs to search for [words]."""
     runs: np.ndarray
@@ -68,7 +68,7 @@ class EvaluationIndex:
     def __call__(self, text: str) -> Drop | None:
         """Returns the reason to drop a document if it contains an evaluation text; otherwise None.
 
-        The reason names one evaluation set: that of the evaluation text with the largest share of common runs.
+        The reason names the evaluation set of the text with the largest share of common runs.
 
         Args:
             text: text of the document, normalised or not.
@@ -328,5 +328,5 @@ def _text(record: Mapping[str, Any], field: str) -> str:
 
 
 def _reason(fault: Bad) -> Bad:
-    """Returns the reason why a record is bad. For too long records it names 32 MiB, the limit of evaluation sets."""
+    """Returns the reason why a record is bad. If it is too long, the reason names the limit, 32 MiB."""
     return Bad("longer than 32 MiB") if fault == TOO_LONG else fault

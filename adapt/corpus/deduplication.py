@@ -6,8 +6,9 @@ and a task per partition finds pairs of duplicates. The connected components of 
 first document of each cluster in stream order is kept. The result does not depend on the numbers of workers and
 partitions, nor on the order in which tasks end.
 
-No document may be trained on if losses are measured on a copy of it. The sources in the argument `before` lose no
-documents. Instead, documents of the other sources with such a copy in `before` are left out (`documents_left_out`).
+No document may be trained on if losses are measured on a copy of it. The sources in the argument `before` keep all
+documents. A document of another source is left out if it is for training and a copy in `before` is held out, or the
+reverse (`documents_left_out`).
 """
 
 import json
@@ -135,8 +136,8 @@ def deduplicate(
     """Writes `duplicates-SOURCE.arrow` (item, ordinal, reason) for each source, and the report, into `folder`.
 
     Args:
-        sources: names, files and settings of the sources, in stream order. A source with `deduplicate: none` loses no
-            duplicates, only the documents that it loses because of `before`.
+        sources: names, files and settings of the sources, in stream order. A source with `deduplicate: none` keeps
+            its duplicates, and loses documents only because of `before`.
         alike: settings that decide which documents are duplicates.
         folder: folder of the stage. Its content is deleted first.
         entity_field: field of the records that holds entities, as in stage `prepare`. It is needed here
@@ -214,7 +215,7 @@ def _piece(chunk: dict[str, Any]) -> Piece:
 
 
 def parts_of(folder: Path, chunks: Iterable[dict[str, int]]) -> ChunkParts:
-    """Returns the chunks in stream order, with the position of each chunk's first document among all documents."""
+    """Returns the chunks in stream order, with the number of each chunk's first document, counted over all chunks."""
     columns = ("source", "item", "chunk", "documents")
     rows = np.array(sorted(tuple(int(c[name]) for name in columns) for c in chunks), np.int64).reshape(-1, 4)
     return ChunkParts(folder, rows[:, :3], np.concatenate([[0], np.cumsum(rows[:, 3])]).astype(np.int64))
@@ -289,9 +290,9 @@ def documents_left_out(
     """Decides which documents of clusters are left out.
 
     All documents of the first `before` sources stay. A document of a later source is left out in two cases. First, as a
-    duplicate: its cluster has an earlier document that is also of a later source. Second, because a copy in the first
-    `before` sources is on the other side: it is a training document and its cluster has a held-out document of these
-    sources, or it is held out and its cluster has a training document of these sources.
+    duplicate: its cluster has an earlier document that is also of a later source. Second, to separate training from
+    held-out text: the document is for training and its cluster has a held-out document of the first `before` sources,
+    or the document is held out and its cluster has a training document of these sources.
 
     Args:
         firsts: first document of each document's cluster, for documents in stream order, int64 [documents].

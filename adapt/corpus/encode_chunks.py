@@ -1,8 +1,8 @@
 """The tokenizing task of stage `prepare`: writes the shards of a chunk of texts, with marks for words and entities.
 
 Tokenizers differ in their definition of a word, and some have none. WordPiece and byte-level BPE split a text into
-words before they split words into pieces. Some SentencePiece models do not. For such models, the words are those that
-blanks separate in the text.
+words before they split words into pieces. Some SentencePiece models do not. For such models, words are the parts
+of the text between blanks.
 """
 
 import gc
@@ -97,9 +97,9 @@ class Encode:
         """Tokenizes the documents of a chunk.
 
         Returns:
-            The token ids and marks of the documents, the documents' keys, and the numbers of characters and unknown
-            tokens, with `refused`: 1 if the library tokenizes whole texts. If documents are split into sentences, each
-            sentence is a document with the key of the whole document.
+            The token ids and marks of the documents, the documents' keys, and counts: characters, unknown tokens, and
+            `refused`, which is 1 if the tokenizer does not allow texts to be cut. If documents are split into
+            sentences, each sentence is a document with the key of the whole document.
         """
         texts, tokenizer = row["texts"], _tokenizer(self._source)
         keys = keys_of(texts)
@@ -139,12 +139,12 @@ _SENTENCE_ENDS = re.compile(
     rf"(?<=[.!?]){_CLOSING}*\s+(?=[^\s\W\d_a-z]|{_OPENING})|\s*\n\s*\n\s*|(?<=[\u3002\uff01\uff1f])"
 )
 """Places where a sentence may end: white space after `.`, `!` or `?` and closing quotes, before a digit, an opening
-quote or bracket, or a letter that is not small; an empty line; or a full stop of Chinese or Japanese."""
+quote or bracket, or a letter that is not lower-case; an empty line; or a full stop of Chinese or Japanese."""
 _ABBREVIATION = re.compile(
     r"(?:\b(?:e\.g|i\.e|cf|vs|etc|al|ca|approx|resp|Figs?|Eqs?|Refs?|Secs?|Tabs?|Nos?|Vols?|pp|Drs?|Mrs?|Ms|Prof|St)"
     r"|\b[^\W\d_])\.$"
 )
-"""End of a text after which no sentence ends: an abbreviation, or a single letter and a dot."""
+"""Pattern of a text's end that does not end a sentence: an abbreviation, or a single letter and a dot."""
 
 
 def sentences_of(text: str) -> list[str]:
@@ -187,7 +187,7 @@ def _ended(documents: Ragged, end: int) -> Ragged:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a process loads its tokenizer from: the model's files, or Ray's object store."""
+    """The source from which a process loads its tokenizer: the model's files, or Ray's object store."""
 
     pretrained: Pretrained
     shared: Any = field(compare=False)
@@ -216,7 +216,7 @@ def _shared(pretrained: Pretrained, marks: bool, find_out: bool, job: str) -> An
 
 
 class _Written(NamedTuple):
-    """A tokenizer in the form in which it is sent to other processes."""
+    """A tokenizer in a form that can be sent to other processes."""
 
     tokenizer: dict[str, Any]
     cuts: Cuts | None
@@ -266,7 +266,7 @@ _NO_BLANKS = re.compile(
 )
 
 _BEYOND = (2**62, 2**62)
-"""Position of a dummy entity after the end of any text."""
+"""Position of an entity that never occurs, after the end of any text."""
 
 
 class Marker:

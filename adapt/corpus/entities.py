@@ -31,7 +31,7 @@ class Tagger(ABC):
 
 
 class Tagged(str):
-    """A text with its entities, which cleaning moves along with the text."""
+    """A text with its entities. Cleaning blocks that change the text also update the positions of the entities."""
 
     entities: list[Span]
 
@@ -61,7 +61,7 @@ def parse_entities(value: Any, characters: int) -> list[Span] | None:
 def without_overlaps(entities: Iterable[Span]) -> list[Span]:
     """Sorts entities from left to right and removes overlaps.
 
-    The first of overlapping entities is kept, and the longest of entities with the same start.
+    Of overlapping entities, only the first one is kept; of entities with the same start, the longest.
     """
     kept: list[Span] = []
     for start, end in sorted(entities, key=lambda span: (span[0], -span[1])):

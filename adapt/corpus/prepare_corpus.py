@@ -170,13 +170,13 @@ def _piece(chunk: EncodedChunk) -> Piece:
 
 
 def batch_of(item: dict[str, Any]) -> dict[str, Any]:
-    """Returns an item (the part of a corpus that one task reads) in the form in which Ray Data passes it to `Read`."""
+    """Converts an item (the part of a corpus that one task reads) to the form in which Ray Data passes it to `Read`."""
     return {name: np.array([value]) for name, value in item.items()}
 
 
 @dataclass(frozen=True)
 class Read:
-    """The Ray Data task that reads an item, its part of the corpus, and cuts it into chunks of clean text."""
+    """The Ray Data task that reads an item (a part of the corpus), cleans it, and cuts it into chunks."""
 
     corpus: CorpusConfig
     chunk_characters: int

@@ -30,9 +30,9 @@ SAMPLE_BYTES = 1 * MIB
 """Largest number and size of the documents of the sample [characters]."""
 SEED = 0
 LANGUAGE_CHARACTERS = 1000
-"""Length of a document's beginning by which its language is recognised [characters]."""
+"""Length of a document's beginning that is used to recognise the language [characters]."""
 CLEAR = 0.65
-"""Smallest probability of a language that counts, as in the cleaning block `language`."""
+"""A language counts as recognised from this probability, as in the cleaning block `language`."""
 _LINE_DOCUMENTS, _LINE_SHARE = 3, 0.02
 """A line is boilerplate if at least this many documents and at least this share of the documents have it."""
 
@@ -71,10 +71,10 @@ def languages_of(sample: Sequence[str]) -> dict[str, float]:
 
 
 def near_copies(unified: Sequence[str]) -> int:
-    """Counts the texts that are near copies of an earlier one.
+    """Counts the texts that are near copies of an earlier text.
 
     Args:
-        unified: different texts that `adapt.corpus.shingles.normalised` has normalised.
+        unified: distinct texts, normalised by `adapt.corpus.shingles.normalised`.
     """
     rule = DuplicateRule(near=True)
     signed = signatures(unified, rule.n, rule.permutations)
@@ -99,7 +99,7 @@ def shared_lines(sample: Sequence[str]) -> float:
 def profile_texts(manifest: Manifest, corpus: CorpusConfig, must_read: bool = False) -> list[str]:
     """Reads and cleans the first documents of some parts of a corpus, which are spread over the corpus.
 
-    Evaluation sets are not looked for.
+    Texts of evaluation sets are not removed.
 
     Args:
         manifest: the files of the corpus.
@@ -167,6 +167,6 @@ def profile_corpus(manifest: Manifest, corpus: CorpusConfig, model: Path) -> Tex
         model: folder of the model, whose card names its languages.
 
     Raises:
-        AdaptError: a file can no longer be read. Without it, the record would have another profile.
+        AdaptError: a file can no longer be read. Without this file, the profile would be wrong.
     """
     return profile_of(profile_texts(manifest, corpus, must_read=True), card_languages(model))

@@ -23,7 +23,7 @@ from adapt.terminal.live import Display, display
 PERIOD_S = 5.0
 """Time between two progress lines if the output is not a terminal [s]."""
 SETTLED_S = 2.0
-"""Time after the first update of a progress line from which a speed is shown [s]."""
+"""A progress line shows a speed when this time has passed since its first update [s]."""
 LEAST = ("speed", "share", "ETA")
 """Parts of a progress line that are dropped, in this order, if the line is too long."""
 R = TypeVar("R")
@@ -54,7 +54,7 @@ def text_sizes(chunk: pa.Table) -> np.ndarray:
 class Pace:
     """Progress of reading the items of a corpus. An item is a part of the corpus that one task reads.
 
-    A piece does not say where in its item it ends. The position is estimated from the amount of text: an item is
+    The position in an item is not known, so it is estimated from the amount of text that was read: an item is
     expected to have as much text per unit of size as the finished items. Before the first item is finished, a byte of a
     file is expected to be a byte of text, unless the file is compressed or a table.
     """

@@ -171,8 +171,8 @@ DEFAULT = MixtureConfig()
 SLOTS = 1000
 """Shortest length of a period [samples], at which shares are rounded to thousandths."""
 SLOTS_PER_GROUP = 10
-"""Smallest number of slots of a period per group. Every group has at least one slot, and with this number a group with
-a tiny share takes little from the others."""
+"""Smallest number of slots of a period per group. Every group has at least one slot, so with few slots a group with a
+tiny share would reduce the shares of the others."""
 _LEAST = 1e-300
 """Smallest relative weight of a source with a weight above 0. Without this limit, a tiny weight could be rounded to 0,
 and the source would silently be left out."""
@@ -198,8 +198,8 @@ class Mixture:
     """Number of samples by which each group is ahead of `slots`, because earlier parts of the run had other shares.
     Empty if there were none."""
     numbering: tuple[int, ...] = ()
-    """Number of rows of each source that `numbers` assumes: in a run with rows of several lengths, the number of the
-    shortest rows. Empty means `rows`."""
+    """Number of rows of each source that `numbers` uses. In a run with several row lengths, this is the number of rows
+    at the shortest length. If empty, `numbers` uses `rows`."""
 
     @classmethod
     def of(
@@ -292,7 +292,7 @@ class Mixture:
         return [int(rows) for part in parts for rows in part]
 
     def numbered(self, rows: Sequence[int]) -> "Mixture":
-        """Returns this mixture with rows that are numbered as if the sources had `rows` rows."""
+        """Returns a copy of this mixture whose method `numbers` assumes that the sources have `rows` rows."""
         general = None if self.first_general is None else sum(rows[: -len(self.groups[-1].sources)])
         return replace(self, numbering=tuple(rows), first_general=general)
 
@@ -320,7 +320,7 @@ class Mixture:
 
     @property
     def exhausted(self) -> int:
-        """Number of samples before the first row that comes a second time."""
+        """Number of samples before any row is repeated."""
         used = [number for number, slots in enumerate(self.slots) if slots]
         return min(self._sample_of(number, self.groups[number].total) for number in used)
 
@@ -433,10 +433,10 @@ def _feistel(values: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarra
 
 
 def samples(step: int, rank: int, world: int, global_batch_size: int) -> np.ndarray:
-    """Returns the samples of a run that a rank trains on in a step, int64 [global_batch_size / world].
+    """Returns the numbers of the samples that a rank trains on in a step, int64 [global_batch_size / world].
 
-    Step s takes samples [s G, (s + 1) G) for a global batch of G, and rank r of W takes the r-th of their W equal
-    parts. A sample depends only on its number, so a step's global batch depends neither on W nor on earlier steps.
+    Step s takes the samples [s G, (s + 1) G) for a global batch of size G. Rank r of W takes part r of W equal parts. A
+    sample depends only on its number, so a step's global batch depends neither on W nor on earlier steps.
     """
     share = global_batch_size // world
     return np.arange(share, dtype=np.int64) + step * global_batch_size + rank * share

@@ -59,7 +59,7 @@ class Tally:
 
     @property
     def unreadable(self) -> str:
-        """Text with the number of unreadable records for each reason, and the file and number of the first of them."""
+        """Text with the number of unreadable records for each reason, and the file and number of the first one."""
         return "; ".join(f"{count} {reason} (first: {self.first_bad[reason]})" for reason, count in self.bad.items())
 
     @property
@@ -296,7 +296,7 @@ def _without_control(text: str) -> str:
     """Removes control characters from a text.
 
     Most texts have no control characters. Searching for control characters first takes a tenth of the time of
-    `translate`, and ASCII texts take a faster way.
+    `translate`, and ASCII texts are searched even faster.
     """
     if not text.isascii():
         return text.translate(_CONTROL | _BREAKS) if _SOME_CONTROL.search(text) else text

@@ -257,7 +257,7 @@ LONGEST = 32
 _KEPT = np.array([(1 << 8 * count) - 1 for count in range(EIGHT + 1)], np.uint64)
 """Masks: entry i keeps the i lowest bytes of an integer."""
 _GONE_BYTE, _END_OF_TEXT = bytes([GONE]), b"\2"
-"""Two bytes that occur in no word. Both are invisible control characters, so normalisation removes them from texts."""
+"""Two bytes that no word contains: invisible control characters, which normalisation removes from texts."""
 _BEYOND_ASCII, _FIRST_BYTE = 0x80, 0xC0
 """Bytes from _BEYOND_ASCII on are not ASCII. Bytes from _FIRST_BYTE on begin a character of several bytes."""
 

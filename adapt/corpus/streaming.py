@@ -7,8 +7,9 @@ first time. The run starts with the item of its first window and reads no earlie
 reads the corpus for all ranks, and each rank requests its share of every batch.
 
 Only a held-out sample is tokenized beforehand (`sample_heldout`). The sample consists of documents in the held-out
-share, which is never trained on. Items are taken in a fixed random order, and from each item its first held-out
-documents: up to an equal share per item, plus the number that earlier items lacked, until the sample is large enough.
+share, which is never trained on. Items are taken in a fixed random order, until the
+sample is large enough. Each item contributes its first held-out documents, up to an equal share per item plus the
+number that earlier items lacked.
 """
 
 import bisect
@@ -52,8 +53,8 @@ from adapt.terminal.console import log
 class ItemIndex:
     """The number of tokens of each item, in the order in which items were read, and the file with these numbers.
 
-    The numbers depend on the corpus and not on the state of a run. So the index may be ahead of the checkpoint from
-    which a run resumes. If the index is behind the checkpoint, more items are read again.
+    The numbers depend on the corpus and not on the state of a run. So a run may resume from a checkpoint that is older
+    than the index. If the index is older than the checkpoint, more items are read again.
     """
 
     file: Path
@@ -128,11 +129,11 @@ def _tokens(text: str) -> Iterator[int]:
 CHUNK_CHARACTERS = 1_000_000
 """Size of a chunk [characters]. It is smaller than in stage `prepare`, because training waits for the first chunk."""
 READ_AHEAD_BYTES = 256 * 2**20
-"""Amount of tokens and texts in the cluster's object store at which reading waits for training [bytes]."""
+"""Reading waits for training when the tokens and texts in the cluster's object store reach this size [bytes]."""
 INDEX_FILE = "items.txt"
 """Name of the file, in the training run's folder, with the number of tokens of each item."""
 ENOUGH_RECORDS = 1000
-"""Number of read records from which the share of unreadable records is checked against its limit."""
+"""The share of unreadable records is checked when this many records have been read."""
 
 
 @dataclass(frozen=True)

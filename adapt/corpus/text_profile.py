@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 UNCLEAR = "unclear"
 """Name of the language of documents whose language was not recognised."""
 SHOWN = 5
-"""Number of languages that are named. The others are summed up as `others`."""
+"""Number of languages that are shown. The shares of all other languages are added up as `others`."""
 FEWEST = 8
-"""Smallest number of documents of a sample for which warnings are given."""
+"""No warnings are given if the sample has fewer documents."""
 MOST_FOREIGN = 0.2
-"""Largest share of text in languages that the model does not have, or in a second language, without a warning."""
+"""A larger share of text in languages that the model does not have, or in a second language, causes a warning."""
 MOST_DUPLICATES = 0.05
-"""Largest share of documents that are duplicates without a warning."""
+"""A larger share of documents that are duplicates causes a warning."""
 MOST_BOILERPLATE = 0.1
-"""Largest share of text in lines that many documents share without a warning."""
+"""A larger share of text in lines that many documents share causes a warning."""
 _MULTILINGUAL = {"multilingual", "mul"}
 
 
@@ -44,16 +44,16 @@ class TextProfile:
     """Share of the text in each language [characters], keyed by ISO 639 code, in falling order. `unclear`: documents
     whose language was not recognised."""
     duplicates: float
-    """Share of documents that have the text of an earlier one, without case and spaces."""
+    """Share of documents with the same text as an earlier document, ignoring case and spaces."""
     near_duplicates: float
-    """Share of documents that are near copies but not duplicates of an earlier one (see `corpus.near_threshold`)."""
+    """Share of documents that are near copies of an earlier document, but not equal (see `corpus.near_threshold`)."""
     boilerplate: float
     """Share of the text in lines that many documents of the sample have [characters]."""
     model_languages: list[str] = field(default_factory=list)
-    """Languages that the model's card names. Empty if it names none."""
+    """Languages that the model's card names. Empty if the card names no language."""
 
     def faults(self, deduplicate: str = "none") -> list[str]:
-        """Returns a warning with a fix for each property of the text that makes training on it a waste.
+        """Returns a warning with a fix for each property of the text that makes training on the text a waste.
 
         Args:
             deduplicate: `corpus.deduplicate`. The profile is measured before duplicates are removed.
@@ -112,7 +112,7 @@ def read_profile(metrics: Mapping[str, Any]) -> TextProfile | None:
 
 
 def joined_profiles(profiles: Sequence[TextProfile | None]) -> TextProfile | None:
-    """Returns the profile of several sources together; None if there is none, or one was not measured.
+    """Returns the profile of several sources together; None if there is no source or a source was not measured.
 
     Shares are weighted by the numbers of documents of the samples. Copies in different sources are not counted.
     """
@@ -134,7 +134,7 @@ def joined_profiles(profiles: Sequence[TextProfile | None]) -> TextProfile | Non
 
 
 def shown(languages: Mapping[str, float]) -> dict[str, float]:
-    """Returns the most frequent languages, and the sum of the others."""
+    """Returns the shares of the most frequent languages, and the sum of the shares of all others."""
     first = dict(list(languages.items())[:SHOWN])
     rest = sum(list(languages.values())[SHOWN:])
     return {**first, **({"others": rest} if rest else {})}
@@ -148,18 +148,17 @@ DOCUMENTS, CHARACTERS = 50, 400
 """Size of the sample of a chunk: largest number of documents, which are spread over the chunk, and number of characters
 that are read of each document."""
 FEWEST_WORDS = 100
-"""Smallest number of words in a sample for which a warning is given."""
+"""No warning is given if the sample has fewer words."""
 MOST_UNKNOWN = 0.02
-"""Largest share of words with an unknown part for which no warning is given."""
+"""A larger share of words with an unknown part causes a warning."""
 MOST_PIECES = 2.5
-"""Largest number of pieces per word for which no warning is given, in scripts with blanks between words. Tokenizers of
-the text's language have 1.1 to 1.7 pieces per word."""
+"""More pieces per word cause a warning, in scripts with blanks between words. Tokenizers of the text's language have
+1.1 to 1.7 pieces per word."""
 FEWEST_BYTES = 2.0
-"""Smallest number of bytes per piece for which no warning is given. Tokenizers of the text's language have 3 to 5 bytes
-per piece."""
+"""Fewer bytes per piece cause a warning. Tokenizers of the text's language have 3 to 5 bytes per piece."""
 SPELLS = 1000
-"""Smallest vocabulary for which pieces are counted [tokens]. Tokenizers with fewer tokens split all words into letters
-or bytes by design."""
+"""Pieces are only counted for tokenizers with at least this many tokens. Smaller tokenizers split all words into
+letters or bytes by design."""
 MARKS = (
     r"\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0971-\u0dff"
     r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"
@@ -175,7 +174,7 @@ UNSPACED = re.compile(rf"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff{SIGNS}]")
 Japanese."""
 FIGURES = ("words", "unknown_words", "spaced_words", "spaced_pieces", "pieces", "bytes")
 COUNT = "sample_"
-"""Prefix of the names under which a chunk's `Counter` holds FIGURES, which distinguishes them from its other names."""
+"""Prefix of the keys of FIGURES in a chunk's `Counter`. It distinguishes them from the other keys of the counter."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ and a seed.
 
 The stream is cut into windows of some million tokens, and each window into rows, which are permuted by (seed, window).
 The permuted rows, window after window, are cut into batches. So a batch can be computed by reading from the beginning
-of its window, and only the number of tokens before that window must be known.
+of its window. Of the text before the window, only the number of tokens must be known.
 """
 
 import bisect
@@ -272,7 +272,7 @@ class Cut:
         return self.window_of(step) * self.window_rows * self.sequence_length
 
     def batches(self, pieces: Iterable[Columns], step: int) -> Iterator[Columns]:
-        """Yields the global batches from a step on.
+        """Yields the global batches, beginning with the batch of `step`.
 
         The last batch is filled up with repeated rows of the last window, which have epoch 1 or more, so that no text
         is lost.

@@ -1,7 +1,7 @@
 """Embedders that count the words of a text: `tfidf` and `vampire`. Class `Bags` counts the words of a vocabulary.
 
 `tfidf` weights word counts by rarity, and reduces them to fewer dimensions (latent semantic analysis). `vampire`
-computes topic vectors, by which kNN-TAPT compares documents (Don't Stop Pretraining, section 5.1).
+computes topic vectors, with which kNN-TAPT compares documents (Don't Stop Pretraining, section 5.1).
 """
 
 from __future__ import annotations
@@ -97,14 +97,14 @@ LEAST_WORDS = 10
 
 @dataclass(frozen=True)
 class Bags:
-    """A vocabulary, which counts its words in texts."""
+    """A vocabulary that counts how often its words occur in texts."""
 
     words: tuple[str, ...]
     """The vocabulary, sorted."""
 
     @classmethod
     def learnt(cls, texts: Sequence[str], most: int, least_documents: int) -> tuple[Bags, Any]:
-        """Returns a vocabulary of the texts' most frequent words, without English stop words, and the word counts.
+        """Returns a vocabulary of the most frequent words of some texts, without English stop words, and word counts.
 
         Args:
             texts: texts to learn from.

@@ -103,7 +103,7 @@ class EmbedChunks:
 
 @dataclass(frozen=True)
 class EmbeddedCounts:
-    """Size of the embedding, and the share of text that the embedder does not know."""
+    """Numbers of embedded texts and tokens, and the share of text that the embedder does not know."""
 
     documents: int
     dimension: int
@@ -182,7 +182,7 @@ LARGE_BYTES = 64_000_000
 long as the check."""
 PLACES, TEXTS_A_PLACE = 16, 16
 CLEARLY = 2.0
-"""A sample rejects the embedder if its unknown share is above CLEARLY times the limit that holds for all texts."""
+"""A sample rejects the embedder if the sample's unknown share is above CLEARLY times the limit for all texts."""
 
 
 def look_first(
@@ -259,7 +259,7 @@ class TakeSome:
     share: float
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Returns the kept texts in one row of a table, because Ray makes a block of each row.
+        """Returns the kept texts as a table with a single row, because Ray makes a block of each row.
 
         The row has the keys, ids and texts of the kept texts, the number of the item (the part of the source that one
         task reads), and the item's `Tally` of records if the chunk is the item's last one.

@@ -54,7 +54,7 @@ class Embedder(ABC):
         return {**what(self.options), **({"seed": self.seed} if self.learns else {})}
 
     def check(self) -> None:  # noqa: B027 (most embedders have nothing to check)
-        """Checks, before anything is computed, that the embedder can work on this machine.
+        """Checks, before the job starts, that the embedder can work on this machine.
 
         Raises:
             ConfigError: a required package is missing.

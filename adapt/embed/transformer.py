@@ -44,7 +44,7 @@ class TransformerOptions:
     """Options of the embedder `transformer`: the model, and the hidden states that represent a text."""
 
     path: str | None = None
-    """Folder or Hugging Face id of the model; null takes model.path."""
+    """Folder or Hugging Face id of the model; null uses model.path."""
     layer: int = -1
     """Layer whose hidden states are used: 0 is the embeddings, -1 the last layer."""
     pooling: Literal["mean", "first"] = "mean"
@@ -121,12 +121,12 @@ class TextTokens:
         self._special = np.array(tokenizer.backend.encode("").ids, np.int64)
 
     def whole(self, texts: Sequence[str]) -> tuple[list[np.ndarray], int, int]:
-        """Returns each text's token ids with special tokens, the number of all tokens, and that of unknown tokens."""
+        """Returns each text's token ids with special tokens, the number of tokens, and the number of unknown tokens."""
         found = self._quick(texts)
         return found.lists(IDS), *self._counted(found.columns[IDS])
 
     def without_special(self, texts: Sequence[str]) -> tuple[list[np.ndarray], int, int]:
-        """Returns each text's token ids without special tokens, the number of these, and that of unknown tokens."""
+        """Returns each text's ids without special tokens, the number of these ids, and the number of unknown tokens."""
         found = self._quick(texts)
         ids = found.columns[IDS]
         kept = ~np.isin(ids, self._special)
@@ -150,14 +150,14 @@ class StaticOptions:
     """Options of the embedder `static`: the model whose embeddings are averaged, and the weights of tokens."""
 
     path: str | None = None
-    """Folder or Hugging Face id of a model, or of model2vec embeddings; null takes model.path."""
+    """Folder or Hugging Face id of a model, or of model2vec embeddings; null uses model.path."""
     smoothing: PositiveFloat = 1e-3
     """Parameter a of SIF. A token that makes up this share of all tokens has half the weight of a rare token.
     Embeddings of model2vec keep their own weights."""
     sample_documents: PositiveInt = 2000
     """Number of texts per source from which token shares and the removed component are learned. A small number is
-    enough, because only the shares of frequent tokens matter. With a small number, the sample has as many texts of a
-    small target as of a large pool."""
+    enough, because only the shares of frequent tokens matter. It also makes the samples of a small target and of a
+    large pool equally large."""
     texts_at_once: PositiveInt = how(1000)
     """Number of 32-token windows per batch; with model2vec, number of texts per batch. Lower it if memory is short."""
 
@@ -196,7 +196,7 @@ class StaticMean(Embedder):
             self._means = TokenMeans(self._model, Common(**load_file(folder / COMMON_FILE)))
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
-        """Returns the vectors of the texts. A text with no tokens but special ones has the vector 0."""
+        """Returns the vectors of the texts. A text that has only special tokens has the vector 0."""
         return self._means(texts, self.options.texts_at_once)
 
     @property

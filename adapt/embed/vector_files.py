@@ -140,7 +140,7 @@ class SumUp:
     files: Sequence[Path]
 
     def __call__(self, number: int) -> tuple[np.ndarray, int]:
-        """Scales the vectors of file `number` to length 1. Returns their sum, float64 [d], and how many are not 0."""
+        """Scales the vectors of file `number` to length 1. Returns their sum, float64 [d], and how many are nonzero."""
         vectors = read_vectors(self.files[number])[1]
         return scaled(vectors).sum(0), int(vectors.any(1).sum())
 
@@ -174,7 +174,7 @@ def build_on_cluster(
 
     Args:
         embedded: folder with the files that `write_vectors` wrote.
-        folder: folder for the index, in the folder of the stage at work.
+        folder: folder for the index, in the folder of the running stage.
         embedder: identity of the embedder that computed the vectors.
         dimension: length of the vectors.
         memory_bytes: memory that a machine may use for the index.

@@ -1,13 +1,13 @@
 """Measures models: held-out loss, forgetting, features, and 95% intervals.
 
 - `measurements`: the results, as stored in records.
-- `verdict`: says in one sentence whether a new model is better than the one that it was made from.
+- `verdict`: says in one sentence whether a new model is better than its initial model.
 - `measure_model`: measures one model or an ensemble on some corpora in a Ray task, with intervals, and finds the texts
   that the model was trained on.
 - `evaluation_task`: the code of this Ray task: loads the model, measures losses and pseudo-perplexity, predicts words
   for examples.
 - `losses`: the loss of each document, also for models with separate parameters for each domain.
-- `while_training`: held-out losses while a model trains: their cost, and the number of documents.
+- `while_training`: measures held-out losses while a model trains, and limits the cost.
 - `probe`: how well simple classifiers on the features of a model solve a task, also while the model trains.
 - `retrieval`: quality of sentence vectors, by retrieval on pairs, and their isotropy.
 - `benchmark`: standard evaluations: tasks of lm-evaluation-harness and MTEB.

@@ -31,7 +31,7 @@ LICENSES = frozenset(
 )
 """Identifiers of licences that the Hub accepts (https://huggingface.co/docs/hub/repositories-licenses)."""
 LARGEST_LOSS = 100.0
-"""Smallest loss without a perplexity in the metadata, because perplexities must be finite [nats per token]."""
+"""From this loss on, the metadata have no perplexity, because perplexities must be finite [nats per token]."""
 LANGUAGE = re.compile(r"[a-z]{2,3}|multilingual|code")
 """Pattern of the codes of languages that the Hub accepts."""
 
@@ -81,7 +81,7 @@ def card_head(
         losses: held-out losses, which become the Hub's `model-index`.
         retrieval: retrieval with the model's vectors, which is added to `model-index`.
         further: licence, language and datasets.
-        benchmarks: scores on standard tasks, which become a part of it.
+        benchmarks: scores on standard tasks, which are added to `model-index`.
     """
     datasets = [dataset for dataset in further.get("datasets", []) if is_hub_id(dataset)]
     results = [*_losses(losses, task, datasets), *_retrieval(retrieval), *_benchmarks(benchmarks, task)]
@@ -111,7 +111,7 @@ def _losses(losses: Sequence[LossChange], task: str, datasets: Sequence[str]) ->
             "task_type": task,
             "dataset_type": known,
             "dataset_name": f"held-out text of the {'domain' if is_domain else 'general corpus'}",
-            "dataset_config": change.text,  # the Hub groups results by it, and not by the name
+            "dataset_config": change.text,  # the Hub groups results by this field, not by the name
             "dataset_split": "held-out",
         }
         loss, kind = change.after.value, change.of or "predicted tokens"

@@ -52,22 +52,22 @@ class TaskChange:
     metric: str
     items: int
     is_main: bool
-    """Whether this is the task's main metric, by which verdicts judge."""
+    """Whether this is the task's main metric, which decides the verdict."""
     higher_is_better: bool
     scores: dict[str, Estimate]
     """Score of each model, keyed by its name; the mean over seeds for models that differ in their seed."""
     changes: dict[str, Estimate] = field(default_factory=dict)
-    """Score minus that of the first model, paired by item, keyed by model. The interval is over items, and with
+    """Score minus the first model's score, paired by item, keyed by model. The interval is over items, and with
     several seeds over items and seeds."""
     leaked: int | None = None
     """Number of items whose text is in the text that a model was trained on. None if it is not known."""
     clean_scores: dict[str, Estimate] = field(default_factory=dict)
-    """Scores without leaked items. Empty if there are none, or if nothing else is left."""
+    """Scores without leaked items. Empty if no item leaked or if all items leaked."""
     clean_changes: dict[str, Estimate] = field(default_factory=dict)
     """Changes without leaked items."""
 
     def judged(self, model: str) -> Estimate | None:
-        """Returns the change that counts for a verdict: without leaked items, if there are any."""
+        """Returns the change that counts for a verdict. If items leaked, this is the change without them."""
         return (self.clean_changes if self.leaked else self.changes).get(model)
 
 
@@ -81,9 +81,9 @@ class BenchmarksCompared:
     """Number of seeds of each model."""
     rows: list[TaskChange]
     ngram: int
-    """Length of the runs of words by which items are found in training text [words]."""
+    """Length of the runs of words that are compared to find items in training text [words]."""
     overlap: float
-    """Smallest share of an item's runs in one training document at which the item counts as leaked."""
+    """An item counts as leaked if one training document contains at least this share of the item's runs."""
     unknown: list[str] = field(default_factory=list)
     """Models whose training text is not known, so that leaked items were not searched."""
     tokens: Less[int] = 0
@@ -92,7 +92,7 @@ class BenchmarksCompared:
     """Device time of all evaluations together [s]."""
 
     def effects(self, model: str) -> dict[str, Effect]:
-        """Returns the effect on each task, by its main metric, compared with the first model."""
+        """Returns the effect on each task: how the main metric changed, compared with the first model."""
         return {
             row.task: effect(change.low, change.high, row.higher_is_better)
             for row in self.rows
@@ -196,7 +196,8 @@ def _text(changes: Mapping[str, Estimate], model: str) -> str:
 class ModelsCompared:
     """Held-out losses of several models on several texts.
 
-    Fields of type `Rows` have a row per model and a column per text. Ends of intervals are None for few documents.
+    Fields of type `Rows` have a row per model and a column per text. The ends of an interval are None if there are too
+    few documents.
     """
 
     models: list[str]
@@ -219,7 +220,7 @@ class ModelsCompared:
     knn_left_out: dict[str, int] | None = None
     """Number of test texts that were left out because they are also in train, keyed by task; None without tasks."""
     knn_change: dict[str, dict[str, Estimate]] = field(default_factory=dict)
-    """Accuracy of nearest neighbours minus that of the first model, paired by text, keyed by task and model."""
+    """Accuracy of nearest neighbours minus the first model's accuracy, paired by text, keyed by task and model."""
     pseudo_perplexity: dict[str, dict[str, float | None]] | None = None
     """Pseudo-perplexity, keyed by domain and model; None if it was not measured."""
     unit: LossUnit = "nats per token"
@@ -270,7 +271,7 @@ class ModelsCompared:
         return [*blocks, TextBlock(f"Picture of the losses: {record.path / 'matrix.png'}")]
 
     def _verdict(self, number: int) -> Verdict:
-        """Returns on which texts and tasks a model is better than the first one."""
+        """Returns the verdict on a model: the texts and tasks on which it is better or worse than the first model."""
         ends = zip(self.domains, self.change_low[number], self.change_high[number], strict=True)
         effects = {text: effect(low, high) for text, low, high in ends}
         changes = {task: by_model.get(self.models[number]) for task, by_model in self.knn_change.items()}

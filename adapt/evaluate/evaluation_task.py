@@ -90,7 +90,7 @@ def device_of_task(shared_by: int) -> torch.device:
 
 @contextmanager
 def token_counter(model: torch.nn.Module) -> Iterator[list[int]]:
-    """Counts the tokens that a model computes inside the block, padding included, in the list's only element."""
+    """Counts the tokens that a model computes inside the block, padding included. The list holds this number."""
     count = [0]
 
     def add(_: torch.nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -153,7 +153,7 @@ def measure_mean(measurement: EnsembleMeasurement) -> dict[str, dict[str, list[f
     documents: dict[str, np.ndarray] = {}
     model: Any = None
     for pretrained in measurement.models:
-        model = None  # frees the model before, so that one model is in memory at a time
+        model = None  # frees the previous model, so that one model is in memory at a time
         model = objective.load(pretrained)
         if domains_of(model) is not None:
             raise ModelError(

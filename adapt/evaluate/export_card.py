@@ -55,17 +55,17 @@ class Handover:
     made_of: Sequence[Record]
     """The records of all stages that produced the model."""
     vectors: SentenceVectors | None = None
-    """How sentence-transformers makes sentence vectors. None if the folder is not for sentence vectors."""
+    """How sentence-transformers computes sentence vectors. None if the folder is not for sentence vectors."""
     retrieval: RetrievalChange | None = None
     """Retrieval before and after the training. None if it was not measured."""
     phases: Sequence[PhaseFigures] = ()
     """The phases of the training. Empty for a run without phases."""
     choice: ChosenStep | None = None
-    """The step whose model was chosen (`training.keep: best`). None if none was."""
+    """The step whose model was chosen (`training.keep: best`). None if no step was chosen."""
     examples: Sequence[str] = ()
     """Markdown that shows how to use the model with the libraries in `export.kinds`."""
     benchmarks: BenchmarksCompared | None = None
-    """Scores on standard tasks before and after the training. None if none is configured."""
+    """Scores on standard tasks before and after the training. None if no task is configured."""
 
 
 def write_model(model: Path, vectors: SentenceVectors | None, folder: Path) -> None:
@@ -99,8 +99,8 @@ def loss_changes(
         samples: number of bootstrap resamples.
         of: what the model does instead of predicting tokens, such as replaced-token detection; empty if it predicts
             tokens.
-        chose: number of documents by which the model was chosen, and its loss on them, keyed by text. These are the
-            first documents of the sample, and are left out.
+        chose: number of documents that were used to choose the model, and its loss on them, keyed by text. These are
+            the first documents of the sample. They are left out.
     """
     changes = []
     for text in get_args(Text):
@@ -211,7 +211,7 @@ def _facts(handover: Handover) -> CardFacts:
 
 
 def _metadata(config: Config) -> dict[str, Any]:
-    """Returns what the head of the card says about licence, language and datasets."""
+    """Returns licence, language and datasets for the head of the card."""
     export, corpus = config.export, config.corpus
     datasets = [source.dataset for _, source in sources_of(corpus) if source.dataset]
     return {"license": export.license, "language": languages(export), "datasets": [*dict.fromkeys(datasets)]}
@@ -235,7 +235,7 @@ def _random_parts(config: Config) -> list[str]:
 
 
 def _dropped(prepared: Mapping[str, Any]) -> dict[str, str]:
-    """Returns, for the model card, how many documents of the training text were dropped for which reasons."""
+    """Returns the number of dropped documents of the training text, in total and by reason, for the model card."""
     kept = sum(prepared.get(name) or 0 for name in ("train_documents", "heldout_documents"))
     text = dropped_documents(kept, prepared.get("dropped") or {})
     return {"dropped": text} if text else {}
@@ -371,11 +371,11 @@ class CardFacts:
     domains: Sequence[str] = ()
     """Names of the domains for which the model has separate parameters, in the order of training."""
     vectors: SentenceVectors | None = None
-    """How sentence-transformers makes sentence vectors. None if the folder is not for sentence vectors."""
+    """How sentence-transformers computes sentence vectors. None if the folder is not for sentence vectors."""
     retrieval: RetrievalChange | None = None
     """Retrieval before and after the training. None if it was not measured."""
     choice: ChosenStep | None = None
-    """The step whose model was chosen (`training.keep: best`). None if none was."""
+    """The step whose model was chosen (`training.keep: best`). None if no step was chosen."""
     examples: Sequence[str] = ()
     """Markdown that shows how to use the model with further libraries."""
     benchmarks: BenchmarksCompared | None = None

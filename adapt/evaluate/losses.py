@@ -338,13 +338,16 @@ class TrainingLosses:
     def __init__(self, place: Place, folders: Mapping[str, str], documents: Mapping[str, int]) -> None:
         config, evaluation = place.config, place.config.evaluation
         length = evaluation.sequence_length
-        fitting = place.micro_batch * config.training.sequence_length  # tokens of a pass that surely fit
+        fitting = place.micro_batch * config.training.sequence_length  # tokens that certainly fit into a forward pass
         self._objective = make(measured_objective(config), place.tokenizer, SAMPLE_SEED)
         self._device, self._add_up = place.device, place.add_up
         self._parts: dict[str, list[tuple[np.ndarray, Corrupted]]] = {}
         """Batches of this rank, keyed by text. Their masks are the same at all measurements."""
         self._counted: dict[str, tuple[int, int]] = {}
-        """Number of documents that this rank passes through the model, and how many of them count, keyed by text."""
+        """Number of documents that this rank passes through the model, keyed by text, and how many of them it counts.
+
+        All ranks run equally many passes, so a rank with fewer documents repeats one, which does not count again.
+        """
         self._per_byte: dict[str, float] = {}
         for text, folder in folders.items():
             wanted = replace(evaluation, max_documents=documents[text], max_tokens=2**62)

@@ -63,9 +63,9 @@ def call_on_device(function: Callable[..., T], resources: ResourcesConfig, folde
 
 
 MADE_BY = {"export": "training", **dict.fromkeys(("train", "finetune", "merge", "top"), "start.training")}
-"""Name of the input that leads to the model from which a stage started, keyed by the kind of the stage.
+"""Name of the input of a stage that leads to its initial model, keyed by the kind of the stage.
 
-Merges have further inputs of this sort, `models.*`."""
+Merges also have the inputs `models.*`, one per merged model."""
 
 
 HEAD = "head"
@@ -95,7 +95,7 @@ def trained_on(maker: Record | None) -> list[Path] | None:
 
     Args:
         maker: the record of the stage that produced the model: `train`, `export`, `finetune` or `merge`. Its inputs
-            lead to the earlier trainings, and to those of its teachers. None if there is no record.
+            lead to the earlier trainings, and to the trainings of its teachers. None if there is no record.
 
     Returns:
         None if the texts are not known: a record is missing, text was streamed (which stores no keys), or a merged
@@ -118,7 +118,7 @@ def trained_on(maker: Record | None) -> list[Path] | None:
     before = maker.inputs.get(MADE_BY.get(maker.stage, ""))
     for made in [*([before] if before else []), *(merged if maker.stage == "merge" else []), *taught]:
         record = load_record(Path(made["path"]))
-        if record and _from_elsewhere(record):  # its training texts are not known, so none are added
+        if record and _from_elsewhere(record):  # the training texts of such a model are not known, so none are added
             continue
         earlier = trained_on(record)
         if earlier is None:

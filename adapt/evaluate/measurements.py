@@ -78,10 +78,10 @@ class LossChange:
     figures_after: dict[str, float] = field(default_factory=dict)
     """Further figures of the objective after the training."""
     fix: str = ""
-    """What to change, if the training made the model worse on the text that it was trained on."""
+    """Advice if the training made the model worse on the text that it was trained on; else empty."""
     chose: float | None = None
-    """Loss of the exported model on the documents by which `training.stop` chose it [nats per predicted token], which
-    is lower by chance. All other losses are of other documents. None if no measurement chose the model."""
+    """Loss of the exported model on the documents that `training.stop` used to choose it [nats per predicted token].
+    This loss is biased low, so all other losses are of other documents. None if no measurement chose the model."""
     documents: int | None = None
     """Number of held-out documents that were measured. None in records of earlier versions."""
 

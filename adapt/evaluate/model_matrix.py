@@ -81,7 +81,7 @@ def compare_models(
         change_high=change_high,
         unit="nats per token" if unit == "token" else "bits per byte",
     )
-    measured = {name: value for name, value in asdict(compared).items() if value}  # fields filled later are left out
+    measured = {name: value for name, value in asdict(compared).items() if value}  # without fields that are set later
     write_atomically(folder / FILE, json.dumps(measured, indent=1))
     prefix = "" if unit == "token" else "byte_"
     matrices = {f"{prefix}loss": compared.loss, f"{prefix}change": compared.change}
@@ -213,7 +213,7 @@ def accuracy_changes(neighbours: Mapping[str, Path], samples: int) -> dict[str, 
 
     Args:
         neighbours: folder of the stage `neighbours` of each model, keyed by model. Folders of earlier versions lack the
-            texts' results, and give no changes.
+            results of single texts; their models have no entry.
         samples: number of bootstrap resamples.
 
     Returns:
@@ -242,7 +242,7 @@ def paired_change(before: tuple[Path, str], after: tuple[Path, str], samples: in
         samples: number of bootstrap resamples.
 
     Returns:
-        The change in nats per predicted token; None if the evaluations measured other documents or none.
+        The change in nats per predicted token; None if the evaluations measured different documents or no documents.
     """
     (old, counts), (new, predicted) = read_losses(*before), read_losses(*after)
     return change(old, new, counts, samples) if len(counts) and np.array_equal(counts, predicted) else None
@@ -297,7 +297,7 @@ def _losses(domains: Sequence[str], evaluations: Sequence[Path]) -> Rows:
 TOP_WORDS = 10_000
 """Number of the most frequent words of each domain that are compared, as in the paper."""
 LEAST_DOCUMENTS = 3
-"""Smallest number of documents in which a word must occur to count in the Jaccard index, as in the paper's code."""
+"""Only words in at least this many documents count in the Jaccard index, as in the paper's code."""
 SMOOTHING = 0.1
 """Number that is added to the count of each word of the common vocabulary, so that no probability is 0."""
 

@@ -64,7 +64,7 @@ def nearest_neighbours(
 
 
 def _classified(config: Config, pretrained: Pretrained, tasks: Mapping[str, str]) -> dict[str, tuple[list[int], int]]:
-    """Returns, for each task, whether each classified test text got the right label, and the number left out."""
+    """Returns, for each task, which classified test texts got the right label, and the number of left-out texts."""
     loaded = ready(pretrained, config.objective.kind == "causal")
     by_task = {}
     for name, folder in tasks.items():
@@ -141,7 +141,7 @@ class Probe:
         self._pooling = FEATURES[evaluation.probe_pooling]
         rows = (
             place.micro_batch * place.config.training.sequence_length // length
-        )  # a forward pass of so many rows fits
+        )  # a forward pass of this many rows fits in memory
         self._at_once, self._length = max(1, min(evaluation.micro_batch, rows)), length
 
     def __call__(self, engine: Any) -> dict[str, float]:
@@ -186,7 +186,7 @@ def linear_labels(known: np.ndarray, labels: np.ndarray, queries: np.ndarray) ->
 
     Args:
         known: features of the train texts [train, H].
-        labels: labels of the train texts [train]; for several per text 0 and 1 [train, classes].
+        labels: labels of the train texts [train]. For multi-label tasks, a matrix of zeros and ones [train, classes].
         queries: features of the texts to classify [queries, H].
     """
     if labels.ndim == 2:
@@ -201,7 +201,7 @@ def score_of(truth: np.ndarray, predicted: np.ndarray, classes: int, metric: str
     """Returns the score of predicted labels, as a fraction.
 
     Args:
-        truth: true classes [examples]; for several per example 0 and 1 [examples, classes].
+        truth: true classes [examples]. For multi-label tasks, a matrix of zeros and ones [examples, classes].
         predicted: predicted classes, in the same form.
         classes: number of classes of the task.
         metric: `macro_f1`, `micro_f1` or `accuracy`.
@@ -218,10 +218,10 @@ def halves_of(labels: Sequence[int] | np.ndarray) -> list[np.ndarray]:
     """Divides examples into two halves with about equally many examples of each class, or of each set of classes.
 
     Args:
-        labels: classes [examples]; for several per example 0 and 1 [examples, classes].
+        labels: classes [examples]. For multi-label tasks, a matrix of zeros and ones [examples, classes].
 
     Returns:
-        The sorted indices of the examples of each half. The first half has one more if their number is odd.
+        The sorted indices of the examples of each half. If the number of examples is odd, the first half has one more.
     """
     _, numbers = np.unique(np.asarray(labels), axis=0, return_inverse=True)
     by_class = np.argsort(numbers.ravel(), kind="stable")
@@ -229,13 +229,13 @@ def halves_of(labels: Sequence[int] | np.ndarray) -> list[np.ndarray]:
 
 
 def _first(numbers: np.ndarray, count: int) -> np.ndarray:
-    """Returns the first numbers in a fixed random order."""
+    """Returns the first `count` of the numbers in a fixed random order."""
     first: np.ndarray = numbers[permute(np.arange(count), max(len(numbers), 1), SAMPLE_SEED, 0)]
     return first
 
 
 def _labels(split: Split, numbers: np.ndarray, classes: int | None) -> np.ndarray:
-    """Returns the classes of some examples [examples]; with a number of classes 0 and 1 [examples, classes]."""
+    """Returns the classes of some examples [examples]. With `classes`, returns zeros and ones [examples, classes]."""
     if classes is None:
         labels: np.ndarray = np.array(split.labels)[numbers]
         return labels

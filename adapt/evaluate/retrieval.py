@@ -54,7 +54,7 @@ class PairSearch:
 
 
 def check_pairs(retrieval: RetrievalConfig) -> None:
-    """Reads the pairs up to the first usable row. Refuses files that lack one, or whose first row lacks a field.
+    """Reads the pairs up to the first usable row. Refuses files without such a row, or whose first row lacks a field.
 
     Raises:
         ConfigError, DataError: see `read_search`.
@@ -241,7 +241,7 @@ class VectorModel:
     pooling: str
     """Pooling of the states of tokens: `mean` or `cls`."""
     evaluation: EvaluationConfig
-    """Settings, of which the maximum length of a text and the number of texts per pass are used."""
+    """Evaluation settings. Only the maximum length of a text and the number of texts per pass are used."""
 
 
 def measure_retrieval(config: Config, vectors: VectorModel, folder: Path) -> Retrieved:
@@ -272,7 +272,7 @@ def retrieved_by(
     Args:
         loaded: the loaded model (`adapt.evaluate.evaluation_task.Ready`).
         retrieval: the prefixes of queries and documents.
-        vectors: how vectors are made.
+        vectors: the settings of the sentence vectors.
         search: the texts.
     """
     queries, documents = (

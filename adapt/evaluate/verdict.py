@@ -1,4 +1,4 @@
-"""Says in one sentence on which texts and tasks a new model is better than the model that it was made from.
+"""Says in one sentence on which texts and tasks a new model is better than its initial model.
 
 A difference counts only if its 95% interval excludes 0. `fix_of_worse` names what to change after a training that made
 the model worse on the text that it was trained on. `ChosenStep` describes a model that was chosen among several steps.
@@ -16,11 +16,11 @@ from adapt.train.stopping import DEV, OTHER_DEV, Point, exported_point, is_loss,
 Effect = Literal["better", "worse", "equal", "unknown"]
 """Effect on one text or task. `equal`: the interval of the change includes 0. `unknown`: there is no interval."""
 LOWER_RATE = "Try a lower training.learning_rate"
-"""What to change after a training that made the model worse, if nothing else is known about it."""
+"""Advice after a training that made the model worse, if the cause is not known."""
 MOST_NAMES = 4
 """Largest number of texts and tasks that a clause of a verdict names."""
 TENTH = 0.1
-"""Share of a training's reports at its beginning and at its end, whose mean losses are compared."""
+"""The mean losses of the first tenth and of the last tenth of a training's reports are compared."""
 REPEATED = 1.5
 """A training that reads its text more often than this may have learnt it by heart."""
 
@@ -49,11 +49,11 @@ class Verdict:
     reference: str = "the model it started from"
     """The model that the new model is compared with."""
     model: str = ""
-    """Name of the new model. Empty if there is only one."""
+    """Name of the new model. Empty if only one model is judged."""
     lack: str = ""
     """Reason why nothing was measured. Empty if something was."""
     fix: str = ""
-    """What to change, if the training made the model worse on its own text."""
+    """Advice if the training made the model worse on its own training text; else empty."""
 
     def on(self, wanted: Effect) -> list[str]:
         """Returns the names of the texts and tasks with an effect."""
@@ -66,7 +66,7 @@ class Verdict:
         return tones.get(next(iter(self.effects.values()), ""), "open")
 
     def clauses(self) -> str:
-        """Returns the verdict without its head and its full stop."""
+        """Returns the clauses of the verdict's sentence, without the beginning and the full stop."""
         better, worse, equal, unknown = (_named(self.on(of)) for of in ("better", "worse", "equal", "unknown"))
         said = []
         if better or worse:
@@ -95,7 +95,7 @@ class ChosenStep:
     """The step whose model a training exported, as the best of its measurements (`training.keep: best`).
 
     The best of m equally good measurements looks better than it is, by about sigma sqrt(2 ln m) for a standard error of
-    sigma. The figures of another sample, which did not choose, have no such bias.
+    sigma. Figures of another sample, which was not used for the choice, have no such bias.
     """
 
     step: int
@@ -136,9 +136,9 @@ def choice_of(
 
     Args:
         points: the measurements of the training.
-        training: its settings.
-        others: losses before and after the training on documents that did not choose, keyed by figure. Probes measure
-            the other half of dev themselves.
+        training: settings of the training.
+        others: losses before and after the training on documents that were not used for the choice, keyed by figure.
+            Probes measure the other half of dev themselves.
     """
     chosen = exported_point(points, training)
     if chosen is None or training.keep != "best":
@@ -150,7 +150,7 @@ def choice_of(
 
 
 def _named(names: Sequence[str]) -> str:
-    """Joins names with commas and `and`. Of many names, only the first ones are given."""
+    """Joins names with commas and `and`. Of many names, only the first MOST_NAMES are listed."""
     more = len(names) - MOST_NAMES
     shown = [*names[:MOST_NAMES], f"{more} more"] if more > 1 else [*names]
     return joined_names(shown)
@@ -159,10 +159,10 @@ def _named(names: Sequence[str]) -> str:
 def fix_of_worse(
     training: TrainingConfig, reports: Sequence[Mapping[str, Any]], passes: float | None, new_parts: str = ""
 ) -> str:
-    """Returns what to change after a training that raised the held-out loss of its own text.
+    """Returns advice after a training that raised the held-out loss of its own text.
 
-    The training loss tells the causes apart: if it rose too, the learning rate is too high. If it fell while the text
-    was read several times, the model learnt the text by heart.
+    The training loss shows the cause. If it rose too, the learning rate is too high. If it fell while the text was read
+    several times, the model learnt the text by heart.
 
     Args:
         training: settings of the training.

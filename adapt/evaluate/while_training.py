@@ -1,7 +1,7 @@
-"""Held-out losses while a model trains: how many documents are measured how often, and the measure itself.
+"""Measures held-out losses while a model trains, and chooses how many documents are measured and how often.
 
-The cost is computed and not timed, so that a training with a rule to stop has the same points on every machine. A
-forward pass costs a third of a training step's FLOPs per token (Kaplan et al., arXiv 2001.08361, section 2.1).
+The cost is computed and not timed, so that a training with a stopping rule is measured at the same steps on every
+machine. A forward pass costs a third of a training step's FLOPs per token (Kaplan et al., arXiv 2001.08361, 2.1).
 This module loads no heavy library.
 """
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from adapt.train.points import Figures, Place  # loads torch
 
 BEFORE = "before."
-"""Prefix of the names of the texts of domains that a sequence learnt before, among the measured texts."""
+"""Prefix of the names of measured texts that belong to earlier domains of a sequence."""
 TASK = "task."
-"""Prefix of the names of tasks among the measured texts."""
+"""Prefix of the names of measured texts that are tasks."""
 LEAST_DOCUMENTS, LEAST_EXAMPLES = 16, 64
 """Number of documents of each text, and of examples of each task, below which measurements become less frequent instead
 of smaller."""
@@ -37,8 +37,8 @@ class Sampling:
     interval: int
     """Number of steps between two measurements."""
     documents: dict[str, int] = field(default_factory=dict)
-    """Number of held-out documents that are measured, keyed by text: `domain`, `general`, domains before with the
-    prefix `before.`, and tasks, whose examples count, with the prefix `task.`."""
+    """Number of held-out documents that are measured, keyed by text: `domain`, `general`, earlier domains with the
+    prefix `before.`, and tasks with the prefix `task.`. For tasks, it is the number of examples."""
     share: float = 0.0
     """Share of the training's floating point operations that all measurements together take."""
 
@@ -77,8 +77,8 @@ def sampling_of(
 ) -> Sampling:
     """Returns how many documents are measured, so that all measurements cost at most `evaluation.share`.
 
-    Beyond LEAST_DOCUMENTS, all texts get equal shares of the cost. A text with too few documents leaves its rest to
-    the others.
+    Beyond LEAST_DOCUMENTS, all texts get equal shares of the cost. A text with too few documents leaves the rest of
+    its share to the other texts.
 
     Args:
         config: configuration of the training, with the batch and length that it has.
@@ -145,7 +145,7 @@ def _divided(
     """Divides the tokens of a measurement among texts, and returns the number of documents of each text."""
     documents: dict[str, int] = {}
     rest = tokens - sum(least[text] * lengths[text] for text in least)
-    for text in sorted(most, key=lambda each: (most[each] - least[each]) * lengths[each]):  # small texts leave a rest
+    for text in sorted(most, key=lambda each: (most[each] - least[each]) * lengths[each]):  # small texts first
         share = rest / (len(most) - len(documents))
         more = min(most[text] - least[text], int(share / lengths[text]))
         documents[text], rest = least[text] + more, rest - more * lengths[text]
@@ -155,7 +155,7 @@ def _divided(
 def _relative_cost(
     config: Config, size: ModelSize | None, document_length: float | None, lengths: Mapping[str, float]
 ) -> float:
-    """Returns the cost of measuring a token, divided by the cost of training on one."""
+    """Returns the cost of measuring a token, divided by the cost of training on a token."""
     if size is None:
         return 1 / 3
     training = config.training
@@ -200,7 +200,7 @@ class TaskProbe:
 
 
 def probed_examples(train: int, dev: int, examples: int) -> tuple[int, int]:
-    """Divides the examples of a probe between train and dev: half each, unless one of them has fewer.
+    """Divides the examples of a probe between train and dev: half each, unless a split has fewer examples.
 
     Args:
         train: number of train examples.
@@ -213,7 +213,7 @@ def probed_examples(train: int, dev: int, examples: int) -> tuple[int, int]:
 
 
 def loss_metrics(texts: Iterable[str]) -> dict[str, str]:
-    """Returns the names of the losses on some texts. The value is the fix for one that is not measured, else empty."""
+    """Returns the figures of held-out losses on some texts. The value is advice if it is not measured, else ""."""
     known = set(texts)
     past = [text.removeprefix(BEFORE) for text in known if text.startswith(BEFORE)]
     fixes = {"general": "set evaluation.general_paths, or choose domain_loss"}

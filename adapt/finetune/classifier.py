@@ -143,7 +143,7 @@ class TaskLoss:
     """Computes the mean loss of the U units of a batch [nats]. A unit is an example or a labelled token.
 
     Args:
-        kind: kind of the task. The loss of `multi_label` is the binary cross entropy per class, else the cross entropy.
+        kind: kind of the task. `multi_label` has the binary cross-entropy per class, others the cross-entropy.
         weights: weights of the classes, float32 [classes], see `balanced`; None for equal weights.
     """
 
@@ -163,7 +163,7 @@ class TaskLoss:
     def masses(self, examples: Examples) -> np.ndarray:
         """Returns the weight of each example in a mean of losses, float64 [E].
 
-        It is the sum of the class weights of the example or, for tasks of kind `tokens`, of its labelled tokens.
+        The weight is the sum of the class weights of the example's units: the example, or its labelled tokens.
         """
         if self.multi_label or self.weights is None:
             return examples.units.astype(float)
@@ -220,7 +220,7 @@ def save_classifier(
         classifier: the trained classifier in evaluation mode, of a model type in `SAVABLE`.
         start: folder of the model that was fine-tuned.
         facts: name, kind and classes of the task. The classes are written to config.json.
-        examples: examples on which the logits of transformers' classifier are compared with ours.
+        examples: examples for comparing the logits of transformers' classifier with ours.
         tokenizer: the model's tokenizer.
         folder: the folder in which `model/` is written.
 

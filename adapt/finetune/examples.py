@@ -119,7 +119,7 @@ def keep(tokens: np.ndarray, max_length: int, closing: Collection[int]) -> np.nd
     question or an aspect. Special tokens that end a text remain.
 
     Args:
-        tokens: token ids of an example with one text or a pair, [T].
+        tokens: token ids of an example, which has one text or a pair of texts, [T].
         max_length: largest number of tokens that remain.
         closing: ids of the special tokens that end a text.
 
@@ -230,7 +230,7 @@ class Problem:
         return float(metric_of(self.facts, self.splits[name].labels, self.predicted(name, probabilities)))
 
     def predicted(self, name: str, probabilities: np.ndarray) -> Any:
-        """Returns the predicted classes in the form of the split's labels, given the same probabilities as `score`."""
+        """Returns the predicted classes in the form of the split's labels. The arguments are those of `score`."""
         return predictions(self.facts, self.by_example(name, probabilities))
 
     def by_example(self, name: str, probabilities: np.ndarray) -> Any:
@@ -275,11 +275,11 @@ class Problem:
 
 
 SEQUENCE = 64
-"""The packed sequence of a batch is padded to a multiple of this length [tokens]."""
+"""The length of a batch's packed sequence is padded to a multiple of this number [tokens]."""
 GROUP = 4
 """Number of documents for which attention is computed together."""
 LENGTH = 16
-"""The documents of a group are padded to a multiple of this length [tokens]."""
+"""The length of a group's documents is padded to a multiple of this number [tokens]."""
 
 
 class Grouped(Documents):
@@ -287,7 +287,7 @@ class Grouped(Documents):
 
     @cached_property
     def layout(self) -> Layout:
-        """The documents in groups of similar lengths, short ones first."""
+        """The documents in groups of similar lengths, short documents first."""
         ends = self.known.numpy().astype(np.int64)
         begins, lengths = ends[:-1], np.diff(ends)
         order = np.argsort(lengths, kind="stable")
@@ -337,7 +337,7 @@ def in_passes(function: Callable[[ExampleBatch], Tensor], examples: Examples, de
 
 
 def _passes(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields the indices of the examples in each forward pass, short examples first."""
+    """Yields, for each forward pass, the indices of its examples. Short examples come first."""
     order = np.argsort(lengths, kind="stable")
     sums = np.cumsum(lengths[order])
     begin = 0

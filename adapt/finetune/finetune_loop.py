@@ -32,16 +32,16 @@ MAX_GRADIENT_NORM = 1.0
 
 @dataclass(frozen=True)
 class LoopInput:
-    """The input of the training loop: a module, its loss, and its score on dev."""
+    """The input of the training loop: a module, its loss, and its score on the dev split."""
 
     module: nn.Module
     """Module to train. The loop trains the parameters with `requires_grad`."""
     loss: Callable[[np.ndarray], Tensor]
     """Function that computes the mean loss of the train examples with the given indices."""
     dev_score: Callable[[], float]
-    """Function that computes the score on dev; higher is better."""
+    """Function that computes the score on the dev split. Higher is better."""
     masses: np.ndarray
-    """Weight of each train example in a mean of losses, float64 [E]."""
+    """Weight of each train example when losses are averaged, float64 [E]."""
 
 
 @dataclass
@@ -65,9 +65,9 @@ def train(course: LoopInput, settings: FinetuneSettings, seed: int, loss_scaling
     """Trains a module. Afterwards the module is in evaluation mode and has the weights of its best epoch.
 
     The optimizer is AdamW. The learning rate rises during warm-up and then falls linearly to 0. Gradients are clipped
-    to norm 1. Every epoch sees each example once, in an order that depends on seed and epoch. The examples of a step
-    are computed in one pass, or in passes of `micro_batch` examples. The number of passes affects only rounding and the
-    random numbers of dropout.
+    to norm 1. Every epoch sees each example once, in an order that depends on seed and epoch. A step
+    computes its examples in one pass, or in passes of `micro_batch` examples. The number of passes affects only the
+    rounding and the random numbers of dropout.
 
     Raises:
         TrainingError: the loss is not finite.
@@ -174,7 +174,7 @@ class FinetuneSettings:
 
     @property
     def optimization(self) -> TrainingConfig:
-        """Learning rate, weight decay and warm-up in the form of a pre-training configuration."""
+        """Learning rate, weight decay and warm-up, as a pre-training configuration."""
         return TrainingConfig(
             learning_rate=self.finetune.learning_rate or LEARNING_RATES[self.finetune.mode],
             warmup_fraction=self.finetune.warmup_fraction,
@@ -183,7 +183,7 @@ class FinetuneSettings:
 
 
 def check_savable(settings: FinetuneSettings, model: Path, kind: str) -> None:
-    """Refuses `save_model` if transformers has no classifier that is the same as ours.
+    """Raises an error for `save_model` if transformers has no classifier equivalent to ours.
 
     Raises:
         ConfigError: the mode, pooling or model type cannot be saved.
@@ -216,15 +216,15 @@ class FinetuneDevice:
 
     @classmethod
     def here(cls, precision: str) -> FinetuneDevice:
-        """Returns the GPU that this process sees, else the CPU. `auto` is resolved as in pre-training."""
+        """Returns the GPU that this process sees, else the CPU. Precision `auto` is resolved as in pre-training."""
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return cls(device, resolve(precision, device))
 
     @property
     def loss_scaling(self) -> bool:
-        """Whether the loss must be scaled, because small gradients would vanish otherwise (fp16)."""
+        """Whether the loss must be scaled. In fp16, small gradients would otherwise become zero."""
         return self.precision == "fp16"
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Returns a context manager that multiplies matrices in this precision."""
+        """Returns a context manager inside which matrices are multiplied in this precision."""
         return torch.autocast(self.device.type, DTYPES[self.precision], enabled=self.precision != "fp32")

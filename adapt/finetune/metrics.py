@@ -63,7 +63,7 @@ def task_scores(facts: Facts, truth: Labels, probabilities: Probabilities, leake
 
 
 def predictions(facts: Facts, probabilities: Probabilities) -> Labels:
-    """Returns the predicted labels in the form of the true labels; for `tokens`, one per token."""
+    """Returns the predicted labels in the form of the true labels. For `tokens`, there is one label per token."""
     if facts.kind == "single_label":
         return [int(row.argmax()) for row in probabilities]
     if facts.kind == "multi_label":
@@ -123,7 +123,7 @@ def _entity_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, 
 
 
 def _arrays(facts: Facts, labels: Labels) -> np.ndarray:
-    """Returns labels as an array: class indices, [examples]; for `multi_label`, 0 and 1, [examples, C]."""
+    """Returns labels as an array: class indices, [examples], or for `multi_label` zeros and ones, [examples, C]."""
     if facts.kind == "single_label":
         return np.asarray(labels, np.int64)
     held = np.zeros((len(labels), len(facts.labels)), np.int64)
@@ -142,7 +142,7 @@ def _names(facts: Facts, truth: Labels, predicted: Labels) -> Iterator[tuple[lis
 def _decisions(facts: Facts, truth: Labels, probabilities: Probabilities) -> tuple[np.ndarray, np.ndarray]:
     """Returns the true class, [n], and the probabilities, [n, C], of each decision.
 
-    For `multi_label`, each label of each example is a decision between no and yes, C = 2.
+    For `multi_label`, each pair of an example and a label is a decision between no and yes (C = 2).
     """
     if facts.kind == "single_label":
         return _arrays(facts, truth), np.asarray(probabilities)

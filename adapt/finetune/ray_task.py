@@ -71,7 +71,7 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
 def fits_with_less(finetune: FinetuneConfig) -> tuple[str, int]:
     """Returns advice on how to reduce the memory of a run, and the run's number of examples per forward pass.
 
-    The number is 1 if fewer examples per pass would not help.
+    The number is 1 if fewer examples per pass would not reduce the memory.
     """
     if finetune.mode in TRAINED and finetune.passing > 1:
         return f"set {MICRO_BATCH} to {finetune.passing // 2}", finetune.passing
@@ -90,7 +90,7 @@ def gpus_per_seed(finetune: FinetuneConfig) -> float:
 
 
 def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
-    """Waits for a machine with these resources. Raises an error if no machine has them: Ray would wait forever."""
+    """Waits for a machine with these resources. Raises an error if none has them, because Ray would wait forever."""
     try:
         await_resources(replace(resources, workers=1, cpus_per_worker=cpus, gpus_per_worker=gpus))
     except ClusterError as error:
@@ -107,9 +107,9 @@ def _work(run: FinetuneRun, folder: Path) -> RunResult:
 
 PREDICTIONS_FILE = "predictions.jsonl"
 DEV_PREDICTIONS_FILE = "dev_predictions.jsonl"
-"""A file with one object for each example: id, label, predicted (class indices), probabilities, leaked."""
+"""File with one JSON object per example: id, label, predicted (class indices), probabilities, leaked."""
 CURVE_FILE = "curve.json"
-"""A file with one object for each epoch: epoch, loss, dev."""
+"""File with one JSON object per epoch: epoch, loss, dev (the score on the dev split)."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class RunResult:
     metrics: dict[str, Any]
     curve: list[dict[str, Any]]
     predictions: dict[str, list[dict[str, Any]]]
-    """Predictions on dev and test, with one object per example."""
+    """Predictions on the splits dev and test, with one object per example."""
 
     def write(self, folder: Path) -> None:
         """Writes predictions and curve into the folder."""

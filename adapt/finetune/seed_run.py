@@ -150,7 +150,7 @@ def loss_of(problem: Problem, finetune: FinetuneConfig, place: FinetuneDevice) -
 
 
 def trained_numbers(module: nn.Module) -> int:
-    """Returns the number of trainable parameters."""
+    """Returns the number of trainable parameters of a module."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
@@ -202,7 +202,7 @@ def probe(
 ) -> Learned:
     """Trains a linear layer on a learned mix of the states in all layers, with the training loop of `fine_tune`.
 
-    The states are those of the units, which are examples or labelled tokens.
+    There is one state per layer for each unit, that is, for each example or labelled token.
 
     Raises:
         TrainingError: the loss is not finite.
@@ -266,7 +266,7 @@ class TrainedWords(nn.Module):
         self.rows = nn.Parameter(table.detach()[used])
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Looks up ids, [...], and returns vectors, [..., H]. In training mode, ids of padding may get any vector."""
+        """Looks up ids, [...], and returns vectors, [..., H]. In training mode, padding ids may get wrong vectors."""
         places = self.place[ids]
         vectors = embedding(places.clamp(min=0), self.rows)
         return vectors if self.training else torch.where((places >= 0)[..., None], vectors, embedding(ids, self.table))
@@ -302,7 +302,7 @@ MODES = {
 }
 
 ROUTED_EXAMPLES = 256
-"""Largest number of train examples whose mean vector determines the nearest domain."""
+"""Largest number of train examples that are averaged to find the nearest domain."""
 
 
 def seed_work(run: FinetuneRun, folder: Path) -> RunResult:
@@ -356,7 +356,7 @@ def _domain_parts(model: Any, problem: Problem, domain: str | None, place: Finet
     """Activates the model's parts (such as adapters) for the configured domain, or for the domain nearest to the task.
 
     Returns:
-        The domain whose parameters are used, and the nearest domain; empty if the model has none for single domains.
+        `domain`, whose parameters are used, and `nearest_domain`. Empty if the model cannot compare domains with texts.
 
     Raises:
         ModelError: the model has no parameters for the domain.

@@ -1,6 +1,6 @@
-"""Generates text with models: text to replay in place of general text, and documents rewritten in other formats.
+"""Generates text with models: text that replaces general text in replay, and documents rewritten in other formats.
 
-- `sampling`: draws tokens, with random numbers that depend on the text and the position only; samples from an encoder.
+- `sampling`: draws tokens with random numbers that depend only on the text and the position; samples from an encoder.
 - `decoder`: generates texts with a decoder, in batches that stay full.
 - `rewriting`: the formats in which documents are rewritten, and their prompts.
 - `makers`: the three ways to make the texts of a block.

@@ -1,4 +1,4 @@
-"""The files of generated blocks in a stage's folder. The budget reads them too. Imports neither ray nor torch."""
+"""Finds and reads the files of generated blocks. Imports neither ray nor torch, because the budget uses this module."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class MadeFigures:
 
 
 def files_of_block(folder: Path, name: str) -> tuple[Path, Path]:
-    """Returns the file of a block's texts, and the file of its figures, which is written after it."""
+    """Returns the paths of a block's texts and of its figures. The figures are written after the texts."""
     return folder / BLOCKS / f"{name}.jsonl", folder / BLOCKS / f"{name}.json"
 
 
 def known_figures(folder: Path, name: str) -> MadeFigures | None:
-    """Returns the figures of a finished block; None if it is not finished."""
+    """Returns the figures of a block; None if the block is not finished."""
     text_file, figures_file = files_of_block(folder, name)
     with suppress(OSError, ValueError, TypeError):
         return MadeFigures(**json.loads(figures_file.read_text())) if text_file.is_file() else None

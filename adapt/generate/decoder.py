@@ -1,8 +1,8 @@
 """Generates texts with a decoder, in batches that stay full.
 
 A batch has a slot per text. As soon as enough texts have ended, waiting texts take their slots, so that no text waits
-for the longest one of its batch. The keys and values of earlier tokens are kept in one buffer per layer, in which the
-last tokens of all texts share a column:
+for the longest text of its batch. The keys and values of earlier tokens are stored in one buffer per layer. In this
+buffer, the last tokens of all texts share a column:
 
     slot 0   . . . a a a a
     slot 1   . a a a a a a
@@ -69,7 +69,7 @@ class SlotLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Writes the keys and values of one token per slot, and returns those of the columns in use."""
+        """Writes the keys and values of one token per slot. Returns the keys and values in all columns in use."""
         assert self.keys is not None
         assert self.values is not None
         first, end = self.columns.first, self.columns.end
@@ -78,7 +78,7 @@ class SlotLayer(CacheLayerMixin):
         return self.keys[:, :, first : end + 1], self.values[:, :, first : end + 1]
 
     def fill(self, slots: Tensor, layer: Any) -> None:
-        """Writes the keys and values of prompts, which end in the last column in use, to the given slots."""
+        """Writes the keys and values of prompts to the given slots. The last column in use gets the last tokens."""
         if not self.is_initialized:
             self.lazy_initialization(layer.keys, layer.values)
         assert self.keys is not None
@@ -94,11 +94,11 @@ class SlotLayer(CacheLayerMixin):
                 held[:, :, end - length : end] = held[:, :, self.columns.end - length : self.columns.end].clone()
 
     def keep(self, slots: Tensor) -> None:
-        """Keeps only the given slots."""
+        """Removes all slots but the given ones."""
         self.keys, self.values = (held if held is None else held[slots] for held in (self.keys, self.values))
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Returns the number of columns that attention reads, and 0, the number of the first one."""
+        """Returns the number of columns that attention reads, and 0 as the index of the first column."""
         return self.get_seq_length() + query_length, 0
 
     def get_seq_length(self) -> int:
@@ -106,7 +106,7 @@ class SlotLayer(CacheLayerMixin):
         return self.columns.end - self.columns.first
 
     def get_max_length(self) -> int:
-        """Returns -1: the columns are moved before the buffer is full."""
+        """Returns -1 (no limit), because the columns are moved before the buffer is full."""
         return -1
 
 
@@ -117,7 +117,7 @@ class Decoder:
         pretrained: the model and its tokenizer.
 
     Raises:
-        ModelError: the model is not a decoder, cannot be loaded, has added modules, keeps a state other than the keys
+        ModelError: the model is not a decoder, cannot be loaded, has added modules, stores a state other than the keys
             and values of earlier tokens, or has no start token.
     """
 
@@ -159,7 +159,7 @@ class Decoder:
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], seed: int, top_p: float, at_once: int) -> list[list[int]]:
-        """Generates texts, and returns the new tokens of each, without the end-of-text token.
+        """Generates texts, and returns the new tokens of each text without the end-of-text token.
 
         Args:
             requests: the texts to generate.
@@ -187,9 +187,9 @@ class Decoder:
 
         Args:
             tokens: last token of each slot, int64 [slots].
-            real: which columns have a token of the slot, bool [slots, columns], with the column of `tokens`.
+            real: which columns contain a token of the slot, bool [slots, columns]. The last column is that of `tokens`.
             positions: position of the token in its text, int64 [slots].
-            cache: keys and values of earlier tokens, to which those of `tokens` are added.
+            cache: keys and values of earlier tokens. The keys and values of `tokens` are added.
         """
         return self._scores(tokens[:, None], real, positions[:, None], cache)
 
@@ -215,7 +215,7 @@ class Decoder:
 
         Args:
             scores: scores of the vocabulary, [texts, V].
-            too_short: whether each text may not end yet, bool [texts].
+            too_short: which texts may not end yet, bool [texts].
             temperatures: temperature of each text, float [texts].
             p: see `top_p` of `adapt.generate.sampling.draw_tokens`.
             draws: random number of each text, float64 [texts].
@@ -228,10 +228,10 @@ class Decoder:
 
 
 def _layers_of(config: Any, folder: Path) -> int:
-    """Returns the number of layers that keep keys and values.
+    """Returns the number of layers, all of which must store keys and values.
 
     Raises:
-        ModelError: a layer keeps another state, for example a recurrent one.
+        ModelError: a layer stores another kind of state, for example a recurrent one.
     """
     layers = DynamicCache(config=config).layers
     known = {DynamicLayer.__name__, DynamicSlidingWindowLayer.__name__}
@@ -245,7 +245,7 @@ def _layers_of(config: Any, folder: Path) -> int:
 
 
 class _Batch:
-    """The texts that are being generated, in slots, and those that wait."""
+    """The texts that are being generated in slots, and the texts that wait for a slot."""
 
     def __init__(self, decoder: Decoder, requests: Sequence[Request], seed: int, top_p: float, at_once: int) -> None:
         self._decoder, self._requests, self._seed, self._top_p = decoder, requests, seed, top_p
@@ -260,9 +260,9 @@ class _Batch:
         self._place = np.full(slots, -1)
         """Index of the text in each slot; -1 for a free slot."""
         self._length = np.zeros(slots, np.int64)
-        """Number of tokens of each slot whose keys and values are kept."""
+        """Number of tokens in each slot whose keys and values are stored."""
         self._last = np.zeros(slots, np.int64)
-        """Last token of each slot, whose keys and values are computed in the next step."""
+        """Last token of each slot. The next step computes its keys and values."""
         self._found: list[list[int]] = [[] for _ in requests]
 
     def run(self) -> list[list[int]]:
@@ -278,7 +278,7 @@ class _Batch:
         return self._found
 
     def _begin(self, slots: np.ndarray) -> None:
-        """Gives free slots to waiting texts, and draws their first tokens."""
+        """Puts waiting texts into free slots, and draws their first tokens."""
         places = np.array([self._waiting.popleft() for _ in slots])
         prompts = [self._requests[place].prompt for place in places]
         scores, computed = self._decoder.first_scores(prompts)
@@ -291,7 +291,7 @@ class _Batch:
         self._take(slots, scores)
 
     def _step(self) -> None:
-        """Computes one token per slot, and draws the next ones."""
+        """Computes the scores after the last token of each slot, and draws the next tokens."""
         columns = self._columns
         active = self._place >= 0
         self._length[~active] = 0

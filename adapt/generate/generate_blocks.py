@@ -55,14 +55,14 @@ TEXTS_PER_BLOCK = 64
 PART_BYTES = 32_000_000
 """Size at which a file of joined blocks ends [bytes]. It is below the size of a range that one task reads."""
 MORE = 1.02
-"""Factor on the estimated number of blocks that are still needed, so that another round is seldom needed."""
+"""Factor by which the estimated number of missing blocks is raised, so that another round is seldom needed."""
 
 
 class MakeBlocks:
     """Actor that makes blocks, one after another.
 
     Args:
-        maker: makes the texts; its model is not loaded yet.
+        maker: makes the texts. Its model is loaded before the first block.
         folder: folder of the stage.
         stall_s: time after which the actor is ended if it makes no progress [s]; see `adapt.support.heartbeat`.
     """
@@ -74,7 +74,7 @@ class MakeBlocks:
         self._is_loaded = False
 
     def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
-        """Makes a block, unless an earlier run has made it, and returns its name and figures.
+        """Makes a block, unless an earlier run made it, and returns the block's name and figures.
 
         Raises:
             BudgetError: the budget is spent.
@@ -87,7 +87,7 @@ class MakeBlocks:
     def _make(self, block: Mapping[str, Any]) -> MadeFigures:
         if (self._folder / END_FILE).exists():
             raise BudgetError("the generation stopped before a block; the finished blocks are kept")
-        if not self._is_loaded:  # loads no model if all blocks are made already
+        if not self._is_loaded:  # not loaded if all blocks exist already
             torch.set_num_threads(1)
             self._maker.load()
             self._is_loaded = True
@@ -112,8 +112,8 @@ class MakeBlocks:
 def make_texts(maker: Maker, tokens: int, longest: int, folder: Path, resources: ResourcesConfig) -> MadeFigures:
     """Makes blocks of texts until they contain the required number of tokens, and joins them.
 
-    The joined blocks are the shortest beginning of the sequence of blocks that has enough tokens, so they do not depend
-    on the number of actors.
+    Blocks are numbered. The first blocks that together have enough tokens are joined, so the result does not depend on
+    the number of actors.
 
     Args:
         maker: makes the texts of a block from their numbers.
@@ -190,11 +190,11 @@ class ReadDocuments:
     share: float
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
-        """Yields tables of one row with the name of the block, and the ids and texts of its documents."""
+        """Yields one table per block, with one row: the name of the block, and the ids and texts of its documents."""
         number = 0
         for table in self.read(batch):
             (row,) = table.to_pylist()
-            keys = mix(keys_of(row["texts"]))  # hashed again: the keys themselves decide what is held out
+            keys = mix(keys_of(row["texts"]))  # the unhashed keys decide what is held out
             taken = np.flatnonzero(in_share(keys, self.share))
             for start in range(0, len(taken), TEXTS_PER_BLOCK):
                 places = taken[start : start + TEXTS_PER_BLOCK].tolist()
@@ -224,7 +224,7 @@ def _run(
     Raises:
         BudgetError: the budget is spent.
     """
-    (folder / END_FILE).unlink(missing_ok=True)  # from a run that reached a smaller budget
+    (folder / END_FILE).unlink(missing_ok=True)  # an earlier run may have ended at a smaller budget
     gpus, totals = gpus_per_worker(resources), ray.cluster_resources()
     cpus = max(1, int(totals.get("CPU", 1)))
     actors = max(1, int(totals.get("GPU", 0) / gpus)) if gpus else cpus
@@ -244,7 +244,7 @@ def _run(
 def _watched(rows: Iterator[dict[str, Any]], count: int | None, folder: Path) -> list[dict[str, Any]]:
     """Collects the figures of finished blocks, and shows the progress: texts, share of the blocks, tokens per second.
 
-    The speed counts from the first block on, because the actors load the model before.
+    The speed is measured from the end of the first block on, because the actors load the model before that block.
     """
     found: list[dict[str, Any]] = []
     texts = tokens = 0
@@ -295,7 +295,7 @@ def join_blocks(folder: Path, names: Sequence[str]) -> MadeFigures:
 
 
 def _joined(folder: Path) -> MadeFigures | None:
-    """Returns the figures of all blocks if an earlier run has joined them; None otherwise."""
+    """Returns the figures of all blocks together if an earlier run joined the blocks; None otherwise."""
     if not (folder / FIGURES_FILE).is_file():
         return None
     shutil.rmtree(folder / BLOCKS, ignore_errors=True)
@@ -308,7 +308,7 @@ PAIRS_FILE = "pairs.jsonl"
 
 @dataclass
 class FilterCounts:
-    """Numbers of generated texts and of their tokens: those that were kept, and dropped ones by reason."""
+    """Numbers of texts and tokens that were kept, and that were dropped for each reason."""
 
     texts: int = 0
     tokens: int = 0
@@ -316,11 +316,11 @@ class FilterCounts:
     dropped: dict[str, int] = field(default_factory=dict)
     dropped_tokens: dict[str, int] = field(default_factory=dict)
     evaluation_texts: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Number of evaluation texts that were searched for, keyed by set and file."""
+    """Number of evaluation texts that the generated texts were compared with, keyed by set and file."""
 
     @property
     def reasons(self) -> str:
-        """Text with the number of dropped texts by reason."""
+        """Text that lists the number of dropped texts per reason."""
         return ", ".join(f"{reason} {number:,}" for reason, number in self.dropped.items())
 
 
@@ -337,12 +337,12 @@ def filter_texts(
 
     Args:
         generated: folder with the generated texts (`adapt.generate.generate_blocks`).
-        corpus: settings by which the texts are read, cleaned and compared with each other and with evaluation sets.
-        folder: folder of the stage. A folder `dedup` in it gets the lists of near copies.
+        corpus: settings for reading and cleaning the texts, and for comparing them with each other and evaluation sets.
+        folder: folder of the stage. The lists of near copies are written to the folder `dedup` in it.
         texts_file: file for the texts to train on. Pairs are written to PAIRS_FILE next to it.
-        measured: folders of prepared corpora on whose held-out documents losses are measured. Texts that equal such a
-            document, and texts that were made from one, are dropped.
-        before: measured text, as (name, files, settings). Near copies of it are dropped.
+        measured: folders of prepared corpora whose held-out documents are used to measure losses. Generated texts that
+            equal such a document, or were rewritten from one, are dropped.
+        before: text for measuring losses, as (name, files, settings). Near copies of this text are dropped.
         stall_s: time after which a task without progress is ended [s]; see `adapt.support.heartbeat`.
     """
     manifest = build_manifest(CorpusConfig(paths=[str(file) for file in part_files(generated)]), Digests())
@@ -368,7 +368,7 @@ def filter_texts(
 def _filtered(
     manifest: Manifest, corpus: CorpusConfig, screen: Screen, folder: Path, stall_s: float | None
 ) -> Iterator[dict[str, Any]]:
-    """Yields the filtered texts in batches, in their order, each with counts of dropped texts."""
+    """Yields batches of filtered texts in their original order. Each batch has counts of dropped texts."""
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     settings = data_settings(WAITING_BYTES, target_max_block_size=1)
     with user_errors(), settings, telling_stalls("filter", folder), storage_errors(folder):
@@ -399,7 +399,7 @@ def _write(row: Mapping[str, Any], counts: FilterCounts, texts: BinaryIO, pairs:
 
 
 LINES_AT_ONCE = 4096
-"""Number of kept texts in a row that a task returns."""
+"""Largest number of texts per row of the tables that a task returns."""
 
 
 @dataclass(frozen=True)
@@ -413,7 +413,7 @@ class FilterPart:
         """Yields tables of one row: the kept texts as JSON `lines`, and the dropped texts and tokens by reason."""
         item = int(batch["item"][0])
         (slice,) = slices_of(str(batch["sources"][0]))
-        # numbered like the texts that were compared with each other, which `read_slice` reads
+        # texts are numbered as in `read_slice`, which read them for the search of near copies
         with open(slice.path, "rb") as file:
             found = lines_of(file, slice.start, slice.stop, self.corpus.max_record_mib * MIB)
             records: list[Any] = [object_of(line) for line in found if isinstance(line, Bad) or not line.isspace()]
@@ -436,12 +436,12 @@ class FilterPart:
                 if len(lines) == LINES_AT_ONCE:
                     yield _row(lines, {}, {})
                     lines = []
-        dropped.update(tally.bad)  # the tokens of lines that cannot be read are not known
+        dropped.update(tally.bad)  # the tokens of unreadable lines are unknown
         yield _row(lines, dropped, tokens)
 
 
 def kept_record(record: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Returns the line of a kept text: its cleaned text, or the query and its document, with its number of tokens."""
+    """Returns the JSON object of a text: the cleaned text, or a query with its document, and the number of tokens."""
     if "positive" in record:
         return {"query": text, "positive": record["positive"], "tokens": record["tokens"]}
     details = {name: record[name] for name in ("temperature", "format") if name in record}
@@ -449,7 +449,7 @@ def kept_record(record: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def _rejecting(sieve: Sieve, reject: Reject) -> Sieve:
-    """Returns the checks with a further function that receives the dropped texts."""
+    """Returns the same checks, which also call `reject` for each dropped text."""
     written = sieve.reject
 
     def both(reason: str, source: str, number: int, text: str) -> None:

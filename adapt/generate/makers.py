@@ -23,7 +23,7 @@ class MadeText:
 
     text: str
     tokens: int
-    """Number of tokens that were generated, without those of a prompt to rewrite a document."""
+    """Number of generated tokens. The prompt for rewriting a document is not counted."""
     is_cut: bool
     """Whether the text ended because it reached its largest length."""
     details: Mapping[str, Any]
@@ -42,17 +42,18 @@ class Maker(ABC):
         """Makes the texts of a block.
 
         Args:
-            block: the numbers of its texts as `first` and `count`; or the `ids` and `texts` of documents to rewrite.
+            block: number of its first text and number of texts, as `first` and `count`; or the `ids` and `texts` of the
+                documents to rewrite.
         """
 
 
 class FromDecoder(Maker):
-    """Generates texts that begin with the start token or with a prompt, in turn over the prompts.
+    """Generates texts that begin with the start token or with a prompt. Successive texts use successive prompts.
 
     Args:
         pretrained: the decoder.
         drawing: how tokens are drawn.
-        prompts: texts whose first tokens begin the texts; empty for the start token alone.
+        prompts: texts whose first tokens begin the generated texts. If empty, only the start token begins a text.
         most: largest number of tokens of a prompt.
     """
 
@@ -126,7 +127,7 @@ class FromEncoder(Maker):
 
 
 _MOST_FORMATS = 1 << 8
-"""Largest number of formats; the number of a rewritten text is that of its document times this number."""
+"""Largest number of formats. The number of a rewritten text is document number x this number + index of the format."""
 
 
 class Rewriting(Maker):
@@ -150,7 +151,7 @@ class Rewriting(Maker):
         self._decoder = Decoder(self._pretrained)
 
     def make(self, block: Mapping[str, Any]) -> list[MadeText]:
-        """Rewrites the documents of a block, each in every format. A text's line has the key of its document."""
+        """Rewrites each document of a block in every format. The field `source` of a text is its document's key."""
         drawing, decoder = self._drawing, self._decoder
         asked = [
             (number * _MOST_FORMATS + place, text, each)
@@ -161,7 +162,7 @@ class Rewriting(Maker):
             Request(
                 number,
                 self._prompt(text, each),
-                drawing.temperature(number // _MOST_FORMATS + number % _MOST_FORMATS),  # each format takes all in turn
+                drawing.temperature(number // _MOST_FORMATS + number % _MOST_FORMATS),  # all in turn, in each format
                 drawing.min_length,
                 drawing.max_length,
             )
@@ -174,7 +175,7 @@ class Rewriting(Maker):
             written = decoder.text_of(tokens).strip()
             details = {"format": each.name, "source": str(sources[number // _MOST_FORMATS])}
             is_cut = len(tokens) == drawing.max_length
-            if each.pairs:  # the query is the first line, because generators may continue after it
+            if each.pairs:  # only the first line is the query, because generators may write more lines
                 made.append(MadeText(first_line(written), len(tokens), is_cut, {**details, "positive": text}))
             else:
                 made.append(MadeText(written, len(tokens), is_cut, details))
@@ -195,7 +196,7 @@ def maker_of(
         way: whether the model is a decoder, or an encoder to sample from.
         pretrained: the model.
         section: the section.
-        prompts: texts whose first tokens begin the texts of a decoder; empty for the start token alone.
+        prompts: texts whose first tokens begin the texts of a decoder. If empty, only the start token begins a text.
     """
     drawing = DrawSettings.of(section)
     if way == "decoder":
@@ -211,7 +212,7 @@ def rewriter_of(generator: Pretrained, section: SynthesizeConfig) -> Rewriting:
 def shortened_text(tokenizer: Any, text: str, most: int) -> str:
     """Returns the beginning of a text that has at most `most` tokens, cut at the end of a token.
 
-    Special tokens in the text are replaced by spaces, so that a document cannot end the message that it is part of.
+    Special tokens in the text are replaced by spaces, so that a document cannot end the chat message that contains it.
     """
     for token in tokenizer.all_special_tokens:
         text = text.replace(token, " ") if len(token) > 1 else text
@@ -222,7 +223,7 @@ def shortened_text(tokenizer: Any, text: str, most: int) -> str:
 
 
 def prompt_tokens(tokenizer: Any, prompt: str, start: int) -> list[int]:
-    """Returns the tokens of a prompt: as a user's message in the chat template, or else after the start token."""
+    """Returns the tokens of a prompt: as a user's message if there is a chat template, else after the start token."""
     if not tokenizer.chat_template:
         return [start, *tokenizer.encode(prompt, add_special_tokens=False)]
     message = [{"role": "user", "content": prompt}]
@@ -231,5 +232,5 @@ def prompt_tokens(tokenizer: Any, prompt: str, start: int) -> list[int]:
 
 
 def first_line(text: str) -> str:
-    """Returns the first line of a text, which is the query if a generator continues after it."""
+    """Returns the first line of a text. Generators of queries may write more lines after the query."""
     return next(iter(text.strip().splitlines()), "").strip()

@@ -1,4 +1,4 @@
-"""The formats in which documents are rewritten, with the prompt of each. No heavy library is loaded."""
+"""The formats in which documents are rewritten, with the prompt of each format. Loads no heavy library."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ class Format:
     """Whether the output is a query, which is paired with the document, instead of text to train on."""
 
     def prompt(self, document: str) -> str:
-        """Returns the prompt that asks for a document in this format."""
+        """Returns the prompt that asks a model to rewrite a document in this format."""
         return f"{self.before}{document}{self.after}"
 
 
@@ -35,8 +35,8 @@ def formats_of(section: SynthesizeConfig) -> tuple[Format, ...]:
     """Reads the formats that a configuration names, in its order.
 
     Raises:
-        ConfigError: the file of templates cannot be read, lacks a format, or a format has no valid prompt; or there is
-            no format, or one twice.
+        ConfigError: the file of templates cannot be read or lacks a format, a format has no valid prompt, or the
+            configuration names no format or the same format twice.
     """
     file = Path(section.templates).expanduser() if section.templates else OWN_TEMPLATES
     known = _read(file)

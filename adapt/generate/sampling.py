@@ -6,8 +6,8 @@ does not depend on which texts are generated with it, in which order, or by whic
 Wang and Cho (2019, arXiv 1902.04094) read a masked language model as a Markov random field and sample from it by Gibbs
 sampling: a text begins with mask tokens, and in each step a random position is masked and its token is drawn from the
 model's distribution given all other tokens. Here, a sweep draws every position once, in a random order, and a share of
-the positions is masked and drawn together. With a share of one position, this is their sampler with an order that is
-drawn without replacement.
+the positions is masked and drawn together. If a share is one position, this is their sampler, except that
+positions are drawn without replacement.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class DrawSettings:
 
     @classmethod
     def of(cls, section: GenerateConfig | SynthesizeConfig) -> DrawSettings:
-        """Takes the settings of a section of the configuration."""
+        """Returns the settings of a section of the configuration."""
         lengths = section.min_length, section.max_length
         return cls(tuple(section.temperatures), section.top_p, *lengths, section.seed, section.micro_batch)
 
     def temperature(self, number: int) -> float:
-        """Returns the temperature of a text. Successive texts take the temperatures in turn."""
+        """Returns the temperature of a text. Successive texts use successive temperatures."""
         return self.temperatures[number % len(self.temperatures)]
 
 
@@ -63,7 +63,7 @@ class Request(NamedTuple):
     """Tokens with which the text begins, at least one."""
     temperature: float
     fewest: int
-    """Smallest number of new tokens; the end-of-text token is not drawn before."""
+    """Smallest number of new tokens. The end-of-text token is not drawn earlier."""
     most: int
     """Largest number of new tokens."""
 
@@ -71,8 +71,8 @@ class Request(NamedTuple):
 def uniforms(seed: int, numbers: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """Returns the random numbers of tokens, uniform in [0, 1), float64.
 
-    Each text has its own sequence of the generator SplitMix64, which begins at a state that the seed and the number of
-    the text determine.
+    Each text has its own sequence of the generator SplitMix64. The seed and the number of the text determine the
+    generator's initial state.
 
     Args:
         seed: seed of the generation.
@@ -104,10 +104,10 @@ def draw_tokens(scores: Tensor, temperatures: Tensor, top_p: float, draws: Tenso
 
 
 def never_drawn(tokenizer: Any, vocabulary: int, but: Iterable[int]) -> Tensor:
-    """Returns which scores are never drawn: those of special tokens, and those without a token. Bool [vocabulary].
+    """Returns which ids are never drawn, bool [vocabulary]: special tokens, and ids for which there is no token.
 
-    Special tokens are those with a role, such as padding, and added tokens that are marked as special, such as the
-    marks of a chat or an image.
+    Special tokens are tokens with a role, such as padding, and added tokens that are marked as special, such as the
+    tokens that delimit a chat message or an image.
 
     Args:
         tokenizer: tokenizer of the model.
@@ -127,7 +127,7 @@ LENGTH, ORDER, TOKEN = 0, 1 << 40, 1 << 41
 
 
 class GibbsSampler:
-    """An encoder that texts are sampled from. It is loaded on the GPU that this process may use, or else on the CPU.
+    """Samples texts from an encoder, which is loaded on the GPU that this process may use, or else on the CPU.
 
     Args:
         pretrained: the model and its tokenizer.
@@ -197,7 +197,7 @@ class GibbsSampler:
         return tokens
 
     def _scores(self, tokens: Sequence[np.ndarray], chosen: Sequence[np.ndarray]) -> Tensor:
-        """Returns the scores at the chosen positions, which are masked, [positions, V]."""
+        """Masks the chosen positions, and returns the model's scores there, [positions, V]."""
         documents, places, start = [], [], 0
         for of, positions in zip(tokens, chosen, strict=True):
             masked = of.copy()
@@ -227,7 +227,8 @@ def sweep_order(seed: int, number: int, length: int, sweep: int) -> np.ndarray:
 def part_of_order(order: np.ndarray, part: int, share: float) -> np.ndarray:
     """Returns the positions that are masked together in a part of a sweep, in rising order.
 
-    The parts of a sweep contain every position once. A part has ceil(share x length) positions, the last ones fewer.
+    The parts of a sweep contain every position once. A part has ceil(share x length) positions. The last parts may have
+    fewer.
 
     Args:
         order: the order of the positions.

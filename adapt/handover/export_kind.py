@@ -6,13 +6,13 @@ name them. The pooling of sentence-transformers is that of `export.sentence_tran
 initial model, and otherwise `mean` (`adapt.model.sentence_vectors`).
 
 Text Embeddings Inference (TEI) reads config.json, tokenizer.json, the weights in safetensors, the pooling in
-1_Pooling/config.json and the longest input in sentence_bert_config.json. It stops at the start if one of them is
-missing or says what it does not support (`router/src/lib.rs` and `backends/candle/src/lib.rs` of its repository). The
-server itself is a binary that no Python index has, so no test starts it.
+1_Pooling/config.json and the longest input in sentence_bert_config.json. It does not start if one of these files
+is missing or requires an unsupported feature (`router/src/lib.rs` and `backends/candle/src/lib.rs` of its repository).
+No test starts the server, because it is a binary that is not on PyPI.
 
-vLLM reads the folder of transformers. Its wheel needs a GPU and several GB, so that neither dontstop nor its tests
-install it: the check compares config.json with the decoders in vLLM's registry
-(`vllm/model_executor/models/registry.py`), and requires the files that its loader opens.
+vLLM reads the folder of transformers. Its wheel needs a GPU and several GB, so neither dontstop nor its tests
+install it. Instead, the check looks for the model's architecture in a copy of vLLM's list of decoders
+(`vllm/model_executor/models/registry.py`), and requires the files that vLLM's loader opens.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class HandedOver:
     files: list[str]
     """Files that the kind uses, relative to the folder of the model."""
     difference: float | None = None
-    """Largest absolute difference from the model that transformers loads: of outputs for `onnx`, of weights for `gguf`.
-    None if the kind uses the same weights, so that there is nothing to compare."""
+    """Largest absolute difference between this kind and the model that transformers loads. `onnx` compares outputs,
+    `gguf` compares weights. None if the kind uses the same files, so that there is nothing to compare."""
     note: str = ""
     """What a user must know, as a sentence. Empty if there is nothing."""
 
@@ -83,7 +83,7 @@ class ExportKind(ABC):
     extra: ClassVar[str] = ""
     """Extra of dontstop that installs these packages. Empty if dontstop always has them."""
     needs_vectors: ClassVar[bool] = False
-    """Whether the folder must have the files of sentence-transformers. Without another setting, the pooling is mean."""
+    """Whether the folder must have the files of sentence-transformers. By default, the pooling is mean."""
 
     learns: ClassVar[bool] = False
     """Whether the kind uses the train split of the user's task, if one is configured."""
@@ -92,7 +92,7 @@ class ExportKind(ABC):
         self.options = options
 
     def refuse(self, config: Config, model: Path) -> None:  # noqa: B027  # most kinds accept all models
-        """Refuses a model that cannot have this kind, before anything runs. The default accepts all models.
+        """Raises an error before the job starts if the model cannot be exported as this kind. By default, accepts all.
 
         Args:
             config: configuration of the job.
@@ -114,12 +114,12 @@ class ExportKind(ABC):
 
     @abstractmethod
     def example(self, exported: ExportedModel) -> str:
-        """Returns Markdown for the model card: how to load the model. Empty if the card shows this anyway."""
+        """Returns Markdown for the model card: how to load the model. Empty if the card already shows this."""
 
 
 @dataclass(frozen=True)
 class ModelKind:
-    """What config.json says about a model."""
+    """The architecture of a model, from its config.json."""
 
     model_type: str
     architectures: Sequence[str]
@@ -133,12 +133,12 @@ class ModelKind:
 
 
 OWN = (MODULES, SENTENCE_LENGTHS, SENTENCE_SETTINGS)
-"""Files of sentence-transformers in the folder itself. The modules after the transformer have folders."""
+"""Files of sentence-transformers at the top of the folder. The modules after the transformer have subfolders."""
 SERVED_BY_TEI = (
     *("bert", "camembert", "distilbert", "gemma3_text", "mistral", "modernbert", "mpnet", "nomic_bert"),
     *("qwen2", "qwen3", "roberta", "xlm-roberta"),
 )
-"""Values of model_type in config.json that TEI 1.8 serves as models for vectors."""
+"""Values of model_type in config.json that TEI 1.8 supports as embedding models."""
 POOLINGS = ("cls", "mean", "lasttoken")
 """Poolings of TEI, by their names in sentence-transformers."""
 FAST = "tokenizer.json"
@@ -151,11 +151,11 @@ SERVED_BY_VLLM = (
     *("PhiForCausalLM", "Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"),
     *("StableLmForCausalLM", "Starcoder2ForCausalLM"),
 )
-"""Classes of text decoders in transformers that vLLM also has. Its other decoders are not in transformers."""
+"""Classes of text decoders that both transformers and vLLM have."""
 
 
 class ToTransformers(ExportKind):
-    """Loads with transformers."""
+    """Lists the files with which transformers loads the folder."""
 
     def write(self, exported: ExportedModel) -> HandedOver:
         """Lists the files of the model.
@@ -186,7 +186,7 @@ def pooling_files(exported: ExportedModel) -> list[str]:
 
 
 class ToSentenceTransformers(ExportKind):
-    """Loads with sentence-transformers. The files are written with those of the model, so that they are only listed."""
+    """Lists the files with which sentence-transformers loads the folder. They are written with the model."""
 
     needs_vectors = True
 
@@ -205,12 +205,12 @@ class ToSentenceTransformers(ExportKind):
 
 
 class ToTei(ExportKind):
-    """Served by Text Embeddings Inference."""
+    """Checks that Text Embeddings Inference can serve the folder."""
 
     needs_vectors = True
 
     def refuse(self, config: Config, model: Path) -> None:
-        """Refuses architectures that TEI does not serve."""
+        """Raises an error for architectures that TEI does not support."""
         kind = ModelKind.of(model)
         if kind.model_type not in SERVED_BY_TEI:
             raise ConfigError(
@@ -222,7 +222,7 @@ class ToTei(ExportKind):
         """Checks the files that TEI reads.
 
         Raises:
-            ModelError: a file is missing, the pooling is none of TEI's, or the longest input is unknown.
+            ModelError: a file is missing, TEI does not support the pooling, or the longest input is unknown.
         """
         folder, vectors = exported.folder, exported.vectors
         if vectors is None or vectors.pooling not in POOLINGS:
@@ -243,7 +243,7 @@ class ToTei(ExportKind):
         return HandedOver("tei", sorted(files), note="The files were checked, but no server was started.")
 
     def example(self, exported: ExportedModel) -> str:
-        """Returns the commands that start the server and ask it for a vector."""
+        """Returns the commands that start the server and request a vector from it."""
         return f"""\
 Vectors from a server, with Text Embeddings Inference (run in the folder of this file):
 
@@ -254,10 +254,10 @@ curl 127.0.0.1:8080/embed -H 'Content-Type: application/json' -d '{{"inputs": "a
 
 
 class ToVllm(ExportKind):
-    """Served by vLLM."""
+    """Checks that vLLM can serve the folder."""
 
     def refuse(self, config: Config, model: Path) -> None:
-        """Refuses encoders, and decoders that vLLM does not have."""
+        """Raises an error for encoders, and for decoders that vLLM does not support."""
         kind = ModelKind.of(model)
         if config.objective.kind != "causal":
             raise ConfigError(
@@ -283,7 +283,7 @@ class ToVllm(ExportKind):
         return HandedOver("vllm", files, note="The files were checked, but no server was started.")
 
     def example(self, exported: ExportedModel) -> str:
-        """Returns the commands that start the server and ask it for text."""
+        """Returns the commands that start the server and request text from it."""
         return """\
 Text from a server, with vLLM (run in the folder of this file):
 

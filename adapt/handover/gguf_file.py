@@ -1,10 +1,10 @@
 """Writes the weights of a decoder to a GGUF file, in the names and layouts of llama.cpp, and compares them.
 
-GGUF files have the weights of each architecture in the layout that llama.cpp computes with:
+GGUF files store the weights of each architecture in the layout that llama.cpp computes with:
 
 - For `llama` and `mistral`, the rotary embedding (arXiv 2104.09864) of llama.cpp rotates pairs of neighbouring
-  dimensions of a head. transformers pairs each dimension of the first half with one of the second half. Therefore the
-  rows of the queries' and keys' weights are interleaved.
+  dimensions of a head. transformers pairs each dimension of the first half with one of the second half. Therefore this
+  module interleaves the rows of the queries' and keys' weights.
 - GPT-2's layers are stored transposed.
 
 The names come from the package gguf. Weights are read one at a time, so memory does not grow with the model.
@@ -37,12 +37,12 @@ BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 
 
 def write_gguf(exported: ExportedModel, target: Path, kind: str) -> float:
-    """Writes a GGUF file, reads it back, and returns the largest absolute difference of a weight from the model's.
+    """Writes a GGUF file, reads it back, and returns the largest absolute difference of its weights from the model's.
 
     Args:
         exported: the model.
         target: the file. It is replaced after the comparison.
-        kind: type in which matrices are stored.
+        kind: number type of the stored matrices, such as `f16`.
 
     Raises:
         ModelError: a weight has no name in GGUF, or differs by more than the rounding of its type.
@@ -54,7 +54,7 @@ def write_gguf(exported: ExportedModel, target: Path, kind: str) -> float:
 
 
 def write_file(file: Path, exported: ExportedModel, config: Any, kind: str) -> None:
-    """Writes a GGUF file. Converts the weights twice, first for their sizes, so that memory does not grow with them."""
+    """Writes a GGUF file. Converts each weight twice, first to learn its size, so that only one weight is in memory."""
     folder, architecture = exported.folder, gguf.MODEL_ARCH[ARCHITECTURES[config.model_type]]
     writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[architecture])
     with closing(writer):
@@ -96,7 +96,7 @@ def stored_type(name: str, weight: np.ndarray[Any, Any], kind: str) -> gguf.GGML
 
 
 def rounding_difference(file: Path, folder: Path, config: Any, kind: str) -> float:
-    """Reads a GGUF file, and returns the largest absolute difference of a weight from that of the model.
+    """Reads a GGUF file, and returns the largest absolute difference of its weights from the model's.
 
     Raises:
         ModelError: a weight is missing, or differs by more than the rounding of its type.
@@ -131,7 +131,7 @@ def converted(folder: Path, config: Any) -> Iterator[tuple[str, Array]]:
     architecture = gguf.MODEL_ARCH[ARCHITECTURES[config.model_type]]
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     factors = frequency_factors(config) if ARCHITECTURES[config.model_type] == "LLAMA" else None
-    if factors is not None:  # llama.cpp refuses the tensor in models of other architectures
+    if factors is not None:  # llama.cpp does not load models of other architectures with this tensor
         yield "rope_freqs.weight", factors
     for name, weight in stored(folder):
         if name.endswith(BUFFERS) or (name == "lm_head.weight" and config.tie_word_embeddings):
@@ -171,16 +171,16 @@ def laid_out(name: str, weight: Array, config: Any) -> Array:
 
 
 def interleaved(weight: Array, heads: int) -> Array:
-    """Reorders the rows of each head from [first half, second half] to pairs of one row of each half."""
+    """Reorders the rows of each head: takes rows from the first and the second half in turn."""
     halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
 
 
 def frequency_factors(config: Any) -> Array | None:
-    """Returns how many times more slowly a model's rotary embedding rotates than an unscaled one, [head size / 2].
+    """Returns the factors by which a model's scaling slows down its rotary embedding.
 
     Returns:
-        A factor per pair of dimensions; None if the model does not scale its frequencies.
+        A factor per pair of dimensions, [head size / 2]. None if the model does not scale its frequencies.
     """
     if rope_type(config) == "default":
         return None
@@ -191,7 +191,7 @@ def frequency_factors(config: Any) -> Array | None:
 
 
 def rope_type(config: Any) -> str:
-    """Returns the kind of scaling of a model's rotary embedding, such as `llama3`; `default` for no scaling."""
+    """Returns how a model's rotary embedding is scaled, such as `llama3`, or `default` for no scaling."""
     found: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
     return str(found.get("rope_type", "default"))
 
@@ -202,7 +202,7 @@ def head_size(config: Any) -> int:
 
 
 def write_shape(writer: gguf.GGUFWriter, config: Any) -> None:
-    """Adds the sizes of a model, and the scaling of positions that its tensors do not hold, to a GGUF file's header."""
+    """Adds a model's sizes to a GGUF file's header, and its scaling of positions if no tensor stores this scaling."""
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)

@@ -1,6 +1,6 @@
 """Exports a model as an ONNX graph, and compares the outputs of the graph with those of the model.
 
-The exporter is that of transformers (`transformers.exporters`). The graph runs in ONNX Runtime for the comparison.
+The export uses `transformers.exporters`. The graph runs in ONNX Runtime for the comparison.
 """
 
 import inspect
@@ -25,11 +25,12 @@ from adapt.runner.files import folder_aside
 from adapt.support.errors import ModelError
 
 TOLERANCE = 1e-3
-"""Largest accepted difference of an output, as a share of the largest output of the model, which is at least 1."""
+"""Largest accepted difference of an output, divided by the model's largest absolute output or 1, if that is larger."""
 SHAPES = ((1, 3), (2, 9), (3, 30))
 """Sizes of the batches that are compared: number of texts and tokens per text."""
 SINGLE_BYTES = 1.8e9
-"""Size of weights from which they are in a file of their own [bytes], because a protobuf file is limited to 2 GiB."""
+"""Largest size of weights that are stored in the graph's file [bytes]. Larger weights are stored in a separate file,
+because a protobuf file is limited to 2 GiB."""
 
 
 def write_graph(exported: ExportedModel, target: Path) -> float:
@@ -55,26 +56,26 @@ def write_graph(exported: ExportedModel, target: Path) -> float:
 
 
 def loaded(exported: ExportedModel) -> PreTrainedModel:
-    """Loads the model in float32: without a head for sentence vectors, with its head otherwise."""
+    """Loads the model in float32. A model for sentence vectors is loaded without its head."""
     bare = exported.vectors or is_detector(exported.folder) or exported.config.objective.kind == "mntp"
     headed = AutoModelForCausalLM if exported.is_decoder else AutoModelForMaskedLM
     model = (AutoModel if bare else headed).from_pretrained(exported.folder, dtype=torch.float32)
-    model.config.use_cache = False  # otherwise the graph returns all keys and values
+    model.config.use_cache = False  # with the cache, the graph would also return all keys and values
     loaded: PreTrainedModel = model.eval()
     return loaded
 
 
 def input_names(folder: Path, model: PreTrainedModel) -> list[str]:
-    """Returns the inputs that the tokenizer makes and the model takes."""
+    """Returns the names of the tokenizer's outputs that are inputs of the model."""
     taken = inspect.signature(model.forward).parameters
     return [name for name in AutoTokenizer.from_pretrained(folder).model_input_names if name in taken]
 
 
 def batch(model: PreTrainedModel, names: list[str], texts: int, tokens: int) -> dict[str, torch.Tensor]:
-    """Makes a batch of random tokens, of which the last text is padded to half of its length.
+    """Makes a batch of random tokens. The second half of the last text is padding if there are several texts.
 
     Returns:
-        Tensors of shape texts x tokens by the names of the inputs.
+        Tensors of shape [texts, tokens], keyed by the names of the inputs.
     """
     draw = torch.Generator().manual_seed(texts)
     ids = torch.randint(5, int(model.config.vocab_size), (texts, tokens), generator=draw)
@@ -86,7 +87,7 @@ def batch(model: PreTrainedModel, names: list[str], texts: int, tokens: int) -> 
 
 
 def graph_of(model: PreTrainedModel, sample: dict[str, torch.Tensor]) -> Any:
-    """Exports a model as a graph of onnx_ir whose batch size and length vary.
+    """Exports a model as a graph of onnx_ir that accepts any batch size and length.
 
     Raises:
         ModelError: the architecture cannot be exported.
@@ -105,7 +106,7 @@ def graph_of(model: PreTrainedModel, sample: dict[str, torch.Tensor]) -> Any:
 
 @contextmanager
 def silent_exporter() -> Iterator[None]:
-    """Keeps the steps and warnings of torch's exporter, which users cannot act on, from the terminal."""
+    """Hides the messages and warnings of torch's exporter while the block runs, because users cannot act on them."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "transformers")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -119,10 +120,10 @@ def silent_exporter() -> Iterator[None]:
 
 
 def output_difference(model: PreTrainedModel, graph: Path, batches: list[dict[str, torch.Tensor]]) -> float:
-    """Returns the largest absolute difference between the outputs of a graph and of the model, at all real tokens.
+    """Returns the largest absolute difference between the outputs of a graph and of the model. Ignores padding.
 
     Raises:
-        ModelError: it is larger than TOLERANCE allows.
+        ModelError: the difference is larger than TOLERANCE allows.
     """
     session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
     named = {each.name for each in session.get_inputs()}

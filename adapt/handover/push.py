@@ -1,8 +1,8 @@
 """Sends the folder of a model to the Hugging Face Hub (`export.push`, `dontstop push`).
 
-The token is read from the environment only, and is neither logged nor stored. huggingface_hub uploads the files and
-resumes: a file that the Hub has already is not sent again. Nothing is removed from the folder, so a failure loses
-nothing, and each error names the command that pushes later.
+The token is read only from the environment, and is neither logged nor stored. huggingface_hub uploads the files. After
+an interruption, it does not send files again that the Hub already has. The local folder is not changed, so a failure
+loses nothing. Each error shows the command that retries the push.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 TOKEN = "HF_TOKEN"
-"""Environment variable with a token of the Hub that may write."""
+"""Environment variable for a Hub token with write access."""
 CARD = "README.md"
 TOKEN_FORM = re.compile(r"[\x21-\x7e]+")
-"""Pattern of a token. The token is sent in an HTTP header. If it has another form, libraries print it in errors."""
+"""Pattern of a valid token. If a token contains other characters, libraries print it in errors about HTTP headers."""
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Pattern of the name of a repository with its owner."""
 KEPT_HERE = (RECORD_FILE, "*.log", ".*", "**/.*", "log.jsonl", EXAMPLES)
-"""Patterns of files that are not sent: the record, logs, hidden files, and training data of the user."""
+"""Patterns of files that are not sent: the stage's record, logs, hidden files, and the user's training data."""
 STAGE_FOLDER = re.compile(rf".+-[0-9a-f]{{{DIGITS}}}")
 """Pattern of the name of a stage's folder, which ends in the first digits of the key."""
 REPLACED = (
     *("*.safetensors", "*.safetensors.index.json", "model_head.pkl", "config_setfit.json"),
     *("onnx/*", "gguf/*"),
 )
-"""Patterns of files on the Hub that a push removes if it does not send them again: those of an earlier model, which
-libraries would load in place of the new one."""
+"""Patterns of files that a push removes from the Hub if the new model does not have them. Otherwise, libraries would
+load these files of an earlier model."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,15 @@ def check_repository(repository: str, field: str = "export.push") -> None:
 
 
 def check_access(folder: Path, repository: str) -> str:
-    """Checks, before any stage runs, that there is a token and that the Hub may be used. Returns the token.
+    """Checks before any stage runs that a token is set and that the network is not switched off. Returns the token.
 
     Args:
         folder: folder of the model, which may not exist yet.
         repository: name of the repository with its owner.
 
     Raises:
-        HubError: no token is set, the token has characters that no token has, or an environment variable keeps the
-            Hugging Face libraries from using the network.
+        HubError: no token is set, the token has invalid characters, or an environment variable keeps the Hugging Face
+            libraries from using the network.
     """
     later = f"or leave export.push out and push later: {push_command_of(folder, repository)}"
     if offline := next((name for name in OFFLINE if os.environ.get(name, "0") not in ("", "0")), None):
@@ -104,7 +104,9 @@ def check_access(folder: Path, repository: str) -> str:
 
 
 def check_finished(folder: Path) -> None:
-    """Checks that a folder of a stage, or one in it, has the stage's record, which is written after all other files.
+    """Checks that the stage that wrote a folder is finished.
+
+    The folder is a stage's folder, or a folder in it. A finished stage has a record, which is written last.
 
     Raises:
         ModelError: the stage is not finished.
@@ -118,7 +120,7 @@ def check_finished(folder: Path) -> None:
 
 
 def push_folder(folder: Path, repository: str, private: bool = True) -> Sent:
-    """Sends a model to the Hub. A repository that does not exist is made; one that exists keeps its visibility.
+    """Sends a model to the Hub. Creates the repository if needed. An existing repository keeps its visibility.
 
     Args:
         folder: folder of the model, in the format of transformers.
@@ -167,17 +169,17 @@ def upload(api: HfApi, folder: Path, repository: str) -> str:
 
 
 def check_card(folder: Path, repository: str) -> None:
-    """Reads the head of the card as the Hub does.
+    """Checks the YAML header of the model card with the Hub's own parser.
 
     Raises:
-        HubError: the head is not valid.
+        HubError: the header is not valid.
     """
     card = folder / CARD
     if not card.is_file():
         return
     try:
         _hub().ModelCard(card.read_text(encoding="utf-8"), ignore_metadata_errors=False)
-    except Exception as error:  # errors of YAML, and ValueErrors of huggingface_hub
+    except Exception as error:  # errors of the YAML parser, and ValueErrors of huggingface_hub
         raise HubError(
             f"the head of {card} is not valid: {str(error).splitlines()[0]}",
             f"mend it, then {push_command_of(folder, repository)}",
@@ -204,11 +206,11 @@ def named_failures(folder: Path, repository: str) -> Iterator[None]:
 
 
 _OF_HTTP = ("httpx", "httpcore", "httpx2", "httpcore2")
-"""Packages whose errors say that a connection failed. huggingface_hub uses one pair of them."""
+"""HTTP packages whose errors mean that a connection failed. huggingface_hub uses either the first or the last two."""
 
 
 def _reason(error: BaseException, repository: str) -> tuple[str, str]:
-    """Returns why a push failed, and what to do, from an error and the errors that caused it."""
+    """Returns why a push failed and how to fix it, according to an error and the errors that caused it."""
     errors = [error]
     while cause := errors[-1].__cause__ or errors[-1].__context__:
         errors.append(cause)
@@ -224,7 +226,7 @@ def _reason(error: BaseException, repository: str) -> tuple[str, str]:
 
 
 def _first_line(error: BaseException) -> str:
-    """Returns the first line of an error without the token and the signatures of URLs for uploads."""
+    """Returns the first line of an error's text, without the token and without the signatures in upload URLs."""
     token, said = os.environ.get(TOKEN, "").strip(), str(error)
     said = redact(said.replace(token, "***") if token else said)
     lines = [line.strip() for line in said.splitlines() if line.strip()]

@@ -51,7 +51,7 @@ def need_vectors(config: Config) -> list[str]:
 
 
 def kinds_what(config: Config) -> dict[str, Any]:
-    """Returns what the configured kinds add to the key of an export. Empty if there are none."""
+    """Returns the part of an export stage's key that describes the configured kinds. Empty if there are none."""
     kinds = {
         name: {**(asdict(kind.options) if kind.options else {}), **EXPORT_KINDS.source(name)}
         for name, kind in chosen_kinds(config).items()
@@ -60,7 +60,7 @@ def kinds_what(config: Config) -> dict[str, Any]:
 
 
 def check_kinds(config: Config, model: Path) -> None:
-    """Checks before anything runs that the packages of all kinds are installed, and that the model can have all kinds.
+    """Checks before the job starts that the packages of all kinds are installed and that the model supports all kinds.
 
     Args:
         config: configuration of the job.
@@ -88,10 +88,10 @@ def write_kinds(exported: ExportedModel) -> tuple[list[HandedOver], list[str]]:
     """Writes the files of all configured kinds.
 
     Returns:
-        What each kind has written, and Markdown for the model card.
+        The result of each kind, and Markdown for the model card.
 
     Raises:
-        ModelError: a kind's files differ from the model, or the training added modules that a kind would ignore.
+        ModelError: a kind's files differ from the model, or training added modules that a kind would ignore.
     """
     written, examples = [], []
     for name, kind in chosen_kinds(exported.config).items():
@@ -105,7 +105,7 @@ def write_kinds(exported: ExportedModel) -> tuple[list[HandedOver], list[str]]:
 
 
 def handed_rows(written: Sequence[HandedOver | Mapping[str, Any]]) -> list[list[str]]:
-    """Returns a row per kind for a table: kind, files, largest difference and note."""
+    """Returns the rows of a table with one row per kind: kind, files, largest difference and note."""
     rows = []
     for entry in written:
         of = asdict(entry) if isinstance(entry, HandedOver) else entry

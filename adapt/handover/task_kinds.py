@@ -1,14 +1,14 @@
 """Kinds of `export.kinds` that learn the user's task: SetFit and GLiNER.
 
-SetFit (arXiv 2209.11055) is a model for sentence vectors with a head. With a task, the head is a logistic regression on
-the vectors of the task's train split; without one, the folder is where SetFit's own training starts, which also trains
-the encoder. SetFit stores a head as a pickle of scikit-learn, which its loader executes: load only folders that you
-trust. dontstop never reads this file.
+SetFit (arXiv 2209.11055) is a model for sentence vectors with a classification head. If a task is configured, the head
+is a logistic regression on the vectors of the task's train split. Without a task, there is no head, and SetFit's own
+training, which also trains the encoder, can start from the folder. SetFit stores a head as a pickle of scikit-learn,
+and loading a pickle can run code: load only folders that you trust. dontstop never reads this file.
 
 GLiNER (arXiv 2311.08526) compares vectors of spans with vectors of the names of entity types. Its span layers are not
 part of a language model and begin with random weights, so GLiNER must be trained before use. The folder gets GLiNER's
-configuration and, if the task has labels of words, the train split in GLiNER's format. The encoder is that of the
-exported folder, so no weights are copied.
+configuration and, if the task has word-level labels, the train split in GLiNER's format. GLiNER loads the encoder from
+the exported folder, so no weights are copied.
 
 Releases of the package gliner up to 0.2.29 require transformers below 5.17, so pip refuses it next to dontstop. Install
 it in a separate environment.
@@ -53,7 +53,7 @@ class LabelledText:
 
     @property
     def classes(self) -> list[str]:
-        """Labels that occur, sorted."""
+        """The sorted labels that occur in the split."""
         return sorted({label for labels in self.labels for label in labels})
 
     def entities(self) -> list[list[Entity]]:
@@ -77,9 +77,9 @@ def read_labelled(task: TaskConfig) -> LabelledText:
 
 
 def entities_of(labels: Sequence[str]) -> list[Entity]:
-    """Returns the entities that labels of the form B-X, I-X and O mark.
+    """Returns the entities in a sequence of labels of the form B-X, I-X and O.
 
-    An I-X that does not continue an entity of type X begins one, as in CoNLL's evaluation.
+    A label I-X that does not continue an entity of type X begins a new entity, as in CoNLL's evaluation.
     """
     found: list[Entity] = []
     for place, label in enumerate(labels):
@@ -94,7 +94,7 @@ def entities_of(labels: Sequence[str]) -> list[Entity]:
 
 
 class ToSetFit(ExportKind):
-    """Loads with SetFit."""
+    """Writes the files with which SetFit loads the folder."""
 
     needs_vectors = True
     learns = True
@@ -102,7 +102,7 @@ class ToSetFit(ExportKind):
     extra = "setfit"
 
     def refuse(self, config: Config, model: Path) -> None:
-        """Refuses tasks that SetFit's classifier cannot learn."""
+        """Raises an error for tasks that SetFit's classifier cannot learn."""
         task = config.task
         if task.train and (task.kind == "tokens" or task.pair_field):
             what = "labels of words" if task.kind == "tokens" else "pairs of texts"
@@ -112,7 +112,7 @@ class ToSetFit(ExportKind):
             )
 
     def write(self, exported: ExportedModel) -> HandedOver:
-        """Writes the settings, and the head if there is a task."""
+        """Writes SetFit's settings, and trains and writes the head if there is a task."""
         labelled, folder = exported.labelled, exported.folder
         settings = {"normalize_embeddings": False, "labels": labelled.classes if labelled else None}
         write_atomically(folder / SETFIT, json.dumps(settings, indent=2))
@@ -124,7 +124,7 @@ class ToSetFit(ExportKind):
         return HandedOver("setfit", files, note=f"The head was trained on {len(labelled.texts):,} examples.")
 
     def example(self, exported: ExportedModel) -> str:
-        """Returns code that classifies a text, or trains the classifier if there is no head."""
+        """Returns example code that classifies a text or, if there is no head, trains the classifier."""
         if exported.labelled:
             return """\
 A classifier with SetFit (its head is a pickle, which loading executes):
@@ -149,7 +149,7 @@ trainer.model.save_pretrained("classifier")
 
 
 def trained_head(folder: Path, labelled: LabelledText) -> Any:
-    """Trains the head as SetFit does: a logistic regression on the vectors, one per label for `multi_label`.
+    """Trains the head as SetFit does: a logistic regression on the vectors, or one per label for `multi_label`.
 
     Returns:
         A classifier of scikit-learn, whose classes are the indices of the labels.
@@ -177,12 +177,12 @@ def write_head(head: Any, file: Path) -> None:
 
 
 class ToGliner(ExportKind):
-    """Trained by GLiNER."""
+    """Writes the files with which GLiNER can be trained from the folder."""
 
     learns = True
 
     def refuse(self, config: Config, model: Path) -> None:
-        """Refuses decoders, whose first words do not see the following ones."""
+        """Raises an error for decoders, because their states of a word do not depend on the following words."""
         if config.objective.kind == "causal":
             raise ConfigError(
                 f"export.kinds: GLiNER needs an encoder, and {ModelKind.of(model).model_type} is trained as a decoder",
@@ -190,7 +190,7 @@ class ToGliner(ExportKind):
             )
 
     def write(self, exported: ExportedModel) -> HandedOver:
-        """Writes GLiNER's configuration and, if there is a task with labels of words, its train split."""
+        """Writes GLiNER's configuration and, if there is a task with word-level labels, its train split."""
         labelled, folder = exported.labelled, exported.folder
         longest = min(LONGEST, max_sequence_length(folder) or LONGEST)
         settings = {"model_type": "gliner", "model_name": ".", "name": exported.config.name, "max_len": longest}
@@ -226,7 +226,7 @@ print(model.predict_entities("Mary left", ["person"]))
 
 
 def gliner_examples(labelled: LabelledText) -> list[dict[str, object]]:
-    """Returns labelled words in the format of GLiNER's training data: words, and first word, last word and type."""
+    """Returns a split in GLiNER's format: the words of each text, and first word, last word and type of each entity."""
     return [
         {"tokenized_text": [*words], "ner": [[*entity] for entity in entities]}
         for words, entities in zip(labelled.words, labelled.entities(), strict=True)

@@ -1,8 +1,8 @@
 """Kind `gguf` of `export.kinds`: one file with weights and tokenizer that llama.cpp, Ollama and LM Studio load.
 
-The package gguf writes the file. It is then read back, and each weight is compared with that of the model. Tests
-compare the tokens and logits of tiny models with those of the reader of GGUF in transformers. llama.cpp itself has no
-wheel, so no test runs it.
+The package gguf writes the file. It is then read back, and each weight is compared with the model's weight. For
+tiny models, tests also load the file with transformers, and compare tokens and logits with the original's. No test
+runs llama.cpp itself, because it has no wheel.
 
 The tokenizer is written from tokenizer.json. llama.cpp has its own tokenizers. Two of them cover the decoders that
 dontstop can export: `gpt2`, byte-level BPE, for which the file also names the regular expression that splits a text
@@ -39,29 +39,29 @@ class GgufOptions:
     """Options of `gguf`."""
 
     type: Literal["f32", "f16", "bf16", "q8_0"] = "f16"
-    """Type in which matrices are stored: 4, 2, 2 or about 1.06 bytes per weight. Vectors are stored as f32, and
-    matrices whose rows do not consist of blocks of 32 weights as f16 instead of q8_0. llama.cpp makes smaller types,
-    such as Q4_K_M, from an f16 file."""
+    """Number type of stored matrices: 4, 2, 2 or about 1.06 bytes per weight. Vectors are stored as f32. If the length
+    of a matrix's rows is no multiple of 32, f16 replaces q8_0. llama.cpp converts an f16 file to smaller types, such as
+    Q4_K_M."""
 
 
 def scalings(model_type: str) -> tuple[str, ...]:
-    """Returns the scalings of the rotary embedding that a GGUF file can hold for an architecture.
+    """Returns the kinds of rotary embedding scaling that a GGUF file can store for an architecture.
 
-    For `llama` and `mistral`, llama.cpp reads one factor per frequency (`rope_freqs.weight`). For others it reads the
-    type and factor of a linear scaling only.
+    For `llama` and `mistral`, llama.cpp reads one factor per frequency (`rope_freqs.weight`). For other architectures,
+    it only reads the factor of a linear scaling.
     """
     return ("default", "linear", "llama3") if ARCHITECTURES[model_type] == "LLAMA" else ("default", "linear")
 
 
 class ToGguf(ExportKind):
-    """Writes gguf/model-TYPE.gguf."""
+    """Writes gguf/model-TYPE.gguf for llama.cpp."""
 
     Options = GgufOptions
     packages = ("gguf",)
     extra = "gguf"
 
     def refuse(self, config: Config, model: Path) -> None:
-        """Refuses encoders, and decoders whose architecture, tokenizer or scaling of positions GGUF cannot hold."""
+        """Raises an error for encoders, and for decoders with parts that GGUF cannot store, such as their tokenizer."""
         kind = ModelKind.of(model)
         if config.objective.kind != "causal":
             raise ConfigError(
@@ -122,8 +122,8 @@ SPLITS = {
     rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|{_WORDS}|\p{{N}}{{1,3}}|{_REST}": "llama-bpe",
     rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|{_WORDS}|\p{{N}}|{_REST}": "qwen2",
 }
-"""Names in llama.cpp of regular expressions by which tokenizers split a text (`src/llama-vocab.cpp`): those of Llama 3
-and of Qwen2."""
+"""llama.cpp's names for the regular expressions with which the tokenizers of Llama 3 and Qwen2 split a text
+(`src/llama-vocab.cpp`)."""
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Types of tokens in GGUF."""
 
@@ -135,13 +135,13 @@ class Vocabulary:
     model: Literal["gpt2", "llama"]
     """Name of the tokenizer in llama.cpp."""
     pre: str
-    """Name in llama.cpp of the regular expression that splits a text: `default` for the tokenizer `llama`."""
+    """llama.cpp's name of the regular expression that splits a text. `default` for the tokenizer `llama`."""
     tokens: Sequence[str]
     types: Sequence[int]
     merges: Sequence[str]
     """Merges in their order, each as two tokens with a space between them."""
     scores: Sequence[float]
-    """Score of each token; a merge with the highest score is made first. Only used by the tokenizer `llama`."""
+    """Score of each token. The merge with the highest score is applied first. Only used by the tokenizer `llama`."""
     add_space: bool
     """Whether a space is put before a text. Only used by the tokenizer `llama`."""
 
@@ -203,7 +203,7 @@ def read_vocabulary(folder: Path, size: int | None = None) -> Vocabulary:
 
 
 def split_name(tokenizer: Mapping[str, Any], folder: Path) -> str:
-    """Returns llama.cpp's name for the rule by which a byte-level tokenizer splits a text before BPE.
+    """Returns llama.cpp's name for the rule with which a byte-level tokenizer splits a text before BPE.
 
     Raises:
         ConfigError: llama.cpp has no name for the rule.
@@ -229,7 +229,7 @@ def split_name(tokenizer: Mapping[str, Any], folder: Path) -> str:
 
 
 def puts_space(tokenizer: Mapping[str, Any]) -> bool:
-    """Returns whether a tokenizer with bytes for unknown characters puts a space before a text."""
+    """Returns whether a tokenizer of the form `llama` puts a space before a text."""
     normalizers = _parts(tokenizer.get("normalizer"), "normalizers")
     parts = [*normalizers, *_parts(tokenizer.get("pre_tokenizer"), "pretokenizers")]
     return any(

@@ -2,7 +2,8 @@
 
 transformers exports the graph (`transformers.exporters`). Its inputs are input_ids, attention_mask and, for models that
 have them, token_type_ids; batch and length may vary. Its output is `last_hidden_state` for models for sentence vectors,
-and otherwise `logits`. The outputs are compared with those of the model in ONNX Runtime before the export succeeds.
+and otherwise `logits`. Before the export succeeds, ONNX Runtime runs the graph, and the outputs are compared with the
+model's outputs.
 """
 
 from pathlib import Path
@@ -15,13 +16,13 @@ FOLDER, GRAPH = "onnx", "model.onnx"
 
 
 class ToOnnx(ExportKind):
-    """Writes onnx/model.onnx."""
+    """Writes onnx/model.onnx for ONNX Runtime."""
 
     packages = ("onnx", "onnxruntime", "onnxscript")
     extra = "onnx"
 
     def refuse(self, config: Config, model: Path) -> None:
-        """Refuses models whose code is in their folder, because loading it needs trust_remote_code."""
+        """Raises an error for models whose code is in their folder, because loading them needs trust_remote_code."""
         if config.model.trust_remote_code:
             raise ConfigError(
                 "export.kinds: onnx needs a model of transformers, and model.trust_remote_code is set",
@@ -29,7 +30,7 @@ class ToOnnx(ExportKind):
             )
 
     def write(self, exported: ExportedModel) -> HandedOver:
-        """Exports the graph in float32, and compares its outputs.
+        """Exports the graph in float32, and compares its outputs with the model's.
 
         Raises:
             ModelError: transformers cannot export the architecture, or outputs differ by more than TOLERANCE.

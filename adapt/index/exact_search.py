@@ -6,7 +6,7 @@ multiples of 2^-48, and no partial sum of a dot product is above 2 (Cauchy and S
 bits of a float64, so no sum is ever rounded. Hence distances do not depend on the order of summation, which varies with
 threads, devices and the number of vectors compared at once.
 
-A search of a part first scans all its vectors in float32, and takes more candidates than needed. Then the distances of
+A search of a part first scans all its vectors in float32, and picks more candidates than needed. Then the distances of
 the candidates are computed exactly. The rounding error of the scan is bounded, so the exact distances show whether a
 vector that is not a candidate could still be nearer. If so, the scan is repeated with more candidates. The results of
 several parts are merged. Equally near vectors are ordered by id.
@@ -33,8 +33,7 @@ VectorBatch = tuple[np.ndarray, np.ndarray]
 class VectorPart:
     """The vectors of one part, with their ids.
 
-    The files are memory-mapped as long as this object exists. Pages of the files that were read count as memory of the
-    process.
+    The files are memory-mapped as long as this object exists. Pages that were read count as memory of the process.
     """
 
     number: int
@@ -48,7 +47,7 @@ class VectorPart:
         """Memory-maps the files of a part.
 
         Raises:
-            StorageError: a file is missing or damaged, or the two files do not fit each other.
+            StorageError: a file is missing or damaged, or the two files have different numbers of rows.
         """
         ids, rows = _mapped(folder / ids_file(number)), _mapped(folder / rows_file(number))
         if len(ids) != len(rows) or ids.dtype != np.int64 or rows.dtype != np.float16:
@@ -56,7 +55,7 @@ class VectorPart:
         return cls(number, ids, rows)
 
     def positions_of(self, ids: np.ndarray) -> np.ndarray:
-        """Returns where the part stores the vectors with the given ids: positions in rising order, int64.
+        """Returns the positions in the part of the vectors with the given ids, in rising order, int64.
 
         `ids` must be sorted. Ids that are not in this part are ignored.
         """
@@ -208,9 +207,9 @@ def nearest_first(distances: np.ndarray, ids: np.ndarray, count: int) -> Nearest
 
 
 def merge_nearest(results: Sequence[Nearest], count: int) -> Nearest:
-    """Merges the results that a search found in several parts. No two parts have an id in common.
+    """Merges the results of a search in several parts. No two parts may have an id in common.
 
-    For each query, a result must contain the `count` nearest vectors of its part, or all vectors if the part has fewer.
+    For every query, each result must contain the `count` nearest vectors of its part, or all vectors of a small part.
     """
     distances, ids = (np.concatenate([result[number] for result in results], axis=1) for number in (0, 1))
     return nearest_first(distances, ids, count)

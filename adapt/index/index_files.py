@@ -9,9 +9,9 @@
 | more | ivf | fewer, or hnsw does not fit | ivf | d + 8 | compares the nearest lists, in 8 bits per dimension |
 | more | neither | any | ivf_pq | d / 8 + 8 | compares the nearest lists, in 1 bit per dimension |
 
-Adding a vector to a graph takes some hundred comparisons, and a query some thousand. Inverted lists compare each query
+Adding a vector to a graph takes some hundred comparisons; a query takes some 1,000. Inverted lists compare each query
 with a share of all vectors, so a graph pays off if there are as many queries as vectors. Every kind leaves the vectors
-themselves (2 d bytes each) on disk, and reads those of the candidates from there. All parts share the centres of the
+themselves (2 d bytes each) on disk, and reads only the vectors of the candidates. All parts share the centres of the
 lists, so the result of a search does not depend on how vectors are distributed over parts.
 """
 
@@ -35,7 +35,7 @@ FLAT_VECTORS = 2**20
 LINKS = 32
 """Number of neighbours of a vector in the graph of kind hnsw. In the lowest layer, a vector has twice as many."""
 LEAST: dict[IndexKind, int] = {"ivf": 100, "ivf_pq": 1000}
-"""Smallest number of vectors from which the centres of the inverted lists can be learnt, keyed by kind."""
+"""Smallest number of vectors that suffices to learn the centres of the inverted lists, keyed by kind."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,13 @@ def code_bytes(dimension: int) -> int:
 
 TRAINED_FILE = "centres.faiss"
 TRAINED_ON = 64
-"""Size of the sample from which the centres of the lists are learnt [vectors per list]."""
+"""Size of the sample for learning the centres of the lists [vectors per list]."""
 MORE = {"ivf": 1.25, "ivf_pq": 8.0, "hnsw": 1.0}
 """Number of candidates per requested neighbour, keyed by kind. Kinds that store fewer bits per vector rank less
 accurately, so they need more candidates."""
 FIRST_WIDTH = {"ivf": 8, "ivf_pq": 8, "hnsw": 64}
 """Default width of a search, keyed by kind. The width is the number of inverted lists that are searched, or the number
-of candidates that a walk through the graph keeps."""
+of candidates that are stored during a walk through the graph."""
 _BLOCK = 2**15
 
 
@@ -208,7 +208,7 @@ def _untrained(plan: IndexPlan, dimension: int) -> Any:
         index = faiss.IndexIVFPQ(centres, dimension, plan.lists, code_bytes(dimension), 8, product)
         index.pq.cp.min_points_per_centroid = 1
     index.own_fields = True
-    centres.this.disown()  # only `index` frees the centres; otherwise both Python objects would
+    centres.this.disown()  # otherwise both Python objects would free the centres
     index.cp.min_points_per_centroid = 1  # otherwise faiss warns on stderr
     index.cp.max_points_per_centroid = TRAINED_ON
     index.cp.spherical = True
@@ -216,7 +216,7 @@ def _untrained(plan: IndexPlan, dimension: int) -> Any:
 
 
 def training_positions(vectors: int, plan: IndexPlan) -> np.ndarray:
-    """Returns the positions, in rising order and evenly spread, of the vectors from which centres are learnt."""
+    """Returns evenly spread positions, in rising order, of the vectors that are used to learn the centres."""
     size = min(vectors, max(TRAINED_ON * plan.lists, 20_000))
     return np.arange(size, dtype=np.int64) * vectors // max(size, 1)
 
@@ -329,7 +329,7 @@ class AddCandidates:
     folder: Path
 
     def __call__(self, number: int) -> None:
-        """Writes the file that finds candidates in part `number`."""
+        """Writes the file for finding candidates in part `number`."""
         add_candidates(VectorPart.open(self.folder, number), self.folder)
 
 
@@ -363,7 +363,7 @@ def _check_distinct(folder: Path, parts: int) -> None:
     """Checks that no id is in two parts."""
     ids = [VectorPart.open(folder, number).ids for number in range(parts)]
     ids = [ids_of_part for ids_of_part in ids if len(ids_of_part)]
-    # no id is in two parts if the ids of each part are larger than all ids of the previous part
+    # the ids are distinct if the ids of each part are larger than all ids of the previous part
     if all(earlier.max() < later.min() for earlier, later in pairwise(ids)):
         return
     check_unique(np.concatenate(ids))

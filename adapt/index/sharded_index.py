@@ -1,4 +1,4 @@
-"""Searches an index in several processes, each of which has some of its parts. It loads Ray."""
+"""Searches an index in several processes. Each process has some parts of the index. This module loads Ray."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,8 +62,8 @@ class ShardedIndex:
         """Starts the actors on the cluster to which this process is connected.
 
         Args:
-          folder: folder of the index, in the folder of the stage at work or of one of its inputs.
-          shards: largest number of actors, among which the parts are divided.
+          folder: folder of the index, in the folder of the running stage or of one of its inputs.
+          shards: largest number of actors. The parts are divided among the actors.
           embedder: identity of the queries' embedder (`VectorIndex.open`).
           only: ids of the vectors to search (`VectorIndex.open`).
           cpus: number of CPUs that each actor reserves.
@@ -85,7 +85,7 @@ class ShardedIndex:
         return self._searched(queries, k, width, False)
 
     def search_exactly(self, queries: np.ndarray, k: int) -> Nearest:
-        """Finds the k nearest vectors of each query by comparing all; see `VectorIndex.search_exactly`."""
+        """Finds the k nearest vectors of each query by comparing all vectors; see `VectorIndex.search_exactly`."""
         return self._searched(queries, k, None, True)
 
     def _searched(self, queries: np.ndarray, k: int, width: int | None, exactly: bool) -> Nearest:

@@ -1,7 +1,7 @@
 """Searches an index in one process, and finds the width of search that reaches a required recall.
 
-The width is the number of inverted lists that a search compares, or the number of candidates that it keeps while it
-walks through the graph. A larger width finds more of the true neighbours and takes longer.
+The width is the number of inverted lists that a search compares, or the number of candidates that the search stores
+while it walks through the graph. A larger width finds more of the true neighbours and takes longer.
 """
 
 from collections.abc import Sequence
@@ -127,7 +127,7 @@ def rows_by_id(folder: Path, ids: np.ndarray) -> np.ndarray:
 
 
 def compares_all(facts: IndexFacts, only: np.ndarray | None) -> bool:
-    """Returns whether a search computes the distance to every vector that it may return.
+    """Returns whether a search computes the distances to all vectors that it searches.
 
     This holds for a flat index, and for a search that is limited to at most FLAT_VECTORS vectors.
     """
@@ -166,7 +166,7 @@ class Searchable(Protocol):
         """Finds the k nearest vectors of each query; see `VectorIndex.search`."""
 
     def search_exactly(self, queries: np.ndarray, k: int) -> Nearest:
-        """Finds the k nearest vectors of each query by comparing all; see `VectorIndex.search_exactly`."""
+        """Finds the k nearest vectors of each query by comparing all vectors; see `VectorIndex.search_exactly`."""
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 Parsing, help, chain files, plans, summaries and reports read the table JOBS.
 
 - `job_run`: runs and plans jobs.
-- `job_text`: prepares the text of a job, for training and for measuring, and shows what it is before anything runs.
-- `generated_text`: generates text to replay, and rewrites documents.
+- `job_text`: prepares a job's text for training and for measuring, and shows its properties before anything runs.
+- `generated_text`: generates text for replay, and rewrites documents.
 - `training_jobs`: dapt, tapt, finetune; merge and distil, which make one model of several, and ensemble, which averages
   predictions.
 - `selection_job`: select, and the selection of documents for other jobs.

@@ -22,7 +22,7 @@ from adapt.stage.training_plan import REPHRASED
 from adapt.support.errors import ConfigError
 
 AROUND = {"decoder": 1, "gibbs": 2}
-"""Number of special tokens that the model's longest input must also hold, keyed by the way of generating."""
+"""Number of special tokens in the model's input in addition to a generated text, keyed by the way of generating."""
 
 
 def generated_replay(
@@ -37,7 +37,7 @@ def generated_replay(
 
     Args:
         context: context of the job.
-        base: the model whose knowledge is replayed, with mixture.replay_kind `self` and `gibbs`.
+        base: the model that generates the text if mixture.replay_kind is `self` or `gibbs`.
         general: the general text on which losses are measured, or None.
         unseen: texts that the replayed text must not contain.
         measured: all texts on which losses are measured.
@@ -94,7 +94,7 @@ def _filtered(
 
 
 def _check_section(name: str, section: GenerateConfig | SynthesizeConfig, config: Config) -> None:
-    """Refuses settings that contradict each other, and unknown cleaning blocks."""
+    """Raises an error if settings contradict each other, or if a cleaning block is unknown."""
     if section.min_length > section.max_length:
         raise ConfigError(
             f"{name}.min_length {section.min_length} is above {name}.max_length {section.max_length}", "lower it"
@@ -105,7 +105,7 @@ def _check_section(name: str, section: GenerateConfig | SynthesizeConfig, config
 
 
 def _own_model(base: Start, config: Config) -> Start:
-    """Returns the job's model before its top layers were drawn anew.
+    """Returns the job's model as it was before its top layers were initialized again.
 
     Raises:
         ConfigError: the model's head is new, or the model is a decoder that was turned into an encoder.
@@ -142,10 +142,10 @@ def _given_generator(context: Context, generator: str | None) -> Start:
 
 
 def _check_way(folder: Path, kind: str) -> None:
-    """Refuses an encoder that should generate from left to right, and a decoder that should be sampled by gibbs.
+    """Checks that text is generated from left to right with a decoder, or by Gibbs sampling with an encoder.
 
     Raises:
-        ConfigError: the model is of the other kind. The message says what works with it.
+        ConfigError: the model is of the other kind. The message says what to configure for this model.
     """
     if is_decoder_folder(folder) == (kind != "gibbs"):
         return
@@ -177,7 +177,7 @@ def _prompts(context: Context, section: GenerateConfig) -> Files:
 def rephrased_sources(
     context: Context, sources: Mapping[str, Stage[Prepared]], general: Prepare | None
 ) -> dict[str, Stage[Prepared]]:
-    """Builds the stages that rewrite the documents of each source, and prepares the result as further sources.
+    """Builds the stages that rewrite the documents of each source, and that prepare the results as additional sources.
 
     Args:
         context: context of the job.
@@ -244,10 +244,10 @@ def _check_mixture(config: Config) -> None:
 
 
 def refuse_rewriting(config: Config, job: str) -> None:
-    """Refuses synthesize.generator in a job that does not rewrite documents.
+    """Checks that synthesize.generator is not set in a job that does not rewrite documents.
 
     Raises:
-        ConfigError: the generator is set.
+        ConfigError: synthesize.generator is set.
     """
     if config.synthesize.generator:
         raise ConfigError(

@@ -48,7 +48,7 @@ class Job:
     if the job makes no such model."""
     tokens: Callable[[Any], Start] | None = None
     """Takes the job's last stage, and returns the model whose tokenizer and architecture the new model has. None means
-    that the new model has those of the initial model."""
+    that the new model has the tokenizer and architecture of the initial model."""
     own_tokenizer: bool = False
     """Whether the job's new model has a new tokenizer."""
     texts: Callable[[Any], Select] | None = None
@@ -57,10 +57,9 @@ class Job:
     takes_texts: bool = False
     """Whether the field `from` of a chain's entry may name a selection."""
     parts: Callable[[Context], Mapping[str, Stage[Any]]] | None = None
-    """Builds, for chains, the last stage of each seed. Chains use these stages instead of the stage that summarizes
-    seeds."""
+    """Builds the last stage of each seed. Chains use these stages instead of the stage that summarizes all seeds."""
     first: Callable[[Any], list[Stage[Any]]] | None = None
-    """Returns, for the last stage, the stages that must run before all others, because they are likely to fail."""
+    """Takes the job's last stage, and returns the stages that must run first, because they are likely to fail."""
     exported: Callable[[Any], Export | None] | None = None
     """Takes the job's last stage, and returns the stage that writes the model for `export.push`. None means that the
     job pushes no model."""
@@ -100,13 +99,13 @@ class JobRun:
     arguments: Sequence[str] = ()
     """The command line of the job."""
     push: Push | None = None
-    """The stage that sends the model to the Hub. It has not run yet. None without `export.push`."""
+    """The stage that sends the model to the Hub, which has not run yet. None if `export.push` is not set."""
 
     def finish_push(self) -> list[Block]:
         """Sends the model to the Hub, unless it was sent before, and returns blocks about it.
 
         Raises:
-            HubError: the push failed. The model stays.
+            HubError: the push failed. The model's folder is unchanged.
         """
         if self.push is None:
             return []
@@ -124,7 +123,7 @@ class JobRun:
         """Returns the folder of the model that the job made.
 
         Args:
-            share: the share that the model was merged with, for a merge with several shares. None otherwise.
+            share: the value of `merge.shares` of the model, if a merge has several shares. None otherwise.
 
         Raises:
             ConfigError: the job makes no model, no model with this share, or several models.
@@ -149,10 +148,10 @@ class JobRun:
 
 
 def push_of(job: Job, context: Context, final: Stage[Any]) -> Push | None:
-    """Returns the stage that sends the job's model to the Hub. Returns None without `export.push`.
+    """Returns the stage that sends the job's model to the Hub. Returns None if `export.push` is not set.
 
     Raises:
-        ConfigError: `export.push` is not the name of a repository, or the job makes another model than an export.
+        ConfigError: `export.push` is not the name of a repository, or the job does not export a model.
     """
     repository = context.config.export.push
     if repository and job.training and not job.exported:
@@ -220,7 +219,7 @@ def run_and_show(job: Job, context: Context, arguments: Sequence[str]) -> None:
     show_blocks(run.blocks())
     try:
         show_blocks(run.finish_push())
-    finally:  # the result counts, even if the push fails
+    finally:  # reports the result even if the push fails
         finish(job.name, run.finished.path, dict(run.figures()))
 
 
@@ -236,12 +235,12 @@ class Plan(SelfShown):
     phases: Table | None = None
     """A row per phase that will run, if `training.phases` is set."""
     regimes: dict[str, Regime | None] = field(default_factory=dict)
-    """Tokens per parameter and repeats of the texts of each unfinished training, keyed by the training's name. None if
-    the training's text is not prepared yet."""
+    """For each unfinished training, tokens per parameter and number of passes over its texts, keyed by the training's
+    name. None if the training's text is not prepared yet."""
     config: Config | None = None
     """Configuration of the job."""
     budget: str = ""
-    """Comparison of the expected device time with `resources.budget`, in sentences. Empty without a budget."""
+    """Comparison of the expected device time with `resources.budget`, in sentences. Empty if there is no budget."""
     texts: Sequence[TextOutlook] = ()
     """Properties of the text of each corpus to train on, measured on a sample."""
 
@@ -269,7 +268,7 @@ class Plan(SelfShown):
         return [*blocks, *self._regimes()]
 
     def _regimes(self) -> list[Block]:
-        """Returns the regime of each training, and recommendations for the regime of the first one."""
+        """Returns the regime of each training, and recommendations for the regime of the first training."""
         known = {name: regime for name, regime in self.regimes.items() if regime}
         if self.regimes and not known:
             return [TextBlock("Regime: not known before the text is prepared; dontstop advise estimates it.")]
@@ -310,7 +309,7 @@ def plan_of(job: Job, context: Context) -> Plan:
     """Plans a job without running anything.
 
     Raises:
-        AdaptError: the job would raise this error before anything runs.
+        AdaptError: an error that the job would also raise before its first stage.
     """
     final = job.final(context)
     last = push_of(job, context, final) or final
@@ -333,7 +332,7 @@ ON_A_CLUSTER = 16
 
 
 def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesConfig) -> list[Record]:
-    """Runs unfinished stages, in parallel if resources suffice, and returns the records of all.
+    """Runs unfinished stages, in parallel if resources suffice, and returns the records of all stages.
 
     Raises:
         AdaptError: for the reasons given at `adapt.runner.ensure.ensure_all`.
@@ -346,7 +345,7 @@ def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesC
 
 
 def room(resources: ResourcesConfig, stages: int) -> tuple[Mapping[str, float] | None, int]:
-    """Connects to Ray, and returns the resources for stages that run at once, and the largest number of such stages.
+    """Connects to Ray. Returns the resources that parallel stages share, and the largest number of parallel stages.
 
     Args:
       resources: where the work runs. On a cluster, the returned resources are None, which sets no limit.

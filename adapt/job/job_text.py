@@ -1,7 +1,7 @@
-"""Prepares the text of a job, and shows before anything runs what the text is.
+"""Prepares the text of a job, and measures properties of the text before the job runs.
 
-A job's method may need stages before and after each domain, which are built here too. The outlook on a text has its
-languages, the words that the tokenizer knows, and copies.
+This module also builds the stages that a method needs before and after each domain. The measured properties are the
+languages of a text, how the tokenizer splits its words, and the share of copies.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ from adapt.stage.prepare_text import Gather, Prepare, Prepared, PrepareTexts, St
 from adapt.stage.text_sources import Dedup, Files, TaskTexts, held_out, listed_files
 
 GENERAL, REPLAY = "(general)", "(replay)"
-"""Names of general text among the sources of a corpus: text to measure on, and text to replay."""
+"""Names of general text among the sources of a corpus: text for measuring losses, and text for replay."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class DomainText:
     """The prepared text of a domain."""
 
     whole: Stage[Prepared]
-    """The domain's text as one corpus, to measure on."""
+    """The domain's text as one corpus, for measuring losses."""
     sources: Mapping[str, Stage[Prepared]]
-    """The domain's text to train on, keyed by source."""
+    """The domain's text for training, keyed by source."""
 
     @property
     def streamed(self) -> Streamed | None:
@@ -54,13 +54,13 @@ class DomainText:
 
 
 def general_text(context: Context) -> Prepare | None:
-    """Prepares general text to measure on. Returns None if no general text is configured.
+    """Prepares general text for measuring losses. Returns None if no general text is configured.
 
-    If the files are also trained on, only their held-out share is measured, and the training leaves this share out.
+    If the files are also used for training, losses are measured only on their held-out share.
 
     Raises:
-        ConfigError: the general text is the domain's text; or its files are also trained on, and no share of them is
-            held out.
+        ConfigError: the general text is the domain's text, or its files are also used for training without a held-out
+            share.
     """
     config, name = context.config, f"{context.config.name}-general"
     if not config.evaluation.general_paths:
@@ -189,12 +189,12 @@ def deduplicated(
     config = context.config
     if config.corpus.deduplicate == "none":
         return None
-    tokens = replace(context.tokens, vocabulary=None)  # not an input of the stage: it does not change duplicates
+    tokens = replace(context.tokens, vocabulary=None)  # duplicates do not depend on the vocabulary
     return Dedup(config.name, sources, before, unseen, tokens, config)
 
 
 def on_one_source(config: Config, name: str, corpus: CorpusConfig) -> Config:
-    """Returns the configuration with one source as its corpus. The source's name is added to the configuration's."""
+    """Returns the configuration with one source as its corpus, and with the source's name appended to its name."""
     return replace(config, name=f"{config.name}-{name}", corpus=corpus)
 
 
@@ -221,7 +221,7 @@ def after_training(context: Context, text: Stage[Prepared], past: Mapping[str, S
     Args:
         context: context whose initial model has learnt the domain.
         text: text of the domain.
-        past: stages that the method already needed before this domain.
+        past: stages of the method that ran before the training on this domain.
     """
     learnt = Domain(context.config, context.start, (text,), past)
     return {**past, **method_of(context.config).after_domain(learnt)}
@@ -241,13 +241,13 @@ class TextOutlook:
 
     @property
     def faults(self) -> list[str]:
-        """Warnings with a fix."""
+        """Warnings about the text, each with a fix."""
         words = self.legibility.faults() if self.legibility else []
         return [*words, *self.profile.faults(self.deduplicate)]
 
     @property
     def wanted_deduplication(self) -> str:
-        """Value of `corpus.deduplicate` that removes the copies that a warning is about; empty if there is none."""
+        """Value of `corpus.deduplicate` that would remove the measured copies. Empty if there are few copies."""
         if self.profile.documents < FEWEST:
             return ""
         if self.profile.near_duplicates > MOST_DUPLICATES:
@@ -255,14 +255,14 @@ class TextOutlook:
         return "exact" if self.profile.duplicates > MOST_DUPLICATES else ""
 
     def sentence(self) -> str:
-        """Returns the corpus, its sample, and what was measured."""
+        """Returns a sentence with the name of the corpus, the size of the sample, and the measured properties."""
         words = legibility_words(self.legibility)
         said = f"{self.name}, {self.profile.documents} documents: {self.profile.summary()}"
         return f"{said}; {words}" if words else said
 
 
 def legibility_words(legibility: Legibility | None) -> str:
-    """Returns how a tokenizer splits the words of a corpus, in words; empty if it was not measured."""
+    """Returns a text on how a tokenizer splits the words of a corpus. Empty if this was not measured."""
     if legibility is None or not legibility.words:
         return ""
     figures = [f"unknown words {legibility.unknown_share:.1%}"]
@@ -274,10 +274,10 @@ def legibility_words(legibility: Legibility | None) -> str:
 
 
 def text_outlooks(stages: Sequence[Stage[Any]], records: Mapping[str, Record]) -> list[TextOutlook]:
-    """Measures the corpora that a job trains on, each once.
+    """Measures each corpus that a job trains on once.
 
-    Remote corpora and datasets that are not prepared yet are left out, because reading them takes long. They are
-    measured when they are prepared.
+    Remote corpora and datasets that are not prepared yet are left out, because reading them takes long. The stage that
+    prepares such a corpus measures it.
 
     Args:
         stages: stages of the job.
@@ -311,7 +311,7 @@ def _sampled(stage: Prepare) -> TextOutlook | None:
 
 
 def outlook_blocks(texts: Sequence[TextOutlook]) -> list[Block]:
-    """Returns a line per corpus, and the warnings about each."""
+    """Returns a line per corpus, and the warnings about each corpus."""
     if not texts:
         return []
     lines = TextBlock(

@@ -59,7 +59,7 @@ def evaluate_stages(context: Context) -> Compare:
     the corpus (or `domain` for a corpus without sources) and general text (`general`). Features are evaluated on tasks
     with one label per text.
 
-    A model with another tokenizer is measured on the same texts in its own tokens; losses are then per byte.
+    A model with another tokenizer is measured on the same texts with its own tokens. Losses are then per byte.
 
     Raises:
         ConfigError: a name occurs twice or cannot be a folder's name, or pseudo-perplexity is configured for models
@@ -291,7 +291,7 @@ def domain_files(context: Context) -> dict[str, Files]:
 
 
 def screening(context: Context) -> Screening:
-    """Returns the text that is left out of the corpus. It is the same text that a training on the corpus leaves out.
+    """Returns the text that is left out of the corpus, which is the same as for a training on the corpus.
 
     Raises:
         ConfigError, DataError: `adapt.job.job_text.general_text` raises an error.
@@ -305,8 +305,8 @@ def extend(context: Context) -> ExtendVocabulary | TeachRows:
     """Builds the stage that adds words of the corpus as tokens.
 
     Raises:
-        ConfigError: `vocabulary.candidates` is neither a known way nor a file, or needs general text and none is
-            configured. Or the model does not support a module.
+        ConfigError: `vocabulary.candidates` is neither a known method nor a file, general text is needed but not
+            configured, or the model does not support a required module.
     """
     config, asked = context.config, context.config.vocabulary.candidates
     file = Path(asked).expanduser()
@@ -395,7 +395,7 @@ def trim(context: Context) -> TrimVocabulary:
 
 
 def _whole(files: Files) -> Files:
-    """Returns the files with nothing held out, because trimming must also keep tokens of text that is only measured."""
+    """Returns the files without a held-out share, because the tokens of held-out text must not be removed either."""
     return replace(files, corpus=replace(files.corpus, heldout_fraction=0.0, decontaminate=[]))
 
 

@@ -46,8 +46,8 @@ def vector_stages(
         steps: the selections, in the order in which they are applied.
         pool: files to select documents from.
         target: text that documents should resemble.
-        unseen: texts that must not be selected, and therefore get no vectors.
-        measured: texts on which losses are measured. Their held-out documents must not be selected either.
+        unseen: texts that must not be selected. They get no vectors.
+        measured: texts on which losses are measured. Their held-out documents get no vectors either.
 
     Raises:
         ConfigError: the embedder does not exist, or an option is wrong.
@@ -69,7 +69,7 @@ def vector_stages(
     index = BuildIndex(
         name=f"{name}-pool",
         vectors=Embed(f"{name}-pool", embedding, learnt, documents, resources),
-        index=select.index if "target" in needed else "flat",  # without target vectors, nothing is searched
+        index=select.index if "target" in needed else "flat",  # no search without target vectors
         memory_gib=INDEX_GIB,
         queries=0,
         resources=resources,
@@ -88,8 +88,8 @@ def selection_of_job(context: Context, general: Prepare | None) -> Select | None
     """Returns the selection that a job trains on, from the chain or from `select.pool_paths`. None means no selection.
 
     Raises:
-        ConfigError: a selection is given in both places, a budget is set without a pool, or `select_documents` raises
-            an error.
+        ConfigError: both the chain and `select.pool_paths` name a selection, a budget is set without a pool, or
+            `select_documents` raises an error.
     """
     select = context.config.select
     if context.selected and select.pool_paths:
@@ -107,7 +107,7 @@ def select_documents(context: Context, general: Prepare | None, like: Select | N
 
     Args:
         context: context of the job.
-        general: general text on which losses are measured, which is not selected.
+        general: general text on which losses are measured. It is not selected.
         like: another selection, whose number of tokens becomes the budget of this selection.
 
     Raises:
@@ -150,7 +150,7 @@ def random_control(context: Context, chosen: Select) -> Select:
 
 
 def tasks_with_text(config: Config) -> list[TaskConfig]:
-    """Lists the tasks for which files of the split train are configured."""
+    """Lists the tasks that have files for the train split."""
     return [task for task in (config.task, *config.tasks) if task.train]
 
 
@@ -198,7 +198,7 @@ def selected_text(
 
 
 def has_corpus(corpus: CorpusConfig) -> bool:
-    """Returns whether the section `corpus` names text of a domain."""
+    """Returns whether the section `corpus` names any text."""
     return bool(corpus.paths or corpus.sources or corpus.source != "files")
 
 

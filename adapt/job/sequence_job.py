@@ -95,8 +95,8 @@ def merging_of_domains(config: Config, models: int) -> Merging:
         models: number of domains that have been learnt.
 
     Raises:
-        ConfigError: `merge.kind` limits the number of models, `merge.models` is set, or there are several shares or too
-            few weights.
+        ConfigError: `merge.kind` cannot merge this many models, `merge.models` is set, or there are several shares or
+            too few weights.
     """
     section, most = config.merge, MERGERS.load(config.merge.kind).models[1]
     if most is not None:
@@ -130,12 +130,12 @@ def sequence_stages(context: Context) -> SequenceStage:
     Each domain has the method's stages before training, the training, the method's stages after it, the export,
     held-out losses, and fine-tuning on the tasks of all domains so far. Each task is learnt by a copy of the model,
     without the domain's name (arXiv 2302.03241, section 4). Every stage depends only on earlier domains, so adding a
-    domain at the end reruns nothing. A sequence in another order reuses the stages of the domains with which both
-    orders begin.
+    domain at the end reruns nothing. If two orders begin with the same domains, the second
+    sequence reuses the stages of these domains.
 
     Raises:
-        ConfigError: a domain is unknown, or is listed twice by its name or by its text; a task belongs to no domain; or
-            an earlier run of this name began with other settings.
+        ConfigError: a domain is unknown or listed twice, two domains have the same text, a task belongs to no domain,
+            or an earlier run with the same name began with other settings.
     """
     refuse_rewriting(context.config, "sequence")
     order = check_domains(context.config)
@@ -209,7 +209,7 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
 
 
 def _each_alone(setup: Setup) -> Iterator[Step]:
-    """Builds trainings that each start from the first model of the sequence."""
+    """Builds the trainings of a sequence that all start from its first model."""
     for number, name in enumerate(setup.order, start=1):
         domain = on_domain(setup, setup.context, name)
         replay = replayed_text(domain, setup.general, domain=[setup.texts[name]])
@@ -225,7 +225,7 @@ def _each_alone(setup: Setup) -> Iterator[Step]:
 
 
 def _all_at_once(setup: Setup) -> Iterator[Step]:
-    """Builds one training on the mixed domains, as long as the trainings on the single domains would be together."""
+    """Builds one training on the mixed domains. It is as long as the trainings on the single domains together."""
     config, training = setup.context.config, setup.context.config.training
     given = {name: getattr(training, name) for name in ("max_steps", "max_tokens", "max_flops")}
     limits = {name: value * len(setup.order) for name, value in given.items() if value}

@@ -25,7 +25,7 @@ from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
 
 RESERVED = {"general", "training"}
-"""Names that a domain cannot have, because other inputs of the sequence's stages have these names."""
+"""Names that are not allowed for domains, because other inputs of the sequence's stages have these names."""
 
 
 def domain_of(task: TaskConfig) -> str:
@@ -87,8 +87,8 @@ def check_domains(config: Config) -> list[str]:
 def _check_replay(config: Config) -> None:
     """Checks `sequence.replay_fraction`.
 
-    Refuses the fraction if no earlier text can be replayed, if the method has its own fraction, or if the fractions
-    of replayed text leave nothing for the domain.
+    Raises an error if no earlier text can be replayed, if the method has its own fraction, or if the fractions of
+    replayed text add up to 1 or more.
     """
     share, method = config.sequence.replay_fraction, method_of(config)
     if share is None:
@@ -109,8 +109,8 @@ def _check_replay(config: Config) -> None:
 def domain_texts(context: Context, order: Sequence[str], general: Prepare | None) -> dict[str, Prepare]:
     """Prepares the text of each domain separately, so that a domain does not change the training text of other domains.
 
-    Held-out text is an exception, because no domain trains on text that is held out of another domain. A document that
-    occurs in several domains is held out of all or none of them. If near copies are removed and two domains have copies
+    Held-out text is an exception: no domain trains on held-out text of another domain. A document that occurs in
+    several domains is held out of all these domains or of none. If near copies are removed and two domains have copies
     of a document, the domain that is configured later drops its copy.
 
     Raises:
@@ -133,7 +133,7 @@ def as_listed(config: Config, texts: Mapping[str, Prepare]) -> dict[str, Prepare
 
 
 def _check_distinct(texts: Mapping[str, Prepare]) -> None:
-    """Refuses two domains with the same text, because the text would be learnt twice."""
+    """Raises an error if two domains have the same text, because the text would be learnt twice."""
     known: dict[tuple[str, str], str] = {}
     for name, text in texts.items():
         other = known.setdefault((text.files.listing.key, repr(text.files.what())), name)
@@ -195,7 +195,7 @@ def sequence_step(
         number: number of domains that the model has learnt.
         name: name of the domain learnt last, or empty if all domains were learnt at once.
         training: the training that makes the model.
-        past: stages that the method needed before the training.
+        past: stages of the method that run before the training.
     """
     config, order = setup.context.config, setup.order
     mode = config.sequence.mode
@@ -243,7 +243,7 @@ def recalled_texts(setup: Setup, number: int) -> Mapping[str, Prepare]:
 
 
 def watched_texts(setup: Setup, name: str, before: Sequence[str] = ()) -> Mapping[str, Stage[Prepared]]:
-    """Returns the texts that are measured while the model learns a domain: its own, general text, and those before."""
+    """Returns the texts for measuring losses during training on a domain: its own, general text and earlier domains."""
     past = {f"{BEFORE}{other}": setup.texts[other] for other in before}
     return {"domain": setup.texts[name], **setup.beside, **past}
 
@@ -282,8 +282,8 @@ def finetuning_after(setup: Setup, context: Context, tasks: Sequence[TaskConfig]
 def tested(setup: Setup, number: int, name: str, seen: Sequence[str]) -> list[TaskConfig]:
     """Returns the tasks that the model after domain `name` is fine-tuned on.
 
-    With sequence.full_matrix, and for the last model, these are the tasks of all domains so far. Otherwise, they are
-    the tasks of domain `name` only. With sequence.forward_transfer, the tasks of the next domain are added.
+    With `sequence.full_matrix`, and for the last model, these are the tasks of all domains so far. Otherwise, they are
+    only the tasks of domain `name`. With `sequence.forward_transfer`, the tasks of the next domain are added.
     """
     settings = setup.context.config.sequence
     ahead = setup.order[number : number + 1] if settings.forward_transfer and settings.mode == "continual" else []

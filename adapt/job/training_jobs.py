@@ -101,7 +101,7 @@ def tapt_stages(context: Context) -> Export:
     """Builds the stages of TAPT in the order in which they run.
 
     The training text is the tasks' train split, or all splits if `tapt.transductive` is set. If configured, a pool
-    (Curated-TAPT) or text selected from a pool (kNN-TAPT, RAND-TAPT) is added. The loss is measured on the text of dev.
+    (Curated-TAPT) or text selected from a pool (kNN-TAPT, RAND-TAPT) is added. The loss is measured on the dev split.
 
     Raises:
         ConfigError: `adapt.job.selection_job.selection_of_job` raises an error.
@@ -219,11 +219,11 @@ FINETUNE_JOB = Job(
 
 
 BASE = "base"
-"""Name of model.path among the compared models."""
+"""Name of the model `model.path` among the compared models."""
 
 
 def ensemble_stages(context: Context) -> MeasureEnsemble:
-    """Builds the measurement of `ensemble.models`, with `comparison.models` and model.path to compare with.
+    """Builds the stage that compares the ensemble of `ensemble.models` with `comparison.models` and `model.path`.
 
     Raises:
         ConfigError: there are fewer than two members, or two compared models have the same name.
@@ -272,7 +272,7 @@ def distil_stages(context: Context) -> Export:
 
     Raises:
         ConfigError: no teachers are named.
-        ModelError: a teacher cannot be used (`adapt.stage.several.other_models.with_teachers`).
+        ModelError: a teacher cannot be used (`adapt.stage.context.with_teachers`).
     """
     method = method_of(context.config)
     if not method.other_models:
@@ -329,7 +329,7 @@ def _named(context: Context, name: str) -> list[str]:
     if name in context.made or not (glob.has_magic(name) or looks_local(name)):
         return [name]
     folder = Path(name).expanduser()
-    if folder.is_dir():  # returns an existing folder unchanged, because its name may look like a pattern
+    if folder.is_dir():  # the name of an existing folder may look like a pattern
         return [str(folder)]
     if folders := sorted(glob.glob(str(folder))):
         return folders

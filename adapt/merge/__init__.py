@@ -2,7 +2,7 @@
 
 - `table`: finds merge methods by name, and reads their options from a configuration.
 - `merger`: the interface of merge methods, and the methods themselves.
-- `compatibility`: refuses models of another architecture or with other tokens.
+- `compatibility`: checks that all models have the same architecture and compatible tokens.
 - `streamed_merge`: merges all tensors, one at a time, and matches tensors and rows of two checkpoints.
 - `companion_files`: copies settings and tokenizer, and writes the model card.
 """

@@ -14,7 +14,7 @@ from adapt.model.model_card import card_code, card_text, front_matter, settings,
 from adapt.runner.files import file_aside, write_atomically
 
 BESIDE = ("generation_config.json", *TEMPLATES)
-"""Optional files of a model that do not affect its outputs, such as chat templates."""
+"""Optional files of a model that do not affect the scores it computes, such as chat templates."""
 
 
 def dress(model: Pretrained, facts: Mapping[Path, MergeFacts], speaker: Pretrained | None = None) -> None:
@@ -47,7 +47,7 @@ def _beside(model: Pretrained) -> Iterator[Path]:
 
 
 def _copy_beside(speaker: Pretrained, folder: Path) -> None:
-    """Copies chat template and generation settings to a folder. A template in tokenizer_config.json becomes a file."""
+    """Copies chat template and generation settings. A template in tokenizer_config.json is written to its own file."""
     settings = speaker.tokenizer / TOKENIZER_CONFIG
     template = read_json(settings).get("chat_template") if settings.is_file() else None
     if isinstance(template, str):
@@ -105,7 +105,7 @@ class MergeFacts:
     base_model: str
     kind: str
     rule: str
-    """Description in words of what the merge method computes."""
+    """Sentences that describe what the merge method computes."""
     share: float
     settings: Mapping[str, Any]
     sources: Sequence[tuple[str, str, str, str]]

@@ -1,7 +1,7 @@
 """Checks that models can be merged: they must have the architecture and all tokens of the base.
 
 Architectures are compared by the settings in config.json, before any weight is read. Some models may have tokens that
-the base lacks. This module imports neither torch nor transformers, so that a job can refuse models without delay.
+the base lacks. This module imports neither torch nor transformers, so that a job can report errors without delay.
 """
 
 import json
@@ -26,7 +26,7 @@ class NewTokens:
     """Tokens that some models have and their base lacks."""
 
     first: int
-    """Lowest possible id of a new token, above all ids of the base. Rows of the base from this id on are padding."""
+    """Lowest possible id of a new token. All ids of the base are lower: its rows from this id on are padding."""
     number: int
     """Number of new tokens."""
     extended: tuple[int, ...]
@@ -37,7 +37,7 @@ def new_tokens(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | No
     """Compares the ids of all tokens between the models and the base. Chat templates are not compared.
 
     Args:
-        base: the model from which the others were trained.
+        base: the model from which the other models were trained.
         models: the models that are merged with the base.
 
     Returns:
@@ -55,7 +55,7 @@ def new_tokens(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | No
     theirs = [ours if model == base else vocabulary_of(model) for model in models]
     for model, ids in zip(models, theirs, strict=True):
         old = {token: number for token, number in ids.items() if token in ours or number < first}
-        _refuse_differing(base, model, ours, old)  # new tokens must not have ids of the base
+        _refuse_differing(base, model, ours, old)  # new tokens must not reuse ids of the base
     extended = tuple(index for index, ids in enumerate(theirs) if len(ids) > len(ours))
     for index in extended:
         _refuse_differing(models[extended[0]], models[index], theirs[extended[0]], theirs[index])

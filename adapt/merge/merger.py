@@ -53,7 +53,7 @@ class Merging:
     weights: tuple[float, ...]
     """One weight per model; empty if the merge method does not use weights."""
     density: float | None
-    """Share of a model's differences from the base that is used; None if the method always uses all differences."""
+    """Share of a model's differences from the base that the method uses. None if it always uses all differences."""
     seed: int
 
 
@@ -90,7 +90,7 @@ class Merger(ABC):
         """Returns the route of one tensor, a function from shares to merged weights.
 
         Args:
-            name: name of the tensor; for tied tensors, the name of the first one.
+            name: name of the tensor. For tied tensors, the name of the first tensor.
             base: the tensor of the base, fp32, any shape.
             models: the tensor of each model, in the order of `merge.models`; fp32, same shape as `base`.
         """
@@ -170,7 +170,7 @@ def weighted_sum(learnt: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """Returns sum_i w_i tau_i, added up in the order of the models.
 
     Args:
-        learnt: the task vectors tau_i, all of one shape; the first is overwritten.
+        learnt: the task vectors tau_i, all of the same shape. The first vector is overwritten.
         weights: the weights w_i.
     """
     total = learnt[0].mul_(weights[0])
@@ -293,9 +293,9 @@ def smallest_kept(tensors: Pass, density: float) -> list[float]:
 
     The share `density` of a model's differences with the largest absolute values is used.
 
-    The result is exact, and takes two passes and little memory: non-negative floats are in the same order as their bits
-    read as integers. The first pass counts the upper 16 bits of all differences, and so determines the upper 16 bits of
-    the result. The second pass counts the lower 16 bits of the differences with these upper 16 bits.
+    The result is exact, and needs only two passes and little memory, because non-negative floats have the same order
+    as their bits read as integers. The first pass counts the upper 16 bits of all differences. The counts determine the
+    upper 16 bits of the result. The second pass counts the lower 16 bits of the differences with these upper 16 bits.
     """
     upper: list[int] = []
     ranks: list[int] = []

@@ -8,8 +8,8 @@ pooler). The model class of transformers is instantiated without weights to find
 
 Some models may have embedding rows of tokens that the base lacks. Before merging, a missing row of a model is taken
 from the base, and a missing row of the base is the mean of this row over the models that have it. So every merge
-method treats these rows like all others. A row that only one model has, or that is equal in all models that have it, is
-unchanged at every share.
+method treats these rows like all other rows. If only one model has a row, or all models with the row agree on it, the
+merged row equals it at every share.
 """
 
 from __future__ import annotations
@@ -206,19 +206,19 @@ class Names:
 
     @cached_property
     def of_language_model(self) -> set[str]:
-        """Names of the language model's tensors. Of tied tensors, only the first name is included."""
+        """Names of the language model's tensors. For tied tensors, only the first name is included."""
         return {self.first(name) for name in self._model.state_dict()}
 
     @cached_property
     def by_token(self) -> set[str]:
-        """Names of tensors with one row per token: embeddings, head and head bias. Of tied tensors, the first name."""
+        """Names of tensors with one row per token: embeddings, head and head bias. For tied tensors, only the first."""
         layers = (self._model.get_input_embeddings(), self._model.get_output_embeddings())
         parts = {id(part) for layer in layers if layer is not None for part in layer.parameters()}
         named = self._model.named_parameters(remove_duplicate=False)
         return {self.first(name) for name, part in named if id(part) in parts}
 
     def first(self, name: str) -> str:
-        """Returns the present name of a tensor with its full prefix; for a tied tensor, the name of the first one."""
+        """Returns the current name of a tensor with its full prefix. For tied tensors, returns the first name."""
         stem, dot, last = name.rpartition(".")
         name = f"{stem}{dot}{OLD.get(last, last) if 'norm' in stem.lower() else last}"
         known, prefix = self._known, f"{self._model.base_model_prefix}."
@@ -234,7 +234,7 @@ class Names:
 
 
 def same_tensors(base: Shapes, model: Shapes, names: Names, folder: Path) -> dict[str, str]:
-    """Returns the name that each tensor of the base has in the model, keyed by the tensor's name in the base.
+    """Returns the names of the base's tensors in the model, keyed by their names in the base.
 
     Parts that no language model has, such as a pooler, may be missing.
 
@@ -335,8 +335,8 @@ def merge_models(
 ) -> int:
     """Writes the weights of the merged models. Files and tensors have the same names and order as in the base's folder.
 
-    Tensors of integers or booleans are copied from the base. So are parts that only the base has and that no language
-    model needs, such as a pooler.
+    Integer and boolean tensors are copied from the base. Parts that only the base has and that no language model needs,
+    such as a pooler, are copied as well.
 
     Args:
         merging: the options of the merge.
@@ -350,8 +350,8 @@ def merge_models(
         The number of tensors that were merged.
 
     Raises:
-        ModelError: the tensors of a model do not match those of the base (then nothing was written), or a tensor that
-            was read or merged has values that are not finite.
+        ModelError: the tensors of a model do not match the base (nothing is written in this case), or a stored or
+            merged tensor has values that are not finite.
     """
     merger, names = MERGERS.load(merging.kind)(merging), Names(base, trust_remote_code)
     rows = NewRows(tokens, names) if tokens else None

@@ -7,10 +7,10 @@
 - `hat/`: HAT and CPT, with masks of units for each domain.
 - `domain_parameters`: adapters, DEMix, prompts and prefixes, with a set of added parameters for each domain.
   `domain_sets` adds the sets to models.
-- `lora/`, `frozen_parts`, `elle/`: training of a part of the model, or growth of the model.
+- `lora/`, `frozen_parts`, `elle/`: methods that train only a part of the model, or make the model larger.
 - `derpp/`, `distill` with `teacher`: training on past text, or towards the outputs of an earlier model.
-- `weight_means`: the next domain starts from a mean of models.
+- `weight_means`: methods after which the next domain starts from a mean of models.
 - `sequence_modes`: one model per domain, one model for all domains, merged models, and replay of past text.
-- `measurement`, `row_sums`: sum measurements over rows of a text, as stages and on the cluster's devices.
+- `measurement`, `row_sums`: stages that sum measurements over rows of a text, and their code on the devices.
 - `collectives`: computes sums and gathers rows over all ranks, for losses that compare documents of several ranks.
 """

@@ -1,8 +1,8 @@
 """The base class of methods against forgetting, and the types that its hooks take and return.
 
 A method is a subclass of `Method` that overrides the hooks it needs. Plain training is `Method` itself, with no hook
-overridden. docs/develop/design.md shows which hooks the known methods use, docs/develop/extending.md how to add a
-method. The driver calls some hooks before torch may be loaded. So neither this module nor any module that
+overridden. docs/develop/design.md shows which hooks the existing methods use, and docs/develop/extending.md shows how
+to add a method. The driver calls some hooks before torch may be loaded. So neither this module nor any module that
 `adapt.method.table` names imports torch at its top.
 """
 
@@ -29,18 +29,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Domain:
-    """A domain of a sequence, from which a method makes its stages."""
+    """A domain of a sequence. Methods build their stages from this object."""
 
     config: Config
     """The configuration of this domain's training."""
     start: Start
-    """The model. `Method.before` gets the model before the domain's training, `Method.after_domain` the trained one."""
+    """The model. In `Method.before`, it is not trained on the domain yet. In `Method.after_domain`, it is."""
     texts: tuple[Stage[Any], ...]
     """The prepared text of the domain, one stage for each source."""
     past: Mapping[str, Stage[Any]]
     """The method's stages so far, by name."""
     general: Stage[Any] | None = None
-    """Prepared general text that is replayed (`mixture.replay_paths`), or None. Only `Method.before` gets it."""
+    """Prepared general text that is replayed (`mixture.replay_paths`), or None. It is always None in
+    `Method.after_domain`."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class AddedMemory:
     held: float = 0.0
     """Extra device memory that is used during the whole training [bytes]."""
     kept: float = 0.0
-    """Memory of changed copies of parameters, which autograd stores in fp32 when layers compute with them [bytes]."""
+    """Memory of modified copies of parameters that layers compute with, and that autograd stores in fp32 [bytes]."""
     layer_values: float = 0.0
     """Number of extra values that autograd stores per token in each layer."""
     trained: float = 1.0
@@ -82,9 +83,9 @@ class Method:
     """
 
     Options: ClassVar[type | None] = None
-    """A frozen dataclass whose fields have defaults and docstrings, as in `adapt.config`, which also has number types
-    with ranges. The dataclass becomes the configuration section with the method's name. A field that is declared with
-    `how(default)` does not enter keys."""
+    """A frozen dataclass whose fields have defaults and docstrings, like the sections in `adapt.config`. That module
+    also has number types with ranges. The dataclass becomes the configuration section with the method's name. A field
+    that is declared with `how(default)` is not part of keys."""
     kind: ClassVar[str] = "plain"
     """The method's name in `method.kind`."""
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
@@ -96,46 +97,46 @@ class Method:
     goes_alone: ClassVar[bool] = False
     """Whether the method is also useful if each domain gets its own model (`sequence.mode: separate`)."""
     by_domain: bool = False
-    """Whether the model has adapters or the like for each domain, so that outputs depend on the text's domain."""
+    """Whether the model has separate parameters for each domain, so that outputs depend on the text's domain."""
     depends_on_length: bool = False
     """Whether a step of a longer training differs from the same step of a shorter training. Examples are masks that
     become steeper towards the end, and a window of the last steps. Only such a method may read `Setting.steps`. Its
     trainings never start from the state of a shorter training (`adapt.train.checkpoints.branch`)."""
     scores_in_blocks: str = ""
-    """What a user can do if the model's head changes its scores after its last linear layer. Empty unless the method
-    computes scores in blocks, which needs a head that ends in a linear layer."""
+    """Advice to the user if the model's head does not end in a linear layer. Empty if the method does not compute
+    scores in blocks, because only this needs such a head."""
     exports_trained: bool = True
-    """Whether the exported model computes like the model in training. If not, as with means over steps, measurements
-    during training cannot choose the model to export (`training.stop`)."""
+    """Whether the exported model computes like the model in training. If not, for example with means over steps,
+    measurements during training cannot be used to choose the model to export (`training.stop`)."""
     past_fraction: float = 0.0
     """In `dontstop sequence`, the share of the training rows that come from the text of earlier domains."""
     general_growth: float = 0.0
     """Amount added to the share of general text (`mixture.replay_fraction`) for each domain after the first."""
     other_models: tuple[str, ...] = ()
     """Models that the method reads in addition to the trained one, such as teachers: ids, folders, or names of stages
-    of the same chain. The training finds their folders in `Setting.teachers`."""
+    of the same chain. `Setting.teachers` has their folders."""
     needs_equal_width: bool = False
     """Whether hidden states of `other_models` are compared with those of the trained model."""
 
     def __init__(self, options: Any = None) -> None:
         self.options = options
 
-    # The driver calls these hooks before anything runs.
+    # The driver calls these hooks before the first stage runs.
 
     def what(self) -> dict[str, Any]:
-        """Returns what the method adds to a training's key: kind, options, and the source code of a user's class."""
+        """Returns the method's part of a training's key: kind, options, and the source code of a user-defined class."""
         own = type(self).__module__.split(".")[0] != "adapt"
         named = f"{type(self).__module__}:{type(self).__qualname__}" if own else self.kind
         source = {"source": source_digest(type(self))} if own else {}
-        length = {"depends_on_length": True} if self.depends_on_length else {}  # see `Train.what`
+        length = {"depends_on_length": True} if self.depends_on_length else {}  # `Train.what` reads it
         return {"kind": named, **source, **self.settings(), **length}
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that enter the key: by default, all options that are not marked `how`."""
+        """Returns the options that are part of the key. By default, these are all options that are not marked `how`."""
         return what(self.options) if is_dataclass(self.options) else {}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses a configuration or model that the method cannot work with, before anything runs.
+        """Checks before anything runs that the method supports the configuration and the model.
 
         Args:
             config: the job's configuration.
@@ -146,10 +147,10 @@ class Method:
         """
 
     def at_folders(self, folders: Sequence[Path]) -> Any:
-        """Returns the options with folders in place of the names in `other_models`.
+        """Returns the options with the names in `other_models` replaced by folders.
 
         Args:
-            folders: a folder for each name, with a model of the same shape. Its weights may be those before training.
+            folders: a folder for each name, with a model of the right shape. Its weights may still be untrained.
         """
         return self.options
 
@@ -168,7 +169,7 @@ class Method:
         """Returns the stages that run after a domain. A stage replaces an earlier stage with the same name.
 
         Args:
-            learnt: the domain, with the model that has learnt it.
+            learnt: the domain, with the model after the training on the domain.
 
         Returns:
             Stages by name, as in `Setting.past`.
@@ -180,7 +181,7 @@ class Method:
 
         Args:
             is_known: whether the method has stages before this training.
-            passes: number of micro-batches per step. With several, some methods compute part of a pass twice.
+            passes: number of micro-batches per step. If there are several, some methods compute part of a pass twice.
         """
         return Added()
 
@@ -206,7 +207,7 @@ class Method:
         """Returns tables and warnings about the method's stages, for the report of a sequence of domains.
 
         Args:
-            measured: the method's finished stages by name, keyed by the number of domains that were learnt by then.
+            measured: for each number of learnt domains, the method's stages that were finished then, by name.
         """
         return Notes()
 
@@ -224,7 +225,7 @@ class Method:
         return model
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Runs once when the engine (`adapt.train.engine.Engine`) has the first weights, before a checkpoint is loaded.
+        """Runs once after the engine (`adapt.train.engine.Engine`) was created, before a checkpoint is loaded.
 
         For example, a method can copy the starting weights here.
         """
@@ -237,29 +238,30 @@ class Method:
 
         The term should be a mean over the micro-batch's predictions. `losses` weights the terms of all micro-batches
         and ranks by their number of predictions, so that the mean over the global batch is added, no matter how the
-        batch is split. Penalties on weights belong in `before_step`: under ZeRO 3, no rank has whole weights here.
+        batch is split. Penalties on weights belong in `before_step`: under ZeRO 3, no rank has complete weights here.
         """
         return None
 
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields the losses of a step's passes. The caller runs the backward pass of each before it asks for the next.
+        """Yields the losses of a step's passes. The caller runs the backward pass of each loss before the next one.
 
         A method overrides this hook instead of `extra_loss` if it computes both losses in one pass, or needs more than
-        one micro-batch. In a trial of the memory use, one rank calls this hook without the other ranks (see
+        one micro-batch. To measure the memory use, one rank calls this hook without the other ranks in a trial (see
         `adapt.method.collectives.without_others`).
 
         Args:
             model: the engine, or in a trial the model itself.
-            parts: this rank's micro-batches of the step, in the order of the global batch. All ranks have equally many.
+            parts: this rank's micro-batches of the step, in the order of the global batch. All ranks have the same
+                number of micro-batches.
             objective: the training's objective.
             step: number of the optimizer step, from 0.
             predictions: number of predictions in the global batch.
 
         Yields:
             For each micro-batch the objective's summed loss, and a term to add to the step's loss, or None. Only the
-            gradient of that term matters, summed over micro-batches and ranks; its value may be arbitrary.
+            gradient of this term is used, summed over micro-batches and ranks. Its value may be arbitrary.
         """
         for part in parts:
             loss, extra = objective.loss(model, part), self.extra_loss(model, part, step)
@@ -278,7 +280,7 @@ class Method:
     def state(self) -> dict[str, Any]:
         """Returns the state that changes during training, for checkpoints (`torch.save`). It is the same on all ranks.
 
-        State that the method can rebuild from the setting does not belong here.
+        It should not contain state that the method can rebuild from the setting.
         """
         return {}
 
@@ -292,12 +294,12 @@ class Method:
         """Converts the trained weights to those of an ordinary model, for export.
 
         Args:
-            state: the trained weights, keyed by name; complete on the first rank, empty on the others.
+            state: the trained weights, keyed by name. All weights on the first rank, empty on other ranks.
         """
         return state
 
     def cut_short(self, done: int) -> str:
-        """Says what the model lacks because the text ended before the planned number of steps (`Setting.steps`).
+        """Describes what is missing because the text ended before the planned number of steps (`Setting.steps`).
 
         This hook is only called for methods that set `depends_on_length`.
 
@@ -310,9 +312,9 @@ class Method:
         return ""
 
     def carry(self, folder: Path) -> None:
-        """Writes what the next domain's training needs from this training in addition to the weights.
+        """Writes data for the next domain's training that is not part of the weights.
 
-        The next domain's training finds the folder in `Setting.carried`.
+        In the next domain's training, `Setting.carried` is this folder.
 
         Args:
             folder: an empty folder. Only the first rank calls this hook.
@@ -335,7 +337,7 @@ class WeightPart(Protocol):
         """The elements that the optimizer changes: fp32, flattened."""
 
     def of(self, whole: Tensor) -> Tensor:
-        """Returns the elements at the same indices of another tensor of the parameter's shape, flattened."""
+        """Returns this part's elements of another tensor, flattened. The tensor has the whole parameter's shape."""
 
 
 class TrainingEngine(Protocol):
@@ -360,7 +362,7 @@ class TrainingEngine(Protocol):
         """
 
     def full_state(self) -> dict[str, Tensor]:
-        """Returns all weights and buffers, whole and on the CPU; empty on ranks other than 0. All ranks call it."""
+        """Returns all complete weights and buffers on the CPU. Empty on ranks other than 0. All ranks call it."""
 
 
 @dataclass(frozen=True)
@@ -369,7 +371,7 @@ class Setting:
 
     seed: int = 0
     length: int | None = None
-    """Number of steps of the training; None for a method that does not set `Method.depends_on_length`."""
+    """Number of steps of the training. None if the method does not set `Method.depends_on_length`."""
     past: Mapping[str, Path] = field(default_factory=dict)
     """Result folders of the method's stages so far, keyed by the stage's name."""
     anchor: Path = Path()
@@ -387,16 +389,16 @@ class Setting:
     texts: tuple[Path, ...] = ()
     """Folders of the domain's prepared text; empty if the text is streamed."""
     first_general: int | None = None
-    """Number of the first row of replayed general text (compare `Corrupted.rows`); None without general text."""
+    """Number of the first row of replayed general text, as in `Corrupted.rows`. None without general text."""
     device: Any = "cpu"
     """The device that the model will be on."""
     zero_stage: int = 0
     world: int = 1
     """Number of ranks of the training."""
     precision: str = "fp32"
-    """Arithmetic of the passes: fp32, bf16 or fp16."""
+    """Number format of the passes: fp32, bf16 or fp16."""
     load: Callable[[Path], PreTrainedModel] | None = None
-    """Loads another model, such as a teacher, in the same way as the trained one: on the CPU, in evaluation mode."""
+    """Loads another model, such as a teacher, like the trained model. The result is on the CPU, in evaluation mode."""
 
     @property
     def steps(self) -> int:

@@ -56,10 +56,10 @@ def counted(own: int) -> tuple[list[int], int]:
 
 
 def gathered(rows: Tensor) -> tuple[Tensor, int]:
-    """Gathers the rows of all ranks. All ranks call this and run the backward pass.
+    """Gathers the rows of all ranks. All ranks must call this and run the backward pass.
 
-    In the backward pass, a rank's rows get the sum of the gradients from all ranks. So if the sum of the ranks' losses
-    is the loss of all rows, the gradients are the same as if a single rank had all rows.
+    In the backward pass, a rank's rows get the sum of their gradients on all ranks. So if the ranks' losses add up to
+    the loss of all rows, the gradients are the same as if a single rank had all rows.
 
     Args:
         rows: this rank's rows, [D, H]. D may differ between ranks, and may be 0.

@@ -48,7 +48,7 @@ class DistillOptions:
 
 
 class Distill(Method):
-    """Keeps the model's outputs on the domain's text near those of the model before the domain, or of its teachers."""
+    """Keeps the model's outputs near the outputs of its teachers: other models, or the model before the domain."""
 
     Options = DistillOptions
     kind: ClassVar[str] = "distill"
@@ -64,9 +64,9 @@ class Distill(Method):
         """The frozen models; None if `weight` is 0."""
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that enter the key. The temperature is left out if states are compared.
+        """Returns the options that are part of the key. The temperature is left out if states are compared.
 
-        Teachers enter the key by their content (`adapt.stage.train.Train.what`).
+        The content of the teachers is also part of the key (`adapt.stage.train.Train.what`).
         """
         used = ("weight", "of", *(["temperature"] if self.options.of == "logits" else []))
         return {name: getattr(self.options, name) for name in used}
@@ -78,7 +78,7 @@ class Distill(Method):
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Loads the teachers, unless `weight` is 0.
 
-        ZeRO does not divide the teachers among ranks, so every rank holds all of them whole.
+        ZeRO does not divide the teachers among ranks, so every rank holds all teachers completely.
 
         Raises:
             ModelError: scores are compared, but the head of the model does not end in a linear layer.
@@ -92,7 +92,7 @@ class Distill(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields the objective's loss and the weighted distance of each micro-batch, from one pass of each model."""
+        """Yields the objective's loss and the weighted distance of each micro-batch. Runs one pass of each model."""
         if self.teacher is None:
             yield from super().losses(model, parts, objective, step, predictions)
             return
@@ -114,7 +114,7 @@ class Distill(Method):
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """Returns the memory of the teachers, which every rank holds completely.
 
-        A teacher whose folder is not known yet, as before `adapt.stage.train.Train.of`, counts as large as the student.
+        If a teacher's folder is not known yet (before `adapt.stage.train.Train.of`), the student's size is assumed.
         """
         if not self.options.weight:
             return AddedMemory()

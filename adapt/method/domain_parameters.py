@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 NAMED = "domains"
 """Kind of the added module that stores the names of domains and their prototypes (mean embeddings)."""
 Words: TypeAlias = "Callable[[int], Tensor]"
-"""A function that takes a number and returns this many tokens, from which vectors are initialized.
+"""A function that takes a number and returns this many tokens, for initializing vectors.
 
 `adapt.method.domain_sets.words_of` is an implementation.
 """
@@ -52,7 +52,7 @@ Words: TypeAlias = "Callable[[int], Tensor]"
 def check_trained_sets(
     config: Config, model: Path, method: str, kind: str, options: Mapping[str, Any], by_domain: bool
 ) -> None:
-    """Refuses jobs and models that cannot train sets of parameters, before anything runs.
+    """Checks before anything runs that the job and the model support training sets of parameters.
 
     Args:
         config: the job's configuration.
@@ -63,8 +63,8 @@ def check_trained_sets(
         by_domain: whether each domain has its own set.
 
     Raises:
-        ConfigError: the corpus is streamed, so that no prototype of a domain can be computed; or the model has sets of
-            this kind with other options.
+        ConfigError: each domain has its own set but the corpus is streamed, so that no prototype can be computed; or
+            the model has sets of this kind with other options.
         ModelError: the model already has added parameters of another kind.
     """
     if by_domain:
@@ -88,7 +88,7 @@ def check_trained_sets(
 
 
 def check_domain_sets(config: Config, model: Path, method: str, kind: str, options: Mapping[str, Any]) -> None:
-    """Refuses jobs and models that cannot train a method with one set per domain.
+    """Checks that the job and the model support a method with one set of parameters per domain.
 
     Args:
         config: the job's configuration.
@@ -100,7 +100,7 @@ def check_domain_sets(config: Config, model: Path, method: str, kind: str, optio
     Raises:
         ConfigError: the corpus is streamed, so that no prototype of a domain can be computed; or the model has sets of
             this kind with other options.
-        ModelError: the units of the model are not known, or it already has added parameters of another kind.
+        ModelError: the model type is not supported, or the model already has added parameters of another kind.
     """
     check_units(model)
     check_prepared(config, "the prototype of a domain", "choose another method.kind")
@@ -151,7 +151,7 @@ class TrainsSets(Method):
 
 
 def enter_sets(config: Any, kind: str, names: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Describes the added parameters in a model's config: kind, options, number of sets, and names of the domains.
+    """Writes kind, options, number of sets and domain names of the added parameters into a model's config.
 
     Args:
         config: transformers' configuration object.
@@ -202,10 +202,10 @@ class Adapters(TrainsSets):
         return self.kind, made
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models whose layers are not known, or that already have added parameters of another kind.
+        """Checks that the model type is supported and that the model has no added parameters of another kind.
 
         Raises:
-            ConfigError, ModelError: name the problem.
+            ConfigError, ModelError: for the reasons given at `check_units` and `check_trained_sets`.
         """
         check_units(model)
         check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
@@ -248,10 +248,10 @@ class Demix(TrainsSets):
         return "experts", {}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models whose layers are not known, or that already have added parameters of another kind.
+        """Checks that the model type is supported and that the model has no added parameters of another kind.
 
         Raises:
-            ConfigError, ModelError: name the problem.
+            ConfigError, ModelError: for the reasons given at `check_domain_sets`.
         """
         check_domain_sets(config, model, self.kind, *self.addition)
 
@@ -272,7 +272,7 @@ class Demix(TrainsSets):
         return replace(size, parameters=size.parameters + len(trainings) * _expert_parameters(size))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the share of one domain's experts in the model's parameters, since only these are trained."""
+        """Returns the trained share of the parameters. Only one domain's experts are trained."""
         return AddedMemory(trained=min(1.0, _expert_parameters(size) / size.parameters))
 
 
@@ -286,7 +286,7 @@ class PromptOptions:
     """Options of prompt tuning: trained vectors before each document (arXiv 2104.08691)."""
 
     length: PositiveInt = 100
-    """Number of vectors in a prompt. The model can take this many fewer tokens of text."""
+    """Number of vectors in a prompt. The model accepts this many fewer tokens of text."""
     per_domain: bool = True
     """`true` gives each domain its own prompt, trained only on its text. `false` trains one prompt on all domains."""
 
@@ -336,10 +336,10 @@ class Prompted(TrainsVectors):
         return PROMPTS, {"length": self.options.length}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models with added parameters of another kind, and sequence lengths that leave no room for prompts.
+        """Checks that the model has no added parameters of another kind, and that prompts fit next to the text.
 
         Raises:
-            ConfigError, ModelError: name the problem.
+            ConfigError, ModelError: for the reasons given at `check_room` and `check_trained_sets`.
         """
         check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
         check_room(config, model, "prompt.length", self.options.length)
@@ -372,10 +372,10 @@ class Prefixed(TrainsVectors):
         return PREFIXES, {"length": self.options.length}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models whose layers are not known, or that already have added parameters of another kind.
+        """Checks that the model type is supported and that the model has no added parameters of another kind.
 
         Raises:
-            ConfigError, ModelError: name the problem.
+            ConfigError, ModelError: the model does not meet these conditions.
         """
         check_units(model)
         check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
@@ -391,7 +391,7 @@ class Prefixed(TrainsVectors):
 
 
 def check_room(config: Config, model: Path, field: str, length: int) -> None:
-    """Refuses prompts that leave too few positions for text.
+    """Checks that prompts leave enough positions for text.
 
     Args:
         config: the job's configuration.

@@ -1,6 +1,6 @@
 """Adds a set of parameters for a domain to a model, and computes the domain's prototype from its text.
 
-The tokens from which the parameters are initialized also come from the text.
+The same text also provides the tokens for initializing the parameters.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +70,7 @@ def take_set(
 
 
 def words_of(model: Any, setting: Setting, wanted: int) -> Tensor:
-    """Returns tokens to initialize vectors with, int64 [wanted], from the start of randomly drawn documents.
+    """Returns tokens for initializing vectors, int64 [wanted], from the start of randomly drawn documents.
 
     If the text is streamed or too short, the tokens are drawn from the vocabulary with torch's generator.
     """
@@ -79,7 +79,7 @@ def words_of(model: Any, setting: Setting, wanted: int) -> Tensor:
 
 
 def learn_prototype(model: Any, domain: str, sample: list[np.ndarray]) -> list[str]:
-    """Stores a domain's prototype in the model, and returns the names of all domains in the model's table.
+    """Computes a domain's prototype and stores it in the model. Returns the names of all domains of the model.
 
     Args:
         model: the model. A table of domains is added if the model has none.

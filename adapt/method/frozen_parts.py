@@ -7,8 +7,8 @@ no optimizer state. The field `training.freeze` freezes parameters by their name
 `expand` is block expansion (LLaMA Pro, arXiv 2401.02415): new layers learn the domain, and all other layers are frozen.
 After each group of `every` layers, a copy of the group's last layer is inserted, with its output projections set to 0.
 In models with norms before attention and feed-forward (pre-LN), such a copy is the identity. BERT and RoBERTa normalize
-the sum of a layer and its input, so the copy would not be the identity, and these models are refused. Only the copies
-train. The resulting model is larger, and its config.json has the larger number of layers.
+the sum of a layer and its input, so the copy would not be the identity, and these models are not supported. Only the
+copies train. The resulting model is larger, and its config.json has the larger number of layers.
 """
 
 from __future__ import annotations
@@ -49,20 +49,21 @@ class Freeze(Method):
     options: FreezeOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that enter the key.
+        """Returns the options that are part of the key.
 
-        The newer option `all_but_module` enters the key only if it is true, so that old keys stay valid.
+        The option `all_but_module` was added later. It is part of the key only if it is true, so that old keys stay
+        valid.
         """
         if self.options.all_but_module:
             return {"all_but_module": True}
         return {"embeddings": self.options.embeddings, "layers": self.options.layers}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses to freeze more layers than the model has.
+        """Checks that the model has at least `freeze.layers` layers.
 
         Raises:
             ConfigError: the model has fewer layers than `freeze.layers`.
-            ModelError: the layers of the model are not known.
+            ModelError: the model type is not supported.
         """
         if not self.options.layers or self.options.all_but_module:
             return
@@ -122,10 +123,11 @@ class Expand(Method):
     options: ExpandOptions
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models in which a layer with zero projections is not the identity.
+        """Checks that a layer with zero output projections is the identity in this model.
 
         Raises:
-            ModelError: the model's layers are not known, normalize the sum with their input, or depend on their depth.
+            ModelError: the model type is not supported, its layers normalize the sum with their input, or they depend
+                on their depth.
         """
         check_units(model)
         check_deeper(model, "method.kind expand")
@@ -155,7 +157,7 @@ class Expand(Method):
         setattr(config, name, len(sources))
 
     def _sources(self, layers: int) -> list[tuple[int, bool]]:
-        """Returns, for each layer of the larger model, the layer that it comes from and whether it is an added copy."""
+        """Returns, for each layer of the larger model, its source layer, and whether it is an added copy."""
         sources = []
         for number in range(1, layers + 1):
             sources.append((number - 1, False))
@@ -175,6 +177,6 @@ class Expand(Method):
         return Added(trained=1 / self.options.every)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the new layers' weights. Only these have gradients and optimizer state."""
+        """Returns the memory of the new layers' weights. Only these weights have gradients and optimizer state."""
         new = self._new(size.layers) / size.layers * size.layer_parameters
         return AddedMemory(held=4 * new, trained=min(1.0, new / size.parameters))

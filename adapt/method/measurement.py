@@ -1,7 +1,7 @@
-"""Has the code that stages share if they measure a model on rows of a text and sum the measurements over the rows.
+"""Shared code of stages that measure a model on rows of a text and sum the measurements over the rows.
 
-This module loads no torch, because a Ray task must hide the GPUs of other tasks before it loads torch. `row_sums` has
-the part of the code that needs torch.
+This module does not load torch, because a Ray task must hide the GPUs of other tasks before it loads torch. The code
+that needs torch is in `row_sums`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from adapt.objective.objective import Batch
 
 EPOCH = 2**32
-"""Epoch number in the seeds of measurements. No training has this epoch, so a measurement draws other masks."""
+"""Epoch number in the seeds of measurements. Trainings never reach this epoch, so measurements draw other masks."""
 
 
 def check_prepared(config: Config, measured: str, fix: str) -> None:
-    """Refuses streamed text for a method that measures on prepared text.
+    """Checks that the text is not streamed, for a method that needs prepared text.
 
     Args:
         config: configuration of the job.
         measured: name of what is measured, for the message.
-        fix: what the user can do instead of preparing the text, for the message.
+        fix: advice to the user instead of preparing the text, for the message.
 
     Raises:
         ConfigError: the corpus is streamed.
@@ -56,7 +56,7 @@ class AddedUp:
     sums: Mapping[str, Tensor]
     """fp32 sums, keyed by name."""
     count: int
-    """Number of examples, by which the sums are divided to compute means."""
+    """Number of examples. A sum divided by this number is a mean."""
     tokens: int
     """Number of tokens that were read."""
 
@@ -87,7 +87,7 @@ class ImportedFunction:
 
 @dataclass(frozen=True)
 class Summing:
-    """What the devices need to know to sum over rows of a text."""
+    """The input of the Ray tasks that sum over rows of a text."""
 
     config: Config
     pretrained: Pretrained
@@ -97,7 +97,7 @@ class Summing:
     folder: str
     """Folder for the result."""
     wanted: int
-    """Number of rows to measure on. All rows are used if the text has fewer."""
+    """Number of rows to measure. All rows are measured if the text has fewer."""
     measured: str
     """Name of the measured quantity, for messages."""
     adding: Adding
@@ -118,10 +118,10 @@ class Summed:
 
 
 def objective_of_sums(config: Config) -> dict[str, Any]:
-    """Returns what the objective adds to the key of a stage that measures with it.
+    """Returns the objective's part of the key of a stage that measures with the objective.
 
     Raises:
-        ConfigError: the objective needs the weights of words, which only trainings read.
+        ConfigError: the objective needs word weights, which only trainings can read.
     """
     if weighs_words(config.objective):
         raise ConfigError(
@@ -133,7 +133,7 @@ def objective_of_sums(config: Config) -> dict[str, Any]:
 
 
 def what_of_sums(config: Config, start: Start, wanted: int) -> dict[str, Any]:
-    """Returns what determines the sums besides the text: the sample, the masking of its rows, and the model."""
+    """Returns the key's part that determines the sums, without the text: sample, masking of its rows, and model."""
     return {
         "sequences": wanted,
         "sequence_length": config.training.sequence_length,
@@ -145,7 +145,7 @@ def what_of_sums(config: Config, start: Start, wanted: int) -> dict[str, Any]:
 
 
 def needs_as_training(config: Config) -> Mapping[str, float]:
-    """Returns the resources of a stage that computes on all workers, as a training does."""
+    """Returns the resources of a stage that computes on all workers like a training."""
     return training_needs(config.resources)
 
 

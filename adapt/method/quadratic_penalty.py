@@ -22,19 +22,19 @@ from adapt.method.measurement import AddedUp
 from adapt.objective.objective import Batch, Objective
 
 ON_CPU, ON_GPU = 2**18, 2**26
-"""Number of weights in each piece for which the penalty is computed at a time.
+"""Number of weights for which the penalty is computed at a time.
 
-On CPUs, the pieces are small, so that intermediate values stay in the processor's cache.
+On CPUs, this number is small, so that intermediate values stay in the processor's cache.
 """
 
 
 @dataclass(frozen=True)
 class Pull:
-    """A quadratic penalty on weights. Its tensors are this rank's parts, flattened and keyed by parameter name."""
+    """A quadratic penalty on weights. Its tensors are the parts on this rank, flattened and keyed by parameter name."""
 
     strength: float
     to: Mapping[str, Tensor]
-    """The weights w* towards which the pull acts."""
+    """The weights w* from which the penalty measures the distance."""
     importance: Mapping[str, Tensor] | None = None
     """The importance F of each weight; None for importance 1 everywhere."""
 
@@ -44,7 +44,7 @@ class Pulls:
 
     def __init__(self, pulls: Sequence[Pull]) -> None:
         self._pulls = pulls
-        self._penalty: list[Tensor] = []  # this rank's terms of the last step's penalty
+        self._penalty: list[Tensor] = []  # the terms of the last step's penalty on this rank
 
     def add_to(self, engine: TrainingEngine) -> None:
         """Adds the gradient strength F (w - w*) of every pull to the gradients of a step."""

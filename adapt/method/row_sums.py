@@ -72,7 +72,7 @@ def model_on(device: torch.device, config: Config, pretrained: Pretrained) -> Pr
     if device.type == "cpu":
         use_quick_dropout(model)
     torch.nn.Module.to(model, device)
-    model.eval()  # also sets the mode of the new dropout modules
+    model.eval()  # after dropout modules were added, so that they are in this mode too
     return model
 
 
@@ -80,9 +80,10 @@ def sum_up(summing: Summing, name: str, previous: Path | None) -> Summed:
     """Sums over rows on the cluster, and writes the means to a safetensors file.
 
     Args:
-        summing: the request with configuration, model and texts.
+        summing: the configuration, the model and the texts.
         name: name of the file with the means.
-        previous: folder with the means of the earlier domains, with which the new means are averaged; None without.
+        previous: folder with the means of the earlier domains, which are averaged with the new means. None if there is
+            no earlier domain.
 
     Raises:
         DataError: there is no text.
@@ -161,7 +162,7 @@ def join_sums(parts: Sequence[Path], count: int, previous: Path | None, file: Pa
 
 
 def check_sums(file: Path, ours: Mapping[str, Sequence[int]], measured: str) -> None:
-    """Refuses means that were measured on another model.
+    """Checks that means were measured on this model.
 
     Args:
         file: file of means that `join_sums` wrote.

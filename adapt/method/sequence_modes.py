@@ -27,7 +27,7 @@ class One(Method):
     mode: ClassVar[str | None] = "separate"
 
     def what(self) -> dict[str, Any]:
-        """Returns plain training's part of the key, since each training is plain."""
+        """Returns the key's part of plain training, because each training is plain."""
         return Method().what()
 
 
@@ -38,25 +38,25 @@ class Joint(Method):
     mode: ClassVar[str | None] = "joint"
 
     def what(self) -> dict[str, Any]:
-        """Returns plain training's part of the key, since the training is plain."""
+        """Returns the key's part of plain training, because the training is plain."""
         return Method().what()
 
 
 class MergedAfter(Method):
-    """Trains each domain from the base model, and merges all models so far after each domain."""
+    """Trains a model per domain from the base model, and after each domain merges all models so far."""
 
     kind: ClassVar[str] = "merge"
     is_merged_after: ClassVar[bool] = True
 
     def what(self) -> dict[str, Any]:
-        """Returns plain training's part of the key. The merge is a separate stage with its own key."""
+        """Returns the key's part of plain training. The merge is a separate stage with its own key."""
         return Method().what()
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses jobs with a single domain.
+        """Checks that there are several domains.
 
         Raises:
-            ConfigError: there is nothing to merge.
+            ConfigError: there is only one domain, so there is nothing to merge.
         """
         if len(config.corpus.sources) < 2:
             raise ConfigError(
@@ -89,11 +89,11 @@ class Replay(Method):
         self.general_growth = options.general_growth
 
     def what(self) -> dict[str, Any]:
-        """Returns plain training's part of the key. The replayed share enters the key as part of the mixture."""
+        """Returns the key's part of plain training. The replayed share is part of the mixture's key."""
         return Method().what()
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses shares that leave no rows for the domain, and jobs without text to replay.
+        """Checks that the shares leave rows for the domain, and that there is text to replay.
 
         Raises:
             ConfigError: the shares sum to 1 or more, or there is no text to replay.
@@ -126,7 +126,7 @@ class Replay(Method):
 
 
 def check_share_left(field: str, share: float, mixture: MixtureConfig) -> float:
-    """Refuses shares of past and general text that leave no rows for the current domain.
+    """Checks that the shares of past and general text leave rows for the current domain.
 
     Args:
         field: name of the field with the share of past text.

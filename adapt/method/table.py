@@ -41,14 +41,15 @@ METHODS: Kinds[type[Method]] = Kinds(
 
 
 WITH_GENERATOR = ("plain", "average", "interpolate", "l2sp", "replay")
-"""Methods that work with objective.kind rtd, which trains a model and a generator. They only use weights and text."""
+"""Methods that work with objective.kind rtd, which trains a model and a generator. These methods change
+neither the passes nor the modules."""
 
 
 def method_of(config: Config) -> Method:
     """Returns the configured method with its options.
 
     Raises:
-        ConfigError: as `Kinds.load`.
+        ConfigError: `Kinds.load` raises an error.
     """
     kind, options = METHODS.load(config.method.kind), config.method_options
     if options is None and kind.Options is not None:
@@ -66,7 +67,7 @@ def past_fraction(config: Config) -> float:
 
 
 def check_method(config: Config, model: Path) -> None:
-    """Refuses a method that does not support the job's configuration or the model.
+    """Checks that the method supports the job's configuration and the model.
 
     Args:
         config: the job's configuration.

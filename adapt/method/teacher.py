@@ -21,10 +21,10 @@ class Teacher:
     """Holds one or several frozen models, and measures the trained model's distance from their mean.
 
     Args:
-        setting: the training's setting. The frozen models are its `teachers`; without these, the model in `anchor`,
-            from which the training started. Every rank holds whole copies.
-        options: the method's options, which say what is compared and how.
-        scores_in_blocks: what a user can do if scores cannot be computed in blocks. Empty if they are not compared.
+        setting: the training's setting. The frozen models are its `teachers`. If it has none, the frozen model is
+            `anchor`, from which the training started. Every rank holds complete copies.
+        options: the method's options, which determine what is compared and how.
+        scores_in_blocks: advice to the user if scores cannot be computed in blocks. Empty if states are compared.
 
     Raises:
         ModelError: scores are compared, but the head of a model does not end in a linear layer.
@@ -91,7 +91,7 @@ class Teacher:
 
     @contextmanager
     def _as_trained(self, device: torch.device) -> Iterator[None]:
-        """Returns a context manager that computes in the precision of the training, without gradients."""
+        """Returns a context manager for forward passes in the precision of the training, without gradients."""
         dtype = TYPES[self._precision]
         with torch.no_grad(), torch.autocast(device.type, dtype, enabled=self._precision != "fp32"):
             yield

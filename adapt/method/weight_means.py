@@ -2,7 +2,8 @@
 
 With `interpolate`, every floating-point weight becomes (1 - share) w_earlier + share w_trained after a domain (WiSE-FT,
 arXiv 2109.01903; LM-Cocktail, arXiv 2311.13534). `job: merge` with `merge.kind: interpolate` computes several
-interpolated models from one finished training. This method computes one, from which the next domain starts.
+interpolated models from one finished training. This method computes one interpolated model. The next domain starts from
+it.
 
 `average` averages the model over the last steps of a training, instead of taking the last weights. A weighted mean over
 these steps can replace a decay of the learning rate (WSM, arXiv 2507.17634; see `adapt.merge.merger`). Merge kind
@@ -39,7 +40,7 @@ class InterpolateOptions:
 
 
 class Interpolated(Method):
-    """Mixes the trained weights with those of an earlier model, for export."""
+    """Exports a mixture of the trained weights and the weights of an earlier model."""
 
     Options = InterpolateOptions
     kind: ClassVar[str] = "interpolate"
@@ -110,13 +111,13 @@ class AverageOptions:
     window: OpenFraction = 0.2
     """Share of the steps, at the end of the training, over which the model is averaged."""
     points: PositiveInt = 10
-    """Number of steps in the window after which the model enters the mean, at equal distances; 1 is plain training."""
+    """Number of evenly spaced steps in the window after which the model enters the mean. 1 is plain training."""
     decay: Literal["linear", "cosine", "sqrt"] = "linear"
     """Learning-rate decay that the weights of the mean imitate; `linear` gives all averaged steps the same weight."""
 
 
 class WindowAverage(Method):
-    """Adds up the model's weights after some of the last steps on the first rank, and exports their mean."""
+    """Adds up the model's weights after some of the last steps, on the first rank, and exports the mean weights."""
 
     Options = AverageOptions
     kind: ClassVar[str] = "average"
@@ -127,11 +128,11 @@ class WindowAverage(Method):
         super().__init__(options)
         self.options: AverageOptions = options
         self._weights: dict[int, float] = {}
-        self._sums: dict[str, Any] = {}  # filled on the first rank only, because only it has the whole weights
+        self._sums: dict[str, Any] = {}  # filled only on the first rank, because only this rank has complete weights
         self._total = 0.0
 
     def check(self, config: Config, model: Path) -> None:
-        """Warns if the learning rate falls during the training, because averaging would imitate a second decay."""
+        """Warns if the learning rate falls during the training, because averaging already imitates a decay."""
         if config.training.schedule != "constant" and config.training.floor_fraction < 1:
             _warn_of_decay(config.training.schedule)
 
@@ -164,7 +165,7 @@ class WindowAverage(Method):
         self._sums = {name: each.cpu() for name, each in state["sums"].items()} if is_first else {}
 
     def cut_short(self, done: int) -> str:
-        """Says how much of the window was reached in a training that ended before its planned length."""
+        """Returns a sentence on how much of the window a training reached that ended before its planned length."""
         planned = sorted(self._weights)
         reached = sum(step <= done for step in planned)
         if reached == len(planned):
@@ -182,7 +183,7 @@ class WindowAverage(Method):
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
         """Returns the weighted mean of the model's weights after the chosen steps that the training reached.
 
-        Integer buffers are those after the last step. If no chosen step was reached, returns `state` unchanged.
+        Integer buffers have their values after the last step. If no chosen step was reached, returns `state` unchanged.
         """
         if not self._total:
             return state
@@ -202,7 +203,7 @@ def _warn_of_decay(schedule: str) -> None:
 def window_weights(steps: int, options: AverageOptions) -> dict[int, float]:
     """Returns the steps after which the model enters the mean, and the weight of each step. The weights sum to 1.
 
-    If the window has fewer steps than `points`, it has fewer points.
+    There are `points` steps, or fewer if the window is shorter.
 
     Args:
         steps: number of steps of the training.

@@ -77,7 +77,7 @@ class PullsWeights(Method):
 
     def report(self) -> dict[str, float]:
         """Returns the penalty at the weights before the last step [nats per predicted token, like the loss]."""
-        if self._pulls is None:  # `begin` was not called, as in a trial of the memory use
+        if self._pulls is None:  # a trial of the memory use does not call `begin`
             return {}
         return {"penalty": self._pulls.penalty(self._setting.device, self._setting.zero_stage > 0)}
 
@@ -107,7 +107,7 @@ class L2sp(PullsWeights):
     options: L2spOptions
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Copies the starting weights, and loads the base's weights if `beta` is above 0 and they differ."""
+        """Copies the starting weights. If `beta` is above 0, also loads the base's weights, unless they are equal."""
         alpha, beta, setting = self.options.alpha, self.options.beta, self._setting
         if beta and setting.base != setting.anchor:
             assert setting.load
@@ -117,7 +117,7 @@ class L2sp(PullsWeights):
             self._pulls = pulls_on(engine, [(alpha + beta, None, None)])
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of this rank's share of the copied weights: two copies if `beta` is above 0, else one."""
+        """Returns the memory of this rank's share of the copied weights. There are two copies if `beta` is above 0."""
         copies = 1 + (self.options.beta > 0)
         return AddedMemory(held=4.0 * copies * size.parameters / shared_by)
 
@@ -151,12 +151,12 @@ class Ewc(PullsWeights):
     def settings(self) -> dict[str, Any]:
         """Returns the strength, the only option that training uses.
 
-        The options of the measurement enter the key of stage `fisher`.
+        The options of the measurement are part of the key of stage `fisher`.
         """
         return {"strength": self.options.strength}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses streamed text, because the Fisher information is measured on prepared text.
+        """Checks that the text is not streamed, because the Fisher information is measured on prepared text.
 
         Raises:
             ConfigError: the corpus is streamed, and `ewc.general` is not `none`.
@@ -204,7 +204,7 @@ class Ewc(PullsWeights):
             self._pulls = pulls_on(engine, [(self.options.strength, None, file.get_tensor)])
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the starting weights and the Fisher information, of which each rank holds a share."""
+        """Returns the memory of this rank's share of the starting weights and of the Fisher information."""
         return AddedMemory(held=8.0 * size.parameters / shared_by)
 
 
@@ -222,12 +222,12 @@ class MeasureFisher(Stage[Summed]):
     start: Start
     """The model whose Fisher information is measured."""
     texts: tuple[Stage[Any], ...]
-    """The prepared texts to measure on."""
+    """The prepared texts for the measurement."""
     previous: Stage[Summed] | None
     """The stage with the mean Fisher information of the earlier domains; None if there is no such stage."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns what determines the Fisher information: the sample, the masking of its rows, and the model."""
+        """Returns the key's part that determines the Fisher information: sample, masking of its rows, and model."""
         return what_of_sums(self.config, self.start, self.sequences)
 
     def needs(self) -> Mapping[str, float]:

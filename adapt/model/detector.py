@@ -2,7 +2,7 @@
 
 The generator predicts masked tokens. Tokens drawn from its predictions replace the masks, and the discriminator says
 for each token whether it was replaced (ELECTRA, arXiv 2003.10555; DeBERTaV3, arXiv 2111.09543). The discriminator is
-the model that a user wants. The generator is stored in a folder inside the discriminator's folder.
+the model that is used after the training. The generator is stored in a folder inside the discriminator's folder.
 """
 
 from collections.abc import Callable, Mapping
@@ -175,11 +175,12 @@ def load_detector(
     """Loads a discriminator and its generator, in evaluation mode, on the CPU, in fp32.
 
     Args:
-        pretrained: the discriminator, and its generator if it has one. Heads that the files lack get random weights.
+        pretrained: the discriminator, and its generator if it has one. Heads that are not in the files get random
+            weights.
         layers: number of the discriminator's first layers that a new generator copies; None for a third.
         embeddings: `shared`, `disentangled` or `separate` tables of embeddings; see `TABLES`.
         dropout: dropout of the attention weights; None keeps the models' values.
-        first: for a measurement, the model whose generator draws tokens; None for the generator of `pretrained`.
+        first: model whose generator draws tokens, for a measurement. None means the generator of `pretrained`.
 
     Raises:
         ModelError: a model cannot be read or lacks weights of its layers; or tables of the two models have different
@@ -244,7 +245,7 @@ def _with_new_head(kind: Any, folder: Path, config: Any, trust_remote_code: bool
 
 
 def share_tables(generator: Any, discriminator: Any, how: str, name_of_generator: str) -> None:
-    """Lets a discriminator use its generator's tables of embeddings, in place.
+    """Changes a discriminator in place so that it uses its generator's tables of embeddings.
 
     Args:
         generator: a masked language model.
@@ -286,7 +287,7 @@ def save_detector(
 
     Args:
         start: the model that the training started from.
-        state: weights of the trained `Detector`, whole.
+        state: complete weights of the trained `Detector`.
         tokenizer: the tokenizer of both models.
         folder: folder to write. The caller must make this atomic.
         layers: see `load_detector`.

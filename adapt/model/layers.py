@@ -42,7 +42,7 @@ def layers_of(model: Any) -> list[Layer]:
     """Returns the layers of a model, in order.
 
     Raises:
-        ModelError: the architecture is not known.
+        ModelError: the architecture is not supported.
     """
     pattern = pattern_of(model.config.model_type)
     base = model.base_model
@@ -94,7 +94,7 @@ def add_to_block(layer: Layer, block: str, maker: Any, parallel: bool, scale: fl
     Args:
         layer: the layer with the block.
         block: `attention` or `feed_forward`.
-        maker: a module whose method `added` computes the term to add from states, or returns None to add nothing.
+        maker: a module with a method `added`, which computes the term from states, or returns None to add nothing.
         parallel: whether the term is computed from the input of the block. Otherwise it is computed from the output.
         scale: factor of a parallel term.
     """
@@ -120,7 +120,7 @@ def unit_counts(model: Any) -> dict[Kind, int]:
 
 
 def ones(model: Any) -> dict[Kind, Tensor]:
-    """Returns the value 1 for all gates, on the model's device. With these values, gates change nothing."""
+    """Returns a value of 1 for each gate, on the model's device. With these values, gates change nothing."""
     count, device = len(layers_of(model)), next(model.parameters()).device
     return {kind: torch.ones(count, size, device=device) for kind, size in unit_counts(model).items()}
 
@@ -133,8 +133,8 @@ class Gates:
     neuron acts before dropout and residual.
 
     The hooks are permanent. Create the gates before layers are compiled, because a compiled layer only runs hooks that
-    it had before. Create them before DeepSpeed wraps the model, because DeepSpeed's hooks must come after them. If
-    modules of a layer are replaced, create the gates afterwards.
+    existed at that time. Create the gates before DeepSpeed wraps the model, because DeepSpeed's hooks must come after
+    them. If modules of a layer are replaced, create the gates afterwards.
 
     Args:
         model: a model with unsharded weights, which may be wrapped afterwards. The gates of a copy of the model cannot
@@ -153,7 +153,7 @@ class Gates:
 
     @contextmanager
     def set(self, values: Values, owner: Tensor | None = None) -> Iterator[None]:
-        """Returns a context manager that multiplies the outputs of units by their values. Gradients reach the values.
+        """Returns a context manager that multiplies the outputs of units by `values`, which get gradients.
 
         With gradient checkpointing, layers run again in the backward pass, so run this pass inside the block too.
 
@@ -218,19 +218,19 @@ def _is_gated(layer: Layer) -> bool:
 
 
 def by_parameter(model: Any, values: Values) -> dict[str, Tensor]:
-    """Gives each parameter the value of the unit whose output it computes (arXiv 2302.03241, section 4.2).
+    """Returns, for each parameter, the value of the unit to which it belongs (arXiv 2302.03241, section 4.2).
 
-    A head owns its rows of query, key and value (weights and biases) and its columns of the attention's last weight. An
-    inner neuron owns its rows of the layers that compute it, and an output neuron its row of the last layer. If several
-    heads share a key and value head, the shared head gets the largest of their values. Embeddings, norms and the LM
-    head belong to no unit.
+    The rows of query, key and value (weights and biases) and the columns of the attention's last weight belong to
+    heads. The rows of the layers that compute inner neurons belong to these neurons, and the rows of the last layer
+    belong to output neurons. If several heads share a key and value head, the shared head gets the largest of their
+    values. Embeddings, norms and the LM head belong to no unit.
 
     Args:
         model: the model with the parameters.
         values: values of units, such as importances.
 
     Returns:
-        Values by parameter name, fp32, in a shape that broadcasts to the parameter's.
+        Values, keyed by parameter name, fp32, in shapes that broadcast to the parameters' shapes.
     """
     by_name: dict[str, Tensor] = {}
     for number, layer in enumerate(layers_of(model)):
@@ -240,7 +240,7 @@ def by_parameter(model: Any, values: Values) -> dict[str, Tensor]:
             _rows(by_name, layer, pattern.query, head.repeat_interleave(width).repeat(3))
         else:
             for name in (pattern.query, pattern.key, pattern.value):
-                heads = outputs(layer.part(name)) // width  # fewer than query heads if key heads are shared
+                heads = outputs(layer.part(name)) // width  # query heads may share key heads
                 _rows(by_name, layer, name, head.view(heads, -1).amax(1).repeat_interleave(width))
         weight = f"{layer.name}.{pattern.attention_out}.weight"
         by_name[weight] = _across(layer.part(pattern.attention_out), head.repeat_interleave(width), rows=False)
@@ -264,13 +264,13 @@ def _across(module: Any, values: Tensor, rows: bool) -> Tensor:
 
 
 def insert_copies(model: Any, layers: Sequence[Layer], sources: Sequence[tuple[int, bool]]) -> None:
-    """Replaces the layers of a model by these layers and copies of them, whose output projections are 0.
+    """Replaces the layers of a model by the same layers and additional copies, whose output projections are 0.
 
     Args:
         model: the model. Its config already has the larger number of layers.
         layers: the model's layers.
-        sources: for each layer of the larger model, the number of the layer that it comes from, and whether it is a
-            copy. Only copies are trained.
+        sources: for each layer of the larger model, the number of its source layer, and whether it is a copy. Only
+            copies are trained.
     """
     expanded: list[Any] = []
     for source, is_new in sources:
@@ -296,8 +296,8 @@ def insert_copies(model: Any, layers: Sequence[Layer], sources: Sequence[tuple[i
 def _complete(layer: Any, config: Any, number: int) -> None:
     """Adds parts to a copied layer if the architecture has them at the copy's position but not at the original's.
 
-    This concerns copies of ModernBERT's layer 0, which has no norm before attention, unlike all other layers. The first
-    weights of the added norm do not matter, since the copy's output projections are 0.
+    This applies to copies of ModernBERT's layer 0, which has no norm before attention, unlike all other layers. The
+    initial weights of the added norm do not matter, because the copy's output projections are 0.
 
     Args:
         layer: the copied layer.

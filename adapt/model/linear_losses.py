@@ -1,8 +1,8 @@
-"""Computes cross entropy and divergence of a linear layer's outputs (scores), for a piece of some rows at a time.
+"""Computes cross entropy and divergence of a linear layer's outputs (scores), some rows (a piece) at a time.
 
 So the scores of all rows are never in memory together, even for a large vocabulary. Gradients are computed together
 with the loss, while the scores of a piece are in memory (as in Cut Cross-Entropy, arXiv 2411.09009, and liger-kernel,
-arXiv 2410.10989). So no scores are computed twice. At this time the loss scale of fp16 is not applied yet, so in fp16
+arXiv 2410.10989). So no scores are computed twice. The loss scale of fp16 is not applied yet at this time, so in fp16
 each row of a product gets its own scale. The divergence is used to distil models with large vocabularies.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 PIECE_BYTES = 256 * 2**20
-"""Maximum size of the scores of a piece, which are in memory together [bytes of fp32]."""
+"""Maximum size of the scores of a piece, that is, of the scores in memory [bytes of fp32]."""
 BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 64 * 2**20}
 """Maximum size of a block, a part of a piece that is processed at a time [bytes of fp32], keyed by device.
 
@@ -66,7 +66,7 @@ def cross_entropy_and_samples(
 def _where_enabled(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     """Returns the tensors, detached if gradients are disabled.
 
-    `needs_input_grad` does not tell whether gradients are enabled, so they would be computed in measurements too.
+    `needs_input_grad` is also true if gradients are disabled, so measurements would otherwise compute gradients too.
     """
     if torch.is_grad_enabled():
         return tensors
@@ -91,9 +91,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ]
         with torch.autocast(device, enabled=False):
             for begin, end in pieces(len(targets), len(weight), PIECE_BYTES):
-                errors = states[begin:end] @ matrix.T  # these are the scores, which are later overwritten by errors
+                errors = states[begin:end] @ matrix.T  # the scores, which the errors overwrite later
                 if dtype == torch.float16:
-                    errors = errors.float()  # see `product`
+                    errors = errors.float()  # `product` explains why
                 for first, last in pieces(end - begin, len(weight), BLOCK_BYTES[device]):
                     rows = slice(begin + first, begin + last)
                     losses[rows], of_block = _errors(errors[first:last], bias, targets[rows, None])
@@ -109,7 +109,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if needs_weight:
                     part = product(errors.T, states[begin:end])
                     grads[1] = part.to(weight.dtype) if grads[1] is None else grads[1].add_(part)
-        if needs_weight and grads[1] is None:  # there are no targets
+        if needs_weight and grads[1] is None:  # if there are no targets
             grads[1] = torch.zeros_like(weight)
         context.save_for_backward(*grads)
         context.dtype = hidden.dtype
@@ -129,7 +129,7 @@ def _errors(scores: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tenso
     scores = scores.float() if bias is None else scores + bias.float()
     losses = scores.amax(1, keepdim=True) - scores.gather(1, targets)
     errors = scores.softmax(1)
-    losses -= errors.amax(1, keepdim=True).log()  # the largest probability is at least 1 / V
+    losses -= errors.amax(1, keepdim=True).log()  # at least one probability is 1 / V or more
     errors.scatter_add_(1, targets, torch.full_like(targets, -1.0, dtype=errors.dtype))
     return losses.squeeze(1), errors
 
@@ -149,8 +149,9 @@ def drawn_from(probabilities: Tensor, draws: Tensor) -> Tensor:
 def product(errors: Tensor, factor: Tensor) -> Tensor:
     """Computes `errors @ factor` in the factor's precision.
 
-    With fp16, each row is scaled such that its products fit the range of fp16, and the products are scaled back in
-    fp32. fp16 has no numbers above 65504 and none below 6e-8, but most probabilities of a large vocabulary are smaller.
+    With fp16, each row is scaled such that its products are in the range of fp16, and the products are scaled back in
+    fp32. The positive numbers of fp16 are between 6e-8 and 65504, but most probabilities of a large vocabulary are
+    smaller.
 
     Args:
         errors: the left matrix, [rows, N]; fp32 if the factor is fp16.
@@ -182,7 +183,7 @@ DIVERGENCE_PIECE_BYTES = 64 * 2**20
 
 
 class LinearScores(NamedTuple):
-    """The factors of scores states @ weight.T + bias, which are computed piece by piece."""
+    """The tensors from which the scores states @ weight.T + bias are computed, piece by piece."""
 
     states: Tensor
     """Inputs of the linear layer, [T, H]."""
@@ -192,15 +193,15 @@ class LinearScores(NamedTuple):
     """Bias of the linear layer, [V], or None."""
 
     def rows(self, begin: int, end: int) -> Tensor:
-        """Computes the scores of some rows, fp32 [rows, V], in the precision of the factors."""
+        """Computes the scores of the rows [begin, end) in the tensors' precision. Returns fp32 [rows, V]."""
         return linear(self.states[begin:end], self.weight, self.bias).float()
 
     def first_words(self, count: int) -> "LinearScores":
-        """Returns the factors of the scores of the first words, without copying them."""
+        """Restricts the scores to the first `count` words of the vocabulary. Weight and bias are views, not copies."""
         return LinearScores(self.states, self.weight[:count], None if self.bias is None else self.bias[:count])
 
     def to(self, dtype: torch.dtype) -> "LinearScores":
-        """Returns the factors in a precision."""
+        """Converts the tensors to another data type."""
         return LinearScores(
             self.states.to(dtype), self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
         )
@@ -213,11 +214,11 @@ def linear_divergence(scores: LinearScores, wanted: Sequence[LinearScores], temp
     of several models' probabilities (an ensemble).
 
     Args:
-        scores: factors of the student's scores. Gradients flow to all of these tensors.
-        wanted: factors of each teacher's scores, which get no gradients. Teachers may differ in width. Tables of models
-            with one tokenizer may be padded to different numbers of rows V. The first rows, which all models have,
-            are compared.
-        temperature: T. The factor T^2 keeps gradients as large as at T = 1.
+        scores: the student's scores. Gradients flow to all of these tensors.
+        wanted: the scores of each teacher, whose tensors get no gradients. Teachers may differ in width. The tables of
+            models with the same tokenizer may be padded to different numbers of rows V. Only the first rows, which all
+            models have, are compared.
+        temperature: T. With the factor T^2, gradients are about as large as at T = 1.
 
     Returns:
         The sum [nats], float32 scalar.
@@ -228,7 +229,7 @@ def linear_divergence(scores: LinearScores, wanted: Sequence[LinearScores], temp
 
 
 def _mean_logs(teachers: Sequence[LinearScores], begin: int, end: int, temperature: float) -> Tensor:
-    """Returns the logarithm of the teachers' mean probabilities, fp32 [rows, V]. Two score matrices exist at a time."""
+    """Returns the logarithm of the teachers' mean probabilities, fp32 [rows, V]. Stores at most two score matrices."""
     first, *others = teachers
     logs = first.rows(begin, end).div_(temperature).log_softmax(1)
     for teacher in others:

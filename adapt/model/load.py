@@ -62,8 +62,8 @@ def load_model(
 
     Raises:
         ModelError: the model is a decoder and an encoder is needed, or the other way round; it cannot keep documents
-            isolated; weights are unreadable, not finite, missing or of another shape (transformers would fill the
-            latter two with random numbers); or the model has no parameters for the domain.
+            isolated; weights are unreadable, not finite, missing or of another shape (transformers would replace
+            missing or wrongly shaped weights by random numbers); or the model has no parameters for the domain.
     """
     config = load_config(folder, trust_remote_code)
     check_direction(config, causal, folder)
@@ -87,17 +87,17 @@ def check_loads(
     only_earlier: bool = False,
     in_blocks: str | None = None,
 ) -> Way | None:
-    """Refuses a model that `load_model` would refuse, as far as this can be checked without reading its weights.
+    """Checks whether `load_model` can load a model, as far as this is possible without reading its weights.
 
     Args:
         folder: see `load_model`.
         causal: see `load_model`; None for next tokens in a decoder and masked tokens in an encoder.
         trust_remote_code: see `load_model`.
         only_earlier: whether to also check that the model's attention can be made causal.
-        in_blocks: what the user can do if the head does not end in a linear layer. None if it need not.
+        in_blocks: advice to the user if the head does not end in a linear layer. None if it need not end in one.
 
     Returns:
-        How the model takes documents: packed, or as rows. None if it is only known when the model is loaded.
+        How the model accepts documents: packed, or as rows. None if only loading the model can show this.
 
     Raises:
         ModelError: see `load_model`, and `adapt.model.packing.isolation.try_architecture`.
@@ -111,12 +111,12 @@ def check_loads(
 
 
 def model_class(config: PreTrainedConfig) -> Any:
-    """Returns the auto class with which transformers loads and builds a model with this config."""
+    """Returns transformers' auto class for loading and building a model with this config."""
     return AutoModelForCausalLM if is_decoder(config) else AutoModelForMaskedLM
 
 
 def check_direction(config: PreTrainedConfig, causal: bool, folder: Path) -> None:
-    """Refuses models that are not decoders if `causal` is true, and models that are not encoders otherwise.
+    """Checks that a model is a decoder if `causal` is true, and an encoder otherwise.
 
     Decoders that were turned into encoders (`is_causal: false`) count as encoders.
     """
@@ -182,7 +182,7 @@ def _read_plain(
 
 
 def check_weight_files(folder: Path) -> None:
-    """Opens every weights file. safetensors then checks the file's header and length, and the error names the file."""
+    """Opens every weights file, so that safetensors checks its header and length. Errors name the file."""
     for file in weight_files(folder):
         if file.suffix != ".safetensors":
             continue
@@ -196,7 +196,7 @@ def check_weight_files(folder: Path) -> None:
 def check_complete(
     missing: Iterable[str], mismatched: Iterable[tuple[str, torch.Size, torch.Size]], folder: Path
 ) -> None:
-    """Refuses a checkpoint that lacks weights or has weights of another shape. Tied weights do not count as missing."""
+    """Checks that no weights are missing or have another shape. Tied weights do not count as missing."""
     if absent := sorted(missing):
         raise no_head(str(folder), absent)
     if wrong := sorted(f"{name} {tuple(stored)} instead of {tuple(wanted)}" for name, stored, wanted in mismatched):
@@ -207,7 +207,7 @@ def check_complete(
 
 
 UNUSED = "pooler."
-"""Part of the names of the pooler's weights, on which hidden states do not depend. These weights may be missing."""
+"""Part of the names of the pooler's weights. They may be missing, because hidden states do not depend on them."""
 _LENGTHS = 3, 5
 _TOLERANCE = 1e-4
 
@@ -233,14 +233,14 @@ def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
     model: PreTrainedModel = loaded.eval()
     if sees_both_sides(config):
         set_causal(model, False)
-    with without_sets(model):  # added parameters may change attention, so outputs would differ from transformers' own
+    with without_sets(model):  # added parameters may change attention, and so outputs
         keep_states_apart(model)
     return model
 
 
 @torch.no_grad()
 def keep_states_apart(model: Any) -> None:
-    """Makes a model keep packed documents apart, and checks that their states equal those of separate documents.
+    """Makes a model keep packed documents isolated, and checks that states are the same as of separate documents.
 
     Args:
         model: a model without its head, in evaluation mode. It is changed in place: it gets this project's attention,
@@ -261,12 +261,12 @@ def keep_states_apart(model: Any) -> None:
         model.set_attn_implementation(attention.NAME)
         if is_apart() and callers:
             return
-    if additions_of(model.config):  # additions work with packed documents only
+    if additions_of(model.config):  # additions need packed documents
         raise _not_apart(model)
     attention.use_attention_of_library(model)
     rows = run_as_rows(model)
     for rows.way in possible_ways(model):
-        with suppress(TypeError, ValueError, RuntimeError):  # the model's own error with padding
+        with suppress(TypeError, ValueError, RuntimeError):  # the model may raise an error for padded rows
             if is_apart():
                 return
     raise _not_apart(model)
@@ -373,7 +373,7 @@ def save_model(
 
 
 def untied(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Keeps one name of each tied pair of weights. If the two have different values, both are kept."""
+    """Removes one name of each tied pair of weights. If the two weights differ, both names remain."""
     for name, source in model.all_tied_weights_keys.items():
         if name not in weights:
             continue
@@ -385,7 +385,7 @@ def untied(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tens
 
 
 def check_nothing_lost(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
-    """Refuses weights that do not match the model. Missing ones would be random when loaded, and others lost."""
+    """Checks that the weights match the model. Otherwise loading would add random weights or ignore some."""
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     missing = sorted(shapes.keys() - weights.keys() - model.all_tied_weights_keys.keys())
     unknown = sorted(weights.keys() - shapes.keys())

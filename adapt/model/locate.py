@@ -1,7 +1,7 @@
 """Finds a checkpoint on disk or on the Hugging Face Hub, and lists its files.
 
 If a folder, file or web address is not a model, the error says what it is instead. This module imports neither torch
-nor transformers, so that a job with only finished stages ends quickly.
+nor transformers, so that a job whose stages are all finished ends quickly.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Pretrained:
     first layers of `model`."""
 
     def files_outside(self) -> list[Path]:
-        """Returns the folders that the nodes of a cluster need; see `adapt.runner.stage.paths_outside`."""
+        """Returns the folders that the nodes of a cluster must have (`adapt.runner.stage.paths_outside`)."""
         return [folder for folder in (self.model, self.tokenizer, self.generator) if folder is not None]
 
     def at(self, model: Path) -> Pretrained:
@@ -84,7 +84,7 @@ def locate(path: str, revision: str = "main", weights: bool = True) -> Path:
 
 
 def looks_local(path: str) -> bool:
-    """Whether a path can only be a folder, because it has not the form NAME or OWNER/NAME of a Hugging Face id."""
+    """Whether a path can only be a folder, because Hugging Face ids have the form NAME or OWNER/NAME."""
     return path.startswith((".", "/", "~")) or path.count("/") > 1 or "\\" in path or not path.strip()
 
 
@@ -92,13 +92,13 @@ def from_hub(name: str, revision: str, weights: bool) -> Path:
     """Returns the folder of a Hugging Face id. Uses the network only if the local cache is not complete."""
     try:
         return snapshot(name, revision, weights, cache_only=True)
-    except Exception:  # the cache lacks the checkpoint or a part of it
+    except Exception:  # the checkpoint, or a part of it, is not in the cache
         pass
     try:
         return snapshot(name, revision, weights, cache_only=False)
     except ModelError:
         raise
-    except Exception as error:  # errors of the client, of the HTTP library, OSErrors and ValueErrors
+    except Exception as error:  # errors of huggingface_hub and of the HTTP library, OSErrors and ValueErrors
         raise refusal(name, revision, error) from error
 
 
@@ -107,7 +107,7 @@ def snapshot(name: str, revision: str, weights: bool, cache_only: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     model = (CONFIG, INDEX, "model*.safetensors") if weights else (CONFIG,)
-    # code only runs with model.trust_remote_code
+    # transformers only runs this code with model.trust_remote_code
     patterns = [*model, *TOKENIZER, ADAPTER, MODULES, SENTENCE_SETTINGS, SENTENCE_LENGTHS, CARD, "*.py"]
     options: dict[str, Any] = {"revision": revision, "local_files_only": cache_only}
     folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"], **options))
@@ -122,7 +122,7 @@ def snapshot(name: str, revision: str, weights: bool, cache_only: bool) -> Path:
 
 
 def refusal(name: str, revision: str, error: Exception) -> ModelError:
-    """Returns an error that says why a Hugging Face id could not be downloaded, and what the user can do."""
+    """Returns an error with the reason why a Hugging Face id could not be downloaded, and with a fix."""
     kind = type(error).__name__
     if kind in ("RepositoryNotFoundError", "HFValidationError"):
         return ModelError(
@@ -152,7 +152,7 @@ def refusal(name: str, revision: str, error: Exception) -> ModelError:
 
 
 def require(folder: Path, weights: bool, name: str = "") -> None:
-    """Refuses a folder that does not have a complete model, or a tokenizer if `weights` is False.
+    """Checks that a folder has a complete model, or at least a tokenizer if `weights` is False.
 
     Args:
         folder: the folder to check.
@@ -204,7 +204,7 @@ def weight_files(folder: Path, name: str = "") -> list[Path]:
 
 
 def no_safetensors(folder: Path, name: str) -> ModelError:
-    """Returns the error for a folder without weights in safetensors, such as one with weights in a pickle."""
+    """Returns the error for a folder without weights in safetensors, such as a folder with pickled weights."""
     pickles = sorted(file.name for file in folder.glob("pytorch_model*.bin"))
     if named := sorted(file.name for file in folder.glob("*.safetensors")):
         return ModelError(
@@ -275,7 +275,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 ADAPTER, MODULES = "adapter_config.json", "modules.json"
-"""Files by which folders of PEFT adapters (the first file) and of sentence-transformers (the second) are recognized."""
+"""File that identifies a folder with PEFT adapters, and file that identifies a folder of sentence-transformers."""
 SENTENCE_SETTINGS, SENTENCE_LENGTHS = "config_sentence_transformers.json", "sentence_bert_config.json"
 """Files in which sentence-transformers stores prompts (the first) and the maximum length of texts (the second)."""
 _OTHERS = {

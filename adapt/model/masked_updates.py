@@ -1,8 +1,8 @@
 """Trains parameters partly: a mask scales their update or gradient, or the first rows of a table are held fixed.
 
-A masked parameter stays in its module, and is trained, tied, sharded, saved and resumed like any other. In each pass
-the layer computes with a tensor that is derived from the parameter and the mask. In a table with held rows, the first
-rows get no gradient while the others are trained.
+A masked parameter stays in its module, and is trained, tied, sharded, saved and resumed like any other parameter. In
+each pass the layer computes with a tensor that is derived from the parameter and the mask. In a table with fixed rows,
+the first rows get no gradient while the other rows are trained.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,8 @@ class Mask(nn.Module):
 
     Args:
         value: the parameter at the start of training.
-        keep: factors of the update or gradient, from 0 (fixed) to 1 (free), which broadcast to the parameter's shape.
+        keep: factors of the update or gradient, from 0 (fixed) to 1 (free), in a shape that broadcasts to the
+            parameter's shape.
         target: `update` computes with start + keep * (parameter - start), and passes the gradient to the parameter
             unchanged; `gradient` computes with the parameter, and scales its gradient by `keep`.
     """
@@ -56,7 +57,7 @@ class Mask(nn.Module):
 class _Update(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, value: Tensor, start: Tensor, keep: Tensor) -> Tensor:
-        return torch.lerp(start, value, keep)  # exactly `value` where keep is 1, and `start` where it is 0
+        return torch.lerp(start, value, keep)  # exactly `value` if keep is 1, exactly `start` if it is 0
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
@@ -76,7 +77,7 @@ class _Gradient(torch.autograd.Function):
 
 
 def in_use(module: nn.Module, part: str) -> Any:
-    """Returns the `weight` or `bias` that a layer computes with, masked or not; None if the layer has none."""
+    """Returns the `weight` or `bias` with which a layer computes, masked or not. None if the layer has no such part."""
     mask, value = getattr(module, f"{part}_mask", None), getattr(module, part)
     return value if mask is None else mask.now(value)
 
@@ -172,7 +173,7 @@ _HELD = "_has_held_rows"
 
 
 def hold_rows(table: nn.Parameter, rows: int) -> None:
-    """Holds the first rows of a parameter fixed while the others are trained.
+    """Holds the first rows of a parameter fixed while the other rows are trained.
 
     The fixed rows get no gradient, and the parameter has no weight decay (`adapt.train.optimizer`). So AdamW leaves the
     fixed rows unchanged, bit for bit, at any ZeRO stage.

@@ -9,7 +9,7 @@ from typing import Any
 from adapt.model.sentence_vectors import SentenceVectors
 
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
-"""Pattern of Hugging Face ids. The Hub refuses cards whose base_model is not an id, so the card leaves folders out."""
+"""Pattern of Hugging Face ids. The Hub rejects cards whose base_model is not an id, so cards leave folders out."""
 
 
 def is_hub_id(name: str) -> bool:

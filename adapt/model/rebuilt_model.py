@@ -1,6 +1,7 @@
 """Writes a model with changed parts: a new head, new weights for top layers, or a decoder turned into an encoder.
 
-A turned decoder attends to both sides of a token and has a mask token (LLM2Vec, arXiv 2404.05961).
+A decoder that was turned into an encoder attends to both sides of a token and has a mask token (LLM2Vec, arXiv
+2404.05961).
 """
 
 import shutil
@@ -21,11 +22,11 @@ from adapt.model.trainable import top_names
 from adapt.support.errors import ModelError
 
 SEED = 0
-"""Seed of the head's random weights, which is fixed so that all runs begin with the same model."""
+"""Seed of the head's random weights. It is constant, so that all runs begin with the same model."""
 
 
 def lacks_head(folder: Path, trust_remote_code: bool = False) -> bool:
-    """Whether a model is an encoder without any weight of a head for masked tokens, by the names of its weights.
+    """Whether a model is an encoder without a head for masked tokens, according to the names of its weights.
 
     Weights that are tied to the embeddings do not count.
 
@@ -93,7 +94,7 @@ def write_with_new_top(start: Pretrained, count: int, seed: int, folder: Path) -
     are copied.
 
     Args:
-        start: a model whose layers are known (`adapt.model.architecture`).
+        start: a model of a supported architecture (`adapt.model.architecture`).
         count: number of top layers.
         seed: seed of the random weights.
         folder: folder to write. The caller must make this atomic.
@@ -103,7 +104,7 @@ def write_with_new_top(start: Pretrained, count: int, seed: int, folder: Path) -
 
     Raises:
         ConfigError: the model has fewer layers.
-        ModelError: the layers of this architecture are not known, or the checkpoint lacks some of their weights.
+        ModelError: the architecture is not supported, or the checkpoint lacks some of their weights.
     """
     config = load_config(start.model, start.trust_remote_code)
     with torch.random.fork_rng(devices=[]), quiet():
@@ -141,8 +142,8 @@ def write_turned(start: Pretrained, folder: Path) -> tuple[str, bool]:
     """Writes a decoder as an encoder, which attends to both sides of a token, and a tokenizer with a mask token.
 
     The weights stay the same. A tokenizer without a mask token gets `<mask>`. The new row in each table of input or
-    output embeddings is the mean of all tokens' rows. LLM2Vec (arXiv 2404.05961) takes an ordinary token such as `_`
-    instead, which would change how texts with this token are split.
+    output embeddings is the mean of all tokens' rows. LLM2Vec (arXiv 2404.05961) uses an ordinary token such as `_`
+    instead, which would change the tokens of texts that contain it.
 
     Args:
         start: a decoder with its head.
@@ -171,7 +172,7 @@ def write_turned(start: Pretrained, folder: Path) -> tuple[str, bool]:
             model.resize_token_embeddings(number + 1, mean_resizing=False)
         with torch.no_grad():
             for table in (model.get_input_embeddings(), model.get_output_embeddings()):
-                table.weight[number] = table.weight[:used].mean(0)  # tied tables get the same row twice
+                table.weight[number] = table.weight[:used].mean(0)  # if tables are tied, sets the same row twice
     rows = int(model.get_input_embeddings().weight.shape[0])
 
     def turned(config: Any) -> None:
@@ -183,7 +184,7 @@ def write_turned(start: Pretrained, folder: Path) -> tuple[str, bool]:
 
 
 def _check_turns(model: Any, folder: Path) -> None:
-    """Refuses a decoder whose first output does not depend on its last token, although its config says so."""
+    """Checks that the decoder's first output depends on its last token, as its changed config requires."""
     middle = int(model.config.vocab_size) // 2
     with torch.no_grad():
         one, two = (model(input_ids=torch.tensor([[middle, last]])).logits[0, 0] for last in (middle + 1, middle + 2))

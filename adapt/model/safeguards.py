@@ -4,7 +4,7 @@
 - `one_at_a_time` lets one thread at a time build a model. While transformers loads a model, it disables torch's
   initialization and stores names of tied weights for the whole process. A second thread would get a model with missing
   or uninitialized weights, and stages that run in parallel are threads of one process.
-- `check_finite` refuses weights that are nan or infinite. A single such weight makes every loss of a model nan.
+- `check_finite` raises an error for weights that are nan or infinite. A single such weight makes every loss nan.
 """
 
 from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ AGAIN = "copy or download the model again; if you trained it, take an earlier ch
 
 
 def check_finite(tensor: Tensor, name: str, of: str, fix: str = AGAIN) -> None:
-    """Refuses a tensor with a value that is nan or infinite. The check reads the tensor once, without a copy.
+    """Checks that no value of a tensor is nan or infinite. Reads the tensor once, without a copy.
 
     Args:
         tensor: a tensor of any type. Integers are always finite.
@@ -68,7 +68,7 @@ def check_finite(tensor: Tensor, name: str, of: str, fix: str = AGAIN) -> None:
     """
     if not tensor.is_floating_point() or not tensor.numel():
         return
-    ends = torch.stack(torch.aminmax(tensor.detach()))  # both are nan if any value is
+    ends = torch.stack(torch.aminmax(tensor.detach()))  # both are nan if any value is nan
     if ends.isfinite().all():
         return
     wrong, count = {"nan": tensor.isnan().sum(), "infinite": tensor.isinf().sum()}, tensor.numel()

@@ -49,19 +49,19 @@ class SentenceVectors:
     lowercase: bool = False
     """Whether texts are lower-cased before the tokenizer."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Prompts, and the similarity for which the model was made."""
+    """Prompts, and the similarity function for which the model was trained."""
 
 
-@cache  # a job asks several times, and the log line should appear once
+@cache  # a job calls this several times, and the log line should appear once
 def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
-    """Reads how a model makes sentence vectors.
+    """Reads how a model computes sentence vectors.
 
     Args:
         folder: folder of the transformer, which is the folder of the whole model or a folder in it.
 
     Returns:
-        None if the folder is not in the format of sentence-transformers, or if its settings are not supported, because
-        it has modules besides transformer, pooling and scaling, or several poolings. The latter is logged.
+        None if the folder is not in the format of sentence-transformers, or if its settings are not supported: it has
+        modules other than transformer, pooling and scaling, or several poolings. Unsupported settings are logged.
     """
     root = next((place for place in (folder, folder.parent) if _is_of(place, folder)), None)
     if root is None:
@@ -112,14 +112,14 @@ def _modes(pooling: Mapping[str, Any]) -> list[str]:
 def exported_vectors(
     config: Config, folder: Path, trained: str | None = None, needed_by: Sequence[str] = ()
 ) -> SentenceVectors | None:
-    """Returns how the models that a job exports make sentence vectors. None if they are not for sentence vectors.
+    """Returns how the exported models of a job compute sentence vectors. None if they are not for sentence vectors.
 
     Args:
         config: configuration of the job.
         folder: folder of the initial model.
-        trained: pooling with which the objective trains vectors; None if it trains none.
-        needed_by: names of kinds in export.kinds that need sentence vectors. With them, the pooling is mean if nothing
-            else says how to pool.
+        trained: pooling with which the objective trains vectors. None if it trains no vectors.
+        needed_by: names of kinds in export.kinds that need sentence vectors. If there are any, the default pooling is
+            mean.
 
     Raises:
         ConfigError: a setting contradicts the objective, a decoder is pooled at its first token, or texts would be
@@ -188,5 +188,5 @@ def write_sentence_vectors(vectors: SentenceVectors, folder: Path) -> None:
 
 
 def vectors_what(vectors: SentenceVectors | None) -> dict[str, Any]:
-    """Returns what sentence vectors add to the key of a stage."""
+    """Returns the part of a stage's key that describes its sentence vectors."""
     return {"sentence_vectors": asdict(vectors)} if vectors else {}

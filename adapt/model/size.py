@@ -29,12 +29,12 @@ DEFAULTS = {"bert": 0.1, "roberta": 0.1, "distilbert": 0.1, "electra": 0.1, "gpt
 TABLE = re.compile(r"(embeddings|embed_tokens|embed_positions|embed_in|wte|wpe)\.weight$")
 IN_LAYER = re.compile(r"\.(\d+)\.")
 EXPERTS = "domain_experts"
-"""Name of the submodule in which a linear layer keeps a copy of itself for each domain. A token passes through one
-copy at most."""
+"""Name of the submodule of a linear layer that contains a copy of the layer for each domain. A token passes through at
+most one copy."""
 OF_METHODS = re.compile(rf"\.({EXPERTS}|adapters|plugins|unit_masks)\.")
 """Pattern of the names of modules added by methods, whose matrices `layer_parameters` does not count.
 
-The methods that train them count their work, since each token passes through the module of one domain only.
+The methods that train these modules count their work, because each token passes through only one domain's module.
 """
 EXBERT = "exbert"
 """Kind of the addition that puts a smaller layer next to each layer (`adapt.model.additions.exbert`)."""
@@ -76,7 +76,7 @@ class ModelSize:
     is_tied: bool = True
     """Whether token embeddings and language-model head share one table."""
     beside: int = 1
-    """Number of parallel layers at each depth: 2 with exBERT's module, which `heads` and `inner` include, else 1."""
+    """Number of parallel layers at each depth: 2 with exBERT's module, else 1. `heads` and `inner` count both."""
     kind: str = ""
     """`model_type` of the checkpoint."""
     tensors: tuple[tuple[str, int], ...] = field(default=(), repr=False)
@@ -94,7 +94,7 @@ class ModelSize:
         )
 
     def with_matrices(self, added: float) -> ModelSize:
-        """Returns the size with `added` more elements in matrices of the layers, which the checkpoint does not hold."""
+        """Returns the size with `added` more elements in matrices of the layers that are not in the checkpoint."""
         return replace(self, layer_parameters=self.layer_parameters + round(added))
 
     def first_layers(self, count: int) -> ModelSize:
@@ -115,7 +115,7 @@ class ModelSize:
         The generator's layers count as additional layers of this model's width.
 
         Args:
-            generator: size of the generator, whose head runs at the predicted positions only.
+            generator: size of the generator. Its head runs only at the predicted positions.
             is_shared: whether both models share one table of token embeddings.
         """
         more = max(1, -(-generator.layers * generator.hidden // self.hidden))
@@ -144,7 +144,7 @@ class ModelSize:
         """
         heads, inner = (max(1, round(share * number)) for number in (self.heads, self.inner))
         attention = heads * self.attention // self.heads
-        matrices = self.layers * self.hidden * (4 * attention + (3 if self.gated else 2) * inner + 1)  # and the gate
+        matrices = self.layers * self.hidden * (4 * attention + (3 if self.gated else 2) * inner + 1)  # with the gate
         return replace(
             self,
             parameters=self.parameters + matrices,

@@ -1,7 +1,7 @@
-"""Runs the language-model head at chosen positions only.
+"""Runs the language-model head only at chosen positions.
 
 The head computes a score for every word of the vocabulary, which is a large part of a small model's work. Masked
-language modelling needs scores at 15% of the positions only. So a forward hook on the encoder passes only the hidden
+language modelling needs scores at only 15% of the positions. So a forward hook on the encoder passes only the hidden
 states at these positions to the head. A hook works with every architecture and keeps the model's own forward method, so
 DeepSpeed, autocast and gradient checkpointing work as usual.
 """
@@ -28,14 +28,14 @@ class TargetGather:
 
     def __init__(self) -> None:
         self.positions: Tensor | None = None
-        self.count: int | None = None  # number of hidden states that the last call passed on
+        self.count: int | None = None  # number of hidden states that the last call returned
         self.kept: list[Tensor] | None = None
         self.is_linear = True
-        """Whether the last step of the head is a linear layer, so that its loss can be computed in blocks."""
+        """Whether the head ends in a linear layer, so that its loss can be computed in blocks."""
 
     @contextmanager
     def only(self, positions: Tensor) -> Iterator[None]:
-        """Returns a context manager in which the hook passes on only the hidden states at `positions`, int64 [T]."""
+        """Returns a context manager inside which the head only gets the hidden states at `positions`, int64 [T]."""
         self.positions, self.count = positions, None
         try:
             yield
@@ -98,7 +98,7 @@ def loss_and_states(model: nn.Module, packed: Packed, positions: Tensor, targets
     Args:
         model: see `loss_at`.
         packed: a sequence of N tokens.
-        positions: positions to predict, int64 [T]; the head runs at these only.
+        positions: positions to predict, int64 [T]. The head runs only there.
         targets: the tokens to predict at these positions, int64 [T].
 
     Returns:
@@ -138,10 +138,10 @@ def loss_and_samples(
 
 
 def states_of(model: nn.Module, packed: Packed, segments: Tensor | None = None) -> Tensor:
-    """Computes the last hidden states, [N, H], by a call of the whole model in which the head gets no positions.
+    """Computes the last hidden states, [N, H]. Calls the whole model, but runs the head at no position.
 
-    Unlike `adapt.model.states.last_hidden_state`, it accepts a wrapped model and runs through its wrapper. `segments`
-    are those of `last_hidden_state`.
+    Unlike `adapt.model.states.last_hidden_state`, it accepts a wrapped model and runs through its wrapper. The argument
+    `segments` is the same as there.
     """
     with gather_of(getattr(model, "module", model)).keeping() as kept:
         _forward(model, packed, packed.input_ids.new_zeros(0), segments)
@@ -149,7 +149,7 @@ def states_of(model: nn.Module, packed: Packed, segments: Tensor | None = None) 
 
 
 def predict_at(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
-    """Computes the logits at some positions, [T, vocabulary]. Arguments as for `loss_at`."""
+    """Computes the logits at some positions, [T, vocabulary]. The arguments are those of `loss_at`."""
     logits: Tensor = _forward(model, packed, positions).squeeze(0)
     return logits
 
@@ -177,8 +177,8 @@ def compared_at(
         model: see `loss_at`.
         packed: a sequence of N tokens.
         positions: positions at which the head runs, int64 [T].
-        function: gets the input [T, H] of the last linear layer, its weight [V, H], and its bias [V] or None. It
-            returns some numbers [K].
+        function: function of the last linear layer's input [T, H], weight [V, H], and bias ([V] or None). It returns
+            some numbers [K].
 
     Returns:
         The numbers [K], with gradients.
@@ -190,7 +190,7 @@ def compared_at(
 
     def answer(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         numbers = function(hidden.squeeze(0), weight, bias)
-        return numbers.expand(*hidden.shape[:2], -1)  # the model expects this shape; all positions are equal
+        return numbers.expand(*hidden.shape[:2], -1)  # a shape that the model expects
 
     with answering(getattr(model, "module", model), answer):
         logits = _forward(model, packed, positions)
@@ -198,11 +198,11 @@ def compared_at(
 
 
 def check_linear_head(model: nn.Module, fix: str = "choose another method.kind") -> None:
-    """Refuses a model whose head does not end in a linear layer, for methods that compute scores in blocks.
+    """Checks that a model's head ends in a linear layer, for methods that compute scores in blocks.
 
     Args:
         model: a model after `adapt.model.packing.isolation.keep_documents_apart`.
-        fix: what the user can do.
+        fix: advice to the user.
 
     Raises:
         ModelError: the head changes its scores after its last linear layer.
@@ -219,7 +219,7 @@ def check_linear_head(model: nn.Module, fix: str = "choose another method.kind")
 def answering(model: Any, function: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Iterator[None]:
     """Returns a context manager that replaces the last linear layer's result by function(input, weight, bias).
 
-    The function runs within the call of the layer, because ZeRO stage 3 gathers the weights for that time only.
+    The function runs within the call of the layer, because ZeRO stage 3 gathers the weights only during that call.
     """
     linear = model.get_output_embeddings()
     if not isinstance(linear, nn.Linear):

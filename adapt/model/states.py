@@ -30,7 +30,7 @@ def hidden_states(model: nn.Module, packed: Packed, segments: Tensor | None = No
 
 
 def last_hidden_state(model: nn.Module, packed: Packed, segments: Tensor | None = None) -> Tensor:
-    """Computes the hidden states of the last layer, [N, H], without storing those of other layers."""
+    """Computes the hidden states of the last layer, [N, H], without storing the states of other layers."""
     state: Tensor = _run(model, packed, segments).last_hidden_state
     return state[0]
 
@@ -51,7 +51,8 @@ def document_states(states: Tensor, packed: Packed, pooling: str) -> Tensor:
     Args:
         states: hidden states, [N, H].
         packed: the sequence of these N tokens.
-        pooling: `first` or `last` takes the state of the document's first or last token, `mean` the mean over all.
+        pooling: `first` or `last` for the state of the document's first or last token, `mean` for the mean over all
+            tokens.
 
     Returns:
         The vectors, [documents, H].
@@ -128,11 +129,11 @@ def features_of(
 ) -> np.ndarray:
     """Computes `text_features` from a function that returns hidden states, float32 [texts, H].
 
-    Texts of about the same length are packed together. The batches depend on the texts only, so that results can be
-    reproduced. A text without tokens has the vector 0; if no text has tokens, H is 0. The arguments are those of
+    Texts of about the same length are packed together. The batches depend only on the texts, so that results can be
+    reproduced. A text without tokens has the vector 0. If no text has tokens, H is 0. The arguments are those of
     `text_features`, and `states_of` computes the states [N, H] of a packed sequence with its segments. The caller
-    disables gradients. For a model in training it must not use torch's inference mode, in which ZeRO stage 3 would
-    gather weights that cannot be trained.
+    disables gradients. If the model is being trained, the caller must not use torch's inference mode, because ZeRO
+    stage 3 would then gather weights that cannot be trained.
     """
     sums: np.ndarray | None = None
     for pieces in _passes(tokens, length, at_once, only_first=pooling == "first"):
@@ -156,7 +157,7 @@ def features_of(
 
 
 def check_layer(model: Any, layer: int, name: str) -> None:
-    """Refuses a layer that a model does not have.
+    """Checks that a model has a layer with this number.
 
     Args:
         model: the model.

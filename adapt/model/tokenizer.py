@@ -1,11 +1,11 @@
 """Loads tokenizers, and checks that a tokenizer belongs to its model.
 
-With another model's tokenizer, every id would mean another word, and training would run without an error. This module
+With another model's tokenizer, every id would mean another word, but training would run without an error. This module
 does not import the model classes of transformers, because their import takes seconds.
 
 `load_text_tokenizer` treats special tokens in a text as ordinary text. Web pages and papers about language models
-contain `[MASK]` and `<s>`. If they became special ids, a text would have mask tokens that the objective did not choose,
-or would end in its middle.
+contain `[MASK]` and `<s>`. If they became special ids, a text could have mask tokens that the objective did not choose,
+or an end-of-text token in its middle.
 """
 
 import json
@@ -59,7 +59,7 @@ def load_tokenizer(
         check_same(tokenizer, own, source, model_folder)
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
-    tokenizer.deprecation_warnings[TOO_LONG] = True  # transformers then treats this warning as already shown
+    tokenizer.deprecation_warnings[TOO_LONG] = True  # so that transformers treats this warning as already shown
     return tokenizer
 
 
@@ -117,7 +117,7 @@ def read_tokenizer(folder: Path, config: PreTrainedConfig, trust_remote_code: bo
             f"{folder} has only a slow tokenizer ({type(tokenizer).__name__})",
             "choose a model with a tokenizer.json, or convert the tokenizer to one",
         )
-    for mark in ("is_local", "local_files_only"):  # arguments of loading, which would be saved with the tokenizer
+    for mark in ("is_local", "local_files_only"):  # otherwise these would be saved with the tokenizer
         tokenizer.init_kwargs.pop(mark, None)
     return tokenizer
 
@@ -141,7 +141,7 @@ def sees_both_sides(config: PreTrainedConfig) -> bool:
 
 
 def unloadable(part: str, folder: Path, error: Exception) -> ModelError:
-    """Returns the error for a part of a model that transformers could not read, in one line."""
+    """Returns a one-line error for a part of a model that transformers could not read."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     if "trust_remote_code" in str(error):
         fix = "set model.trust_remote_code to true if you trust the author of its code, or choose another model"
@@ -152,8 +152,8 @@ def unloadable(part: str, folder: Path, error: Exception) -> ModelError:
 
 
 SMALLEST_SHARE = 0.5
-"""Smallest share of a model's embeddings that its tokenizer uses. The rest is padding; below this share, the tokenizer
-must belong to another model."""
+"""Smallest share of a model's embeddings that its tokenizer uses. The other embeddings are padding. Below this share,
+the tokenizer probably belongs to another model."""
 
 FIX = "use the tokenizer that came with the model"
 """Advice in errors about tokenizers that do not belong to their model."""
@@ -220,14 +220,14 @@ def load_text_tokenizer(pretrained: Pretrained) -> PreTrainedTokenizerFast:
         ModelError: see `adapt.model.tokenizer.load_tokenizer`.
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
-    tokenizer.split_special_tokens = True  # for every call; transformers then sets it in the backend too
+    tokenizer.split_special_tokens = True  # for every call, and transformers also sets it in the backend
     tokenizer.backend_tokenizer.encode_special_tokens = True
     _divide(tokenizer.backend_tokenizer, _whole(tokenizer.backend_tokenizer, tokenizer.all_special_tokens))
     return tokenizer
 
 
 def _whole(backend: Tokenizer, special: Iterable[str]) -> list[str]:
-    """Returns the special tokens that are still recognized in texts, because they are in the vocabulary (Unigram)."""
+    """Returns the special tokens that are still recognized in texts, because a Unigram vocabulary contains them."""
     added = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     return [
         token

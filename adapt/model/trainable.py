@@ -1,6 +1,6 @@
-"""Decides by name which parameters are trained and which learning rate each one has. This module loads no torch.
+"""Decides by name which parameters are trained and with which learning rates. This module does not load torch.
 
-`training.freeze` leaves parameters unchanged; `training.embedding_rate` and `training.layer_decay` scale the learning
+`training.freeze` freezes parameters. `training.embedding_rate` and `training.layer_decay` scale the learning
 rate. Before a model is loaded, the names are read from the headers of its weights.
 """
 
@@ -30,8 +30,8 @@ def frozen_names(names: Iterable[str], kind: str, freeze: Iterable[str]) -> set[
         freeze: entries of `training.freeze`.
 
     Raises:
-        ConfigError: an entry fits no parameter or names more layers than there are, or nothing is left to train.
-        ModelError: `layers:N` is used with an architecture whose layers are not known.
+        ConfigError: an entry matches no parameter or names more layers than there are, or all parameters are frozen.
+        ModelError: `layers:N` is used with an unsupported architecture.
     """
     names, freeze = list(names), list(freeze)
     frozen: set[str] = set()
@@ -52,8 +52,8 @@ def frozen_names(names: Iterable[str], kind: str, freeze: Iterable[str]) -> set[
 def rate_factors(names: Iterable[str], kind: str, training: TrainingConfig) -> dict[str, float]:
     """Returns the factor of the learning rate of each parameter.
 
-    Layer l of L, counted from 0, has layer_decay^(L - 1 - l), and tables of embeddings have embedding_rate times
-    layer_decay^L. Everything else, such as the language-model head and a last norm, has 1.
+    Layer l of L, counted from 0, has the factor layer_decay^(L - 1 - l), and tables of embeddings have the factor
+    embedding_rate times layer_decay^L. All other parameters, such as the language-model head, have the factor 1.
 
     Args:
         names: names of all parameters.
@@ -61,7 +61,7 @@ def rate_factors(names: Iterable[str], kind: str, training: TrainingConfig) -> d
         training: settings of the training.
 
     Raises:
-        ModelError: `training.layer_decay` is used, and the layers of this architecture are not known.
+        ModelError: `training.layer_decay` is used with an unsupported architecture.
     """
     names, decay = list(names), training.layer_decay
     layers = _layer_count(names, kind) if decay != 1 else 0
@@ -81,11 +81,11 @@ def is_embedding(name: str) -> bool:
 
 
 def check_trained(training: TrainingConfig, folder: Path) -> None:
-    """Refuses `training.freeze` and `training.layer_decay` where they do not fit a model, by its headers.
+    """Checks `training.freeze` and `training.layer_decay` against the names in the headers of a model's weights.
 
     Raises:
-        ConfigError: an entry of training.freeze fits no parameter, or nothing is left to train.
-        ModelError: the layers of this architecture are not known.
+        ConfigError: an entry of training.freeze matches no parameter, or all parameters are frozen.
+        ModelError: the architecture is not supported.
     """
     kind = str(read_json(folder / CONFIG).get("model_type"))
     if training.freeze:
@@ -95,7 +95,7 @@ def check_trained(training: TrainingConfig, folder: Path) -> None:
 
 
 def frozen_summary(training: TrainingConfig, folder: Path) -> str:
-    """Returns a sentence on how many tensors of a model `training.freeze` leaves untrained; empty if there are none.
+    """Returns a sentence on how many tensors of a model `training.freeze` freezes. Empty if it freezes none.
 
     Args:
         training: settings of the training.
@@ -114,7 +114,7 @@ def frozen_summary(training: TrainingConfig, folder: Path) -> str:
 
 
 def trained_share(training: TrainingConfig, size: ModelSize) -> float:
-    """Returns the share of a model's parameters that `training.freeze` leaves to train, from 0 to 1.
+    """Returns the share of a model's parameters that are still trained with `training.freeze`, from 0 to 1.
 
     Args:
         training: settings of the training.
@@ -134,7 +134,7 @@ def _fits(name: str, entry: str, kind: str) -> bool:
         number = _layer_of(name, kind)
         return number is not None and number < int(asked[1])
     layers = PATTERNS[kind].layers if kind in PATTERNS else ""
-    if layers and name.startswith(f"{layers}."):  # names in some checkpoints lack the prefix of the base model
+    if layers and name.startswith(f"{layers}."):  # in some checkpoints, names do not have the prefix of the base model
         name = f"{entry.split('.')[0]}.{name}"
     return fnmatchcase(name, entry)
 
@@ -149,7 +149,7 @@ def top_names(names: Iterable[str], kind: str, count: int) -> set[str]:
 
     Raises:
         ConfigError: the model has fewer layers.
-        ModelError: the layers of this architecture are not known.
+        ModelError: the architecture is not supported.
     """
     names = list(names)
     layers = _layer_count(names, kind)
@@ -163,7 +163,7 @@ def top_names(names: Iterable[str], kind: str, count: int) -> set[str]:
 
 
 def _layer_of(name: str, kind: str) -> int | None:
-    """Returns the number of the layer that a parameter belongs to; None for a parameter outside of layers."""
+    """Returns the number of a parameter's layer. None for a parameter outside of the layers."""
     layers = re.escape(pattern_of(kind).layers)
     found = re.search(rf"(?:^|\.){layers}\.(\d+)\.", name)
     return int(found[1]) if found else None

@@ -53,7 +53,7 @@ class Masking(Objective):
     """
 
     replaces_units = False
-    """Whether the tokens of a unit are all masked, all random or all unchanged. If False, each token is drawn alone."""
+    """Whether the tokens of a unit are all masked, all random or all unchanged. If False, each has its own draw."""
 
     def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         self.config = config
@@ -127,11 +127,11 @@ class MaskedLanguageModelling(Masking):
     """Predicts single tokens.
 
     The number of predictions in a row is exactly round(mask_fraction x ordinary tokens), and at least 1. If each token
-    were drawn independently, the number would vary, and steps would differ in their work.
+    were drawn independently, the number would vary, and steps would take different times.
     """
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
-        """Makes each token a unit."""
+        """Returns the units to choose from: each token is one unit."""
         return torch.arange(eligible.shape[1]).expand_as(eligible)
 
     def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class WholeWordMasking(Masking):
     """
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
-        """Makes each word a unit."""
+        """Returns the units to choose from: each word is one unit."""
         return heads_of(batch.marks[WORD_STARTS] | batch.starts)
 
 
@@ -177,7 +177,7 @@ class EntityMasking(Masking):
     """
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
-        """Makes each entity a unit, and each word outside of entities."""
+        """Returns the units to choose from: each entity, and each word outside of entities, is one unit."""
         return heads_of(batch.marks[UNIT_STARTS] | batch.starts)
 
     def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
@@ -246,7 +246,7 @@ class SpanMasking(Masking):
         self._below = chances.cumsum(0)[:-1]  # a random number between bounds n - 1 and n gives length n
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
-        """Makes each span a unit."""
+        """Returns the units to choose from: each span is one unit."""
         words = ((batch.marks[WORD_STARTS] | batch.starts) & eligible).cumsum(1) - 1
         below = self._below
         lengths = torch.searchsorted(below, self.draw(LENGTH, batch), right=True) + 1
@@ -279,10 +279,10 @@ def take_units(order: Tensor, size: Tensor, budget: Tensor, crossing: Tensor) ->
     of taken tokens equals the budget.
 
     Args:
-        order: float64 [B, L] in [0, 1), at each unit's head the random number by which units are sorted.
+        order: random numbers, float64 [B, L] in [0, 1). Units are sorted by the number at their head.
         size: int64 [B, L], number of tokens of each unit at its head, and 0 elsewhere.
         budget: float64 [B], number of tokens to take, at most `size.sum(1)`.
-        crossing: float64 [B] in [0, 1), each row's random number to decide on the unit that crosses the budget.
+        crossing: float64 [B] in [0, 1), a random number per row that decides on the unit that crosses the budget.
 
     Returns:
         bool [B, L], True at the heads of taken units.
@@ -290,18 +290,18 @@ def take_units(order: Tensor, size: Tensor, budget: Tensor, crossing: Tensor) ->
     places = _ranked(order, size).argsort(dim=1, stable=True)
     ordered = size.gather(1, places)
     before = ordered.cumsum(1) - ordered
-    share = (budget[:, None] - before) / ordered.clamp(min=1)  # share of a unit that fits, at least 1 for whole units
+    share = (budget[:, None] - before) / ordered.clamp(min=1)  # share of a unit that the budget still covers
     return torch.zeros_like(places, dtype=torch.bool).scatter_(1, places, (crossing[:, None] < share) & (ordered > 0))
 
 
 def at_least_one(taken: Tensor, order: Tensor, size: Tensor) -> Tensor:
-    """In rows without a taken unit, takes the first unit in random order. See `take_units` for arguments and result."""
+    """Takes the first unit in random order in each row without a taken unit. Arguments are as for `take_units`."""
     first = torch.zeros_like(taken).scatter_(1, _ranked(order, size).argmin(1, keepdim=True), True)
     return taken | (first & ~taken.any(1, keepdim=True))
 
 
 def _ranked(order: Tensor, size: Tensor) -> Tensor:
-    """Returns the units' random numbers. Positions without a unit to take get 2, so that they are sorted last."""
+    """Returns the units' random numbers. Positions without a unit get 2, so that they are sorted last."""
     return order.masked_fill(size == 0, 2.0)
 
 

@@ -32,7 +32,7 @@ class Batch:
     lengths: torch.Tensor
     """Number of text tokens in each row, int64 [B]."""
     epochs: torch.Tensor
-    """Number of the pass over the corpus to which each row belongs, int64 [B]."""
+    """Index of the pass over the corpus that each row belongs to, int64 [B]."""
     rows: torch.Tensor
     """Number of each row in the corpus, int64 [B]."""
     starts: torch.Tensor
@@ -132,7 +132,7 @@ class Objective(ABC):
     is_causal: ClassVar[bool] = False
     """Whether the model is a decoder."""
     predicts_words: ClassVar[bool] = True
-    """Whether the loss is that of predicting tokens. Only then can bits per byte be reported and examples be shown."""
+    """Whether the model predicts tokens. Only then can bits per byte be reported and examples be shown."""
 
     def read(self, folder: Path) -> None:  # noqa: B027 (most objectives read nothing)
         """Reads the result of the stage that the objective needs (`adapt.stage.weigh_words`), before training."""
@@ -190,7 +190,7 @@ class Objective(ABC):
             state: all weights of the trained model.
             tokenizer: the model's tokenizer.
             folder: folder to write. The caller must make this atomic.
-            resize: function that changes the config in place.
+            resize: function that changes the model's config in place to match the trained model.
         """
         save_model(start.model, state, tokenizer, folder, start.trust_remote_code, resize=resize)
 

@@ -103,7 +103,7 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
         return binary_cross_entropy_with_logits(logits.float(), replaced.float(), reduction="none")
 
     def measured(self, corrupted: Corrupted) -> Tensor:
-        """Returns all tokens of the text."""
+        """Returns the positions of all tokens of the text, bool [B, L]."""
         return corrupted.real
 
     def figures(self) -> dict[str, float]:
@@ -122,7 +122,7 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
 
 
 def _scored(model: Any, corrupted: Corrupted) -> tuple[Tensor, Tensor, Tensor]:
-    """Runs the generator and the model. Returns the generator's loss, the model's scores, and which are replaced."""
+    """Runs the generator and the model. Returns the generator's loss, the model's scores, and the replaced tokens."""
     assert corrupted.draws is not None
     draws = sent(corrupted.draws, corrupted.device)
     scored: tuple[Tensor, Tensor, Tensor] = model(corrupted.packed(), corrupted.asked(), corrupted.answers(), draws)

@@ -1,4 +1,4 @@
-"""Lists the objectives and their options, and what they add to the keys of stages. This module loads no torch."""
+"""Lists the objectives, their options, and their entries in the keys of stages. This module loads no torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +85,7 @@ def objective_options(config: Config) -> Any:
 
 
 def trained_pooling(config: Config) -> str | None:
-    """Returns the pooling with which the configured objective trains sentence vectors; None if it trains none."""
+    """Returns the pooling of the sentence vectors that the objective trains. None if it trains no such vectors."""
     pooling: str | None = getattr(objective_options(config), "pooling", None)
     return pooling
 
@@ -96,7 +96,7 @@ of cross-attention."""
 
 
 def reads_own_vectors(config: Config) -> bool:
-    """Whether the loss is computed from vectors that the model itself makes of texts, which rules out most methods."""
+    """Whether the loss is computed from the model's own vectors of texts. Most methods do not support such a loss."""
     return config.objective.kind == "tsdae"
 
 
@@ -142,7 +142,7 @@ def encoded_again(config: Config) -> float:
 
 
 def splits_sentences(config: Config) -> bool:
-    """Whether the objective trains on sentences, so that a corpus is prepared with a document for each sentence."""
+    """Whether the objective trains on sentences, so that the corpus is prepared with one document per sentence."""
     return getattr(objective_options(config), "unit", None) == "sentence"
 
 
@@ -165,7 +165,7 @@ def check_objective_fits(config: Config) -> None:
     """Refuses settings that replaced-token detection does not use or support, if this objective is configured.
 
     Raises:
-        ConfigError: a setting that it does not use or support is not at its default.
+        ConfigError: a setting that replaced-token detection does not use or support is not at its default.
     """
     if config.objective.kind != RTD:
         return
@@ -194,7 +194,7 @@ def check_objective_fits(config: Config) -> None:
 
 
 def with_generator(config: Config, size: ModelSize, generator: Path | None) -> ModelSize:
-    """Returns the size of all that is trained: the model, and for replaced-token detection also the generator.
+    """Returns the total size of the trained models: the model and, for replaced-token detection, the generator.
 
     Args:
         config: the job's configuration.
@@ -217,7 +217,7 @@ def generator_of(config: Config, model: Path, is_on_disk: bool) -> Path | None:
         is_on_disk: whether the job trains exactly this model. False if a stage changes the model first.
 
     Returns:
-        The folder. None for other objectives than replaced-token detection, and if the generator copies the model's
+        The folder. None for objectives other than replaced-token detection, and if the generator copies the model's
         first layers.
 
     Raises:
@@ -254,8 +254,8 @@ def check_measured_in_training(config: Config) -> None:
     """Refuses an objective whose held-out loss cannot be measured while the model trains.
 
     Raises:
-        ConfigError: the loss is that of replaced-token detection, which is measured with the first generator and not
-            with the one in training.
+        ConfigError: the objective is replaced-token detection. Its loss is measured with the generator from before the
+            training, and the training changes the generator.
     """
     if config.objective.kind == RTD:
         raise ConfigError(
@@ -266,18 +266,18 @@ def check_measured_in_training(config: Config) -> None:
 
 
 def measured_name(config: Config) -> str:
-    """Returns the name of what the held-out loss measures; empty for the usual loss of predicted tokens."""
+    """Returns the name of the task that the held-out loss measures; empty for the usual prediction of tokens."""
     return "replaced-token detection" if config.objective.kind == RTD else ""
 
 
 def measured_what(config: Config) -> dict[str, Any]:
-    """Returns what the objective of held-out losses adds to the key of a stage."""
+    """Returns the entries that the objective of held-out losses adds to the key of a stage."""
     layers = {"generator_layers": objective_options(config).generator_layers} if config.objective.kind == RTD else {}
     return {**what(measured_objective(config)), **layers}
 
 
 def objective_what(config: Config) -> dict[str, Any]:
-    """Returns what the objective adds to the key of a stage. A user's own objective adds its source too."""
+    """Returns the entries that the objective adds to a stage's key. A user's own objective adds its source too."""
     kind, options = config.objective.kind, objective_options(config)
     own = {} if options is None else {section_of(kind): what(options)}
     return {**what(config.objective), **own, **OBJECTIVES.source(kind)}

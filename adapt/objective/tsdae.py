@@ -26,7 +26,7 @@ from adapt.support.schema import WORD_STARTS
 CROSS = "crossattention"
 """Name of the new module in each layer, as in transformers."""
 POOLINGS = {"mean": "mean", "cls": "first"}
-"""Names of poolings in `adapt.model.states.document_states`."""
+"""For each value of `tsdae.pooling`, the name of the pooling in `adapt.model.states.document_states`."""
 DELETION, FIRST_WEIGHTS = range(2)
 """Streams of independent random numbers."""
 
@@ -69,7 +69,7 @@ class DecodedDocuments(Documents):
 
     @cached_property
     def owner(self) -> Tensor:
-        """Number of the document of each token, int64 [N]."""
+        """Index of the document that each token belongs to, int64 [N]."""
         return sent(torch.arange(len(self)).repeat_interleave(self.known.long().diff()), self.device)
 
 
@@ -77,8 +77,8 @@ class VectorAttention(nn.Module):
     """Attention of the tokens of each document to the document's vector, with residual and layer norm as in BERT.
 
     Args:
-        config: config of the model, which has the names of BERT's settings.
-        generator: random generator of the first weights, which have the distribution of transformers' new layers.
+        config: config of the model. Its settings have the same names as BERT's.
+        generator: random generator for the initial weights. They have the distribution of new layers in transformers.
     """
 
     def __init__(self, config: Any, generator: torch.Generator) -> None:
@@ -103,7 +103,7 @@ class VectorAttention(nn.Module):
 
 
 def _attend(module: Any, arguments: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
-    """Runs a layer's attention to the vector after its own attention, in the decoder's pass only. A forward hook."""
+    """Runs a layer's attention to the vector after its self-attention, in the decoder's pass only (a forward hook)."""
     documents = options.get("documents")
     if not isinstance(documents, DecodedDocuments):
         return output
@@ -128,11 +128,11 @@ class Tsdae(Masking):
         self.options = TsdaeOptions()
 
     def columns(self) -> tuple[str, ...]:
-        """Returns the column of word starts."""
+        """Returns the name of the column that marks where words start."""
         return (WORD_STARTS,)
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
-        """Makes each word a unit."""
+        """Returns the units to delete: each word is one unit."""
         return heads_of(batch.marks[WORD_STARTS] | batch.starts)
 
     def corrupt(self, batch: Batch) -> Corrupted:
@@ -154,7 +154,7 @@ class Tsdae(Masking):
         return kept
 
     def prepare(self, model: Any) -> None:
-        """Adds attention to the vector to each layer. Its first weights depend on the seed only."""
+        """Adds attention to the text's vector to each layer. The initial weights depend only on the seed."""
         generator = torch.Generator().manual_seed((self.seed + FIRST_WEIGHTS) % 2**63)
         for layer in layers_of(model):
             attention: Any = layer.module.attention

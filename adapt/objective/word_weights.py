@@ -1,4 +1,6 @@
-"""Computes a weight for each word of a domain. It is large if the word is frequent there and rare in general text.
+"""Computes a weight for each word of a domain.
+
+The weight is large if the word is frequent in the domain and rare in general text.
 
 Words are counted in tokenized text, as sequences of token ids, so the source text is not read again. A word is
 identified by a 64-bit hash of its token ids. The weight of a word is TF-ICF (term frequency, inverse corpus frequency;
@@ -91,7 +93,7 @@ class Counts:
         return cls(np.zeros(0, np.uint64), np.zeros(0, np.int64), 0)
 
     def of(self, hashes: np.ndarray) -> np.ndarray:
-        """Returns the number of occurrences of each of the words, int64 [words]; 0 for words without an entry."""
+        """Returns how often each word with these hashes occurs, int64 [words]; 0 for words without an entry."""
         if not len(self.hashes):
             return np.zeros(len(hashes), np.int64)
         places = np.searchsorted(self.hashes, hashes).clip(max=len(self.hashes) - 1)
@@ -104,7 +106,7 @@ class Counts:
         return Counts(hashes, counts, self.words + other.words)
 
     def only(self, hashes: np.ndarray | None) -> Counts:
-        """Returns the counts of the words with these hashes, or all counts for None. `words` stays the same."""
+        """Returns the counts of the words with these hashes, or all counts for None. The total `words` is unchanged."""
         if hashes is None:
             return self
         kept = np.isin(self.hashes, hashes, assume_unique=True)
@@ -112,7 +114,7 @@ class Counts:
 
 
 def hash_words(tokens: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Hashes words that consist of tokens. A hash depends on the ids and on their order.
+    """Hashes each word of a tokenized text. A hash depends on the word's token ids and on their order.
 
     Args:
         tokens: token ids, any integer type [tokens].

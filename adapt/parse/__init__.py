@@ -34,8 +34,8 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
         kind: kind of the job.
 
     Raises:
-        ConfigError: a file cannot be read, a key is unknown (the message names the nearest), a type or value is wrong,
-            or fields contradict each other.
+        ConfigError: a file cannot be read, a key is unknown (the message names the nearest known key), a type or value
+            is wrong, or fields contradict each other.
     """
     values = _with_defaults(read_given(arguments, kind), kind)
     kinds = named_in(values)

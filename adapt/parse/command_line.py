@@ -145,7 +145,7 @@ def _so_far(given: Mapping[str, Any], field: str, kind: Kind) -> list[Any]:
 
 
 def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) -> None:
-    """Logs which value is used if an option is given twice. Two lists are refused: the user may want all values.
+    """Logs which value is used if an option is given twice. Refuses two lists, because the user may want all values.
 
     Args:
         name: name of the option, without dashes.
@@ -274,7 +274,7 @@ def help_text(program: str, kind: Kind, options: Mapping[str, type[Any]], given:
 
 
 def configuration_text(read: Mapping[str, Any], options: Mapping[str, type[Any]]) -> str:
-    """Writes all fields as YAML. A field without a given value has its default."""
+    """Writes all fields as YAML. Fields without a value in `read` have their defaults."""
     own = {each.name: read.get(each.name, getattr(Config(), each.name)) for each in fields(Config)}
     sections = {name: read.get(name, kind()) for name, kind in options.items()}
     plain = {name: _plain(value) for name, value in {**own, "debug": False, **sections}.items() if name not in OPTIONS}

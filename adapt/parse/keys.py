@@ -56,7 +56,7 @@ _FIRST = {"corpus": "paths", "method": "kind", "model": "path", "objective": "ki
 SHOWN = 20
 """Maximum number of names that a message lists."""
 _NESTED = {"decontaminate": EvaluationSet}
-"""Fields in an entry of such a list that again hold a list of sections, each with the class of these sections."""
+"""Fields in an entry of a list in `_ENTRIES` that hold a list of sections too, each with the class of the sections."""
 
 
 @cache
@@ -135,7 +135,7 @@ def refuse_unknown_values(content: Mapping[str, Any], place: str, kinds: Named =
     Args:
         content: sections or fields, with their values.
         place: location of the content, for error messages.
-        kinds: kinds whose options are also known. If empty, these are the kinds that the content chooses.
+        kinds: chosen kinds, whose options are valid keys too. If empty, the kinds that the content chooses.
     """
     kinds = kinds or named_in(nested(content))
     for key in _keys(content):
@@ -184,7 +184,7 @@ def _refuse_entries(entries: Any, kind: type, name: str) -> None:
         raise ConfigError(f"{name} is no list, but fields", form)
     for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
         place = f"entry {number} of {name}"
-        if not isinstance(entry, Mapping):  # for example the name of a file
+        if not isinstance(entry, Mapping):  # for example, the entry is the name of a file
             raise ConfigError(f"{place} is {entry!r}, and not fields with values", form)
         for key in entry:
             if key not in known:

@@ -64,7 +64,7 @@ def refuse_contradictions(config: Config, kind: Kind) -> None:
             check_several(config.corpus)
         _check_sources(config.corpus)
         _check_mixture(config)
-        if kind.corpus:  # Other jobs accept a streamed corpus, but never stream it.
+        if kind.corpus:  # Other jobs accept the setting, but never stream a corpus.
             _check_streaming(config)
     if kind.task or config.task.train or config.tasks:
         _check_tasks(config, kind)

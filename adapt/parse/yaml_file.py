@@ -1,4 +1,4 @@
-"""Reads YAML files: `1e-4` is a number, duplicate keys are refused, and the line of every key is known.
+"""Reads YAML files: `1e-4` is a number, duplicate keys are errors, and messages name the line of a key.
 
 Empty values (`learning_rate:`) and unexpanded shell variables such as `$HOME` are refused.
 """
@@ -235,7 +235,7 @@ def takes_list(name: str, named: Named) -> bool:
 
 
 def takes_text(name: str, named: Named) -> bool:
-    """Returns whether the field with a dotted name may be any text and no number."""
+    """Returns whether the field with a dotted name accepts any text but no numbers."""
     options = _options(name, named)
     return str in options and not {int, float} & {*options}
 
@@ -277,7 +277,7 @@ def _leaves(value: Any, kind: Any, keys: tuple[str | int, ...]) -> Iterator[tupl
 def _is_empty(root: yaml.Node | None, keys: Keys) -> bool:
     """Returns whether a YAML value is empty, as in `learning_rate:`.
 
-    Null is not empty. A cleaning block that has only a name is not empty either.
+    The value `null` does not count as empty, nor does a cleaning block that has only a name.
     """
     node, _ = node_at(root, keys)
     is_block = keys[:2] == ("corpus", "cleaning") and len(keys) == 4
@@ -287,7 +287,7 @@ def _is_empty(root: yaml.Node | None, keys: Keys) -> bool:
 def _variable(keys: Keys, value: str) -> str | None:
     """Returns the shell variable in a text, or None.
 
-    The names of existing files and of data fields may contain a $, so they are not searched for variables.
+    The names of existing files and of data fields may contain a `$`, so they are not searched for variables.
     """
     if str(keys[-1]).endswith("_field"):
         return None

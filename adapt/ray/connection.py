@@ -27,12 +27,12 @@ from adapt.support.errors import ClusterError
 from adapt.terminal.console import log
 
 OWN_RAY = "DONTSTOP_OWN_RAY"
-"""Environment variable of the processes of a Ray that we started.
+"""Environment variable of the processes of a Ray instance that we started.
 
 Its value is a folder that only this user may enter.
 """
 FOLDER_PREFIX = "dontstop-"
-"""Prefix of the name of a folder for a Ray that we started."""
+"""Prefix of the folder name of a Ray instance that we started."""
 _NO_DASHBOARD = "http://127.0.0.1:1"
 """Address without a server.
 
@@ -47,7 +47,7 @@ _LONGEST_PATH = 103
 """Largest length of a socket's path [bytes]. The limit is 107 on Linux and 103 on macOS."""
 _ATTEMPTS = 3
 _SLOW_S = 15.0
-"""Shortest duration of a failed start that is repeated [s]. A faster failure is not caused by a busy machine."""
+"""A failed start is repeated only if it took this long [s]. A faster failure is not caused by a busy machine."""
 _FIX = "look into its logs below {}; free memory and cores, and space in TMPDIR, and run it again"
 _REMOVALS = 20
 _LOCK = "lock"
@@ -107,8 +107,8 @@ def _start(folder: Path) -> None:
         "RAY_GCS_SERVER_PORT": str(_free_port()),
         "RAY_API_SERVER_ADDRESS": _NO_DASHBOARD,
     }
-    # At exit, `ray.shutdown` runs before `remove`. Without the call registered here, Ray's own handler would shut Ray
-    # down later, and would wait 0.5 s for output that nobody reads.
+    # At exit, `ray.shutdown` runs before `remove`, because it is registered later. Without it, Ray's own handler would
+    # shut Ray down later, and would wait 0.5 s for output that nobody reads.
     atexit.register(remove, folder)
     atexit.register(ray.shutdown)
     with (
@@ -144,7 +144,7 @@ def _set(settings: Mapping[str, str | None]) -> None:
 
 
 def private_folder() -> Path:
-    """Creates a folder that only this user may enter, for the sockets, logs and spilled objects of one Ray.
+    """Creates a folder that only this user may enter, for the sockets, logs and spilled objects of Ray.
 
     The folder is in RAY_TMPDIR or in the usual temporary folder (TMPDIR). If their paths are too long for sockets or
     not ASCII, the folder is in /tmp, /var/tmp, XDG_RUNTIME_DIR or /dev/shm instead.
@@ -207,12 +207,12 @@ def _free_port() -> int:
 
 @cache
 def _token() -> str:
-    """Returns the token of this process's Ray. It is only stored in the environment of Ray's processes."""
+    """Returns the token of this process's Ray instance. It is only stored in the environment of Ray's processes."""
     return secrets.token_hex(32)
 
 
 def _kill_processes(folder: Path) -> None:
-    """Kills all processes of a Ray that did not start."""
+    """Kills the processes that remain after a failed start of Ray."""
     for process in psutil.process_iter(["cmdline"]):
         if str(folder) in " ".join(process.info["cmdline"] or ()):
             with suppress(psutil.Error):
@@ -300,13 +300,13 @@ def _on_this_machine(field: str) -> str:
 
 
 def check_answers(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_S) -> None:
-    """Checks that a gRPC server, such as Ray's control store, answers. Takes at most twice the time limit.
+    """Checks that a gRPC server, such as Ray's control store, answers. Waits at most twice the time limit.
 
     Args:
         host: host name or IP address, without brackets.
         port: port of the server.
         field: name of the option or variable with the address, for messages.
-        timeout_s: time limit for the connection, and for the answer [s].
+        timeout_s: time limit for the connection, and again for the answer [s].
 
     Raises:
         ClusterError: there is no answer, or a server answers that is not Ray's control store.
@@ -343,7 +343,7 @@ def refuse_open(host: str, port: int, field: str) -> None:
         field: name of the option or variable with the address, for messages.
 
     Raises:
-        ClusterError: the cluster asks for no token.
+        ClusterError: the cluster does not require a token.
     """
     if os.environ.get("RAY_AUTH_MODE") == "disabled" or os.environ.get("RAY_USE_TLS") == "1":
         return
@@ -377,7 +377,7 @@ def join(address: str, field: str, node: str | None) -> None:
     ray = ray_library()
     host, port = endpoint(address, field)
     check_answers(host, port, field)
-    if "://" not in address:  # Ray Client's server is another one than the control store
+    if "://" not in address:  # the server of Ray Client is not the control store
         refuse_open(host, port, field)
     log(f"joining the Ray cluster at {address}")
     scheme, separator, _ = address.rpartition("://")

@@ -21,7 +21,7 @@ from adapt.support.errors import AdaptError, ClusterError, Interrupted, Training
 from adapt.terminal.console import AGAIN, end_now, log
 
 _SAY_S = 20.0
-"""Time between two messages that the process still waits for Ray [s]."""
+"""Time between two messages which say that the process still waits for Ray [s]."""
 _LIMIT_S = 180.0
 _GRACE_S = 3.0
 """Time that Ray has to react to a signal [s]."""
@@ -33,7 +33,7 @@ _RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 The default is 60.
 """
 _GONE_SHARE = 0.8
-"""Share of Ray's time after which we consider the control store lost and end the process with a message."""
+"""After this share of Ray's time, we consider the control store lost and end the process with a message."""
 
 
 @contextmanager
@@ -138,5 +138,5 @@ def _say_gone(what: str) -> None:
 
 
 def _is_connected() -> bool:
-    ray = sys.modules.get("ray")  # a process that has not imported it is not connected
+    ray = sys.modules.get("ray")  # a process that has not imported Ray is not connected
     return ray is not None and bool(ray.is_initialized())

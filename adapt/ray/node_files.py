@@ -1,9 +1,9 @@
 """Lets functions on any node of a cluster read and write the files of a stage, if the storage root is a bucket.
 
-The driver's process starts an actor on its node, the home, which reads and writes files there. For each other node on
-which a function of the job runs, the home starts an actor there, which keeps the copies of stages' folders
+The driver's node is called the home. The driver starts an actor there that reads and writes the files. The home starts
+a second kind of actor on each other node that runs a function of the job. This actor holds copies of stages' folders
 (`adapt.runner.folder_copy`). All functions that the job sends to other processes are wrapped in `OnNode`, or call
-`on_node`, which do nothing at home, on a node with the same folder as the home, and for other storage roots.
+`on_node`. Both do nothing on the home, on a node that shares the home's folder, and if the storage root is no bucket.
 """
 
 import os
@@ -27,7 +27,7 @@ R = TypeVar("R")
 _THREADS = 32
 """Number of calls that an actor answers at the same time."""
 _PERIOD_S, _SHARE = 1.0, 0.1
-"""Time between two exchanges of messages between nodes: at least this long [s], and at most this share of the time."""
+"""Least time between two exchanges of files between nodes [s], and largest share of the time spent on exchanges."""
 
 
 class HomeActor(HomeFiles):
@@ -43,7 +43,7 @@ class HomeActor(HomeFiles):
         self._lock = threading.Lock()
 
     def mark(self) -> str:
-        """Returns the mark of the folder; see `adapt.runner.mirror.Mirror.mark`."""
+        """Returns a text that identifies the folder; see `adapt.runner.mirror.Mirror.mark`."""
         mirror = mirror_at(self._root)
         assert mirror
         return mirror.mark
@@ -53,7 +53,7 @@ class HomeActor(HomeFiles):
         return function(*arguments)
 
     def node(self, node: str, home: Any) -> Any:
-        """Returns the actor with the copies on a node. Starts it if needed.
+        """Returns the actor that holds the copies on a node. Starts the actor if needed.
 
         Args:
             node: id of the node.
@@ -67,7 +67,7 @@ class HomeActor(HomeFiles):
 
 
 class _Distant:
-    """The files of the home, as another node sees them. See `adapt.runner.folder_copy.Home`."""
+    """Access to the home's files from another node. See `adapt.runner.folder_copy.Home`."""
 
     def __init__(self, home: Any) -> None:
         self._home = home
@@ -78,11 +78,11 @@ class _Distant:
 
 
 class NodeCopies:
-    """The actor with the copies of stages' folders on a node.
+    """The actor that holds copies of stages' folders on a node other than the home.
 
     Args:
         root: folder of this node's local copy of the bucket.
-        home: the actor at home.
+        home: the home's actor.
     """
 
     def __init__(self, root: Path, home: Any) -> None:
@@ -93,14 +93,14 @@ class NodeCopies:
         threading.Thread(target=self._meet, daemon=True).start()
 
     def arrive(self, folder: str, fetches: bool, leaves: Sequence[str]) -> None:
-        """Brings the inputs of a stage here, and its files; see `on_node`."""
+        """Copies the inputs of a stage, and its files if `fetches` is True, to this node; see `on_node`."""
         copy = self._copy(folder)
         copy.begin()
         if fetches:
             copy.fetch(leaves=leaves)
 
     def fetch(self, folder: str, beginning: str) -> None:
-        """Copies those files of a stage whose names have a beginning."""
+        """Copies the files of a stage whose paths start with `beginning` from the home."""
         self._copy(folder).fetch((beginning,))
 
     def send(self, folder: str) -> None:
@@ -120,7 +120,7 @@ class NodeCopies:
             return self._copies[folder]
 
     def _meet(self) -> None:
-        """Exchanges small files with the home while stages run, and forgets stages that have ended."""
+        """Exchanges small files with the home while stages run, and drops the copies of stages that have ended."""
         pause = _PERIOD_S
         while True:
             time.sleep(pause)
@@ -128,7 +128,7 @@ class NodeCopies:
             with self._lock:
                 copies = list(self._copies.items())
             for folder, copy in copies:
-                with suppress(Exception):  # the next try may succeed, and `send` raises what remains
+                with suppress(Exception):  # the next exchange may succeed, and `send` raises a lasting error
                     terms = self._home.terms(folder)
                     if terms and terms.attempt == copy.terms.attempt:
                         if copy.is_ready:
@@ -143,7 +143,7 @@ class NodeCopies:
 
 @dataclass(frozen=True)
 class _Link:
-    """What a process on another node than the home needs."""
+    """The actors that a process on a node other than the home uses."""
 
     home: Any
     copies: Any
@@ -151,14 +151,14 @@ class _Link:
 
 
 _links: dict[tuple[Path, str], _Link | None] = {}
-"""Links of this process by storage root and Ray job; None where this node is the home, or sees its folder."""
+"""Links of this process by storage root and Ray job; None if this node is the home or shares its folder."""
 _homes: dict[tuple[Path, str], Any] = {}
-"""Actors that this process has started, which end with it."""
+"""Actors that this process has started. They end when the process ends."""
 _serving = threading.Lock()
 
 
 def serve_files() -> None:
-    """Starts the actors of this process's node that serve its files to other nodes. The driver calls it.
+    """Starts the actors that serve the files of this process's node to other nodes. The driver calls this function.
 
     Does nothing if this process uses no bucket, or has its own Ray on this machine only.
     """
@@ -176,7 +176,7 @@ def serve_files() -> None:
 
 
 def _on(node: str) -> dict[str, Any]:
-    """Returns the options of an actor that takes no cores and answers many calls at the same time.
+    """Returns the options of an actor that reserves no cores and answers many calls at the same time.
 
     Args:
         node: id of the actor's node.
@@ -195,7 +195,7 @@ def _name(root: Path) -> str:
 
 
 def _link(folder: Path) -> _Link | None:
-    """Returns the link to the home of a stage's folder. None if files are in place on this node."""
+    """Returns the link to the home of a stage's folder. None if this node needs no copies."""
     ray: Any = sys.modules.get("ray")
     mirror = mirror_at(folder)
     if mirror is None or ray is None or OWN_RAY in os.environ or not ray.is_initialized():
@@ -215,26 +215,26 @@ def _link(folder: Path) -> _Link | None:
 
 
 def _stage(folder: Path) -> Path:
-    """Returns the folder of the stage that a folder is, or is in."""
+    """Returns the stage's folder that contains a folder. Returns a stage's folder unchanged."""
     mirror = mirror_at(folder)
     assert mirror
     return mirror.root.joinpath(*folder.relative_to(mirror.root).parts[:2])
 
 
 def _inner(folder: Path) -> str:
-    """Returns the path of the folder of a stage in the storage root."""
+    """Returns the path of the stage that contains a folder, relative to the storage root."""
     stage = _stage(folder)
     return f"{stage.parent.name}/{stage.name}"
 
 
 @contextmanager
 def on_node(folder: Path | None, fetches: bool = True, leaves: Sequence[str] = ()) -> Iterator[None]:
-    """Brings what a stage reads to this node before the block, and sends what the block wrote to the job's node.
+    """Copies the files that a stage reads to this node before the block, and afterwards the new files to the home.
 
     Args:
         folder: folder of the stage, or a folder in it; None for no stage.
         fetches: whether the block reads files that the stage itself has written.
-        leaves: beginnings of the names of such files that the block does not read.
+        leaves: beginnings of the names of the stage's files that the block does not read.
 
     Raises:
         StageError: a file of an input is missing or has changed.
@@ -249,7 +249,7 @@ def on_node(folder: Path | None, fetches: bool = True, leaves: Sequence[str] = (
     try:
         yield
     except BaseException:
-        with suppress(Exception):  # the error of the block matters more
+        with suppress(Exception):  # raises the error of the block, which matters more
             ray.get(link.copies.send.remote(_inner(folder)))
         raise
     ray.get(link.copies.send.remote(_inner(folder)))
@@ -257,12 +257,12 @@ def on_node(folder: Path | None, fetches: bool = True, leaves: Sequence[str] = (
 
 @dataclass(frozen=True)
 class OnNode:
-    """A function for other processes of the cluster, which finds its files there; see `on_node`.
+    """A function to run in other processes of the cluster, with its files copied to their nodes; see `on_node`.
 
     Args:
         function: function that returns a result, or an iterator of results.
         fetches: as in `on_node`.
-        folder: folder of the stage. The stage that this thread works on, if it is left out.
+        folder: folder of the stage. The default is the stage that this thread works on.
     """
 
     function: Callable[..., Any]
@@ -286,12 +286,12 @@ class OnNode:
 
 
 def call(function: Callable[..., R], *arguments: Any) -> R:
-    """Calls a function. It is the function of Ray's tasks, because Ray refuses objects such as `OnNode`."""
+    """Calls a function. Ray's tasks run `call`, because Ray refuses objects such as `OnNode` as tasks."""
     return function(*arguments)
 
 
 def at_home(folder: Path, function: Callable[..., R], *arguments: Any) -> R:
-    """Calls a function of a module on the job's node, where the folder of the stage is complete.
+    """Calls a function of a module on the home, where the folder of the stage is complete.
 
     Args:
         folder: a folder in the storage root.
@@ -307,14 +307,14 @@ def at_home(folder: Path, function: Callable[..., R], *arguments: Any) -> R:
 
 
 def fetch_part(part: Path) -> None:
-    """Copies a folder in the folder of a stage from the job's node, without files that it no longer has there."""
+    """Copies a subfolder of a stage's folder from the home. Removes files here that the home has removed."""
     if link := _link(part):
         ray = ray_library()
         ray.get(link.copies.fetch.remote(_inner(part), f"{part.relative_to(_stage(part)).as_posix()}/"))
 
 
 def send_now(folder: Path) -> None:
-    """Sends the files of a stage that were written on this node to the job's node.
+    """Sends the files of a stage that were written on this node to the home.
 
     Args:
         folder: a folder of the stage.
@@ -325,7 +325,7 @@ def send_now(folder: Path) -> None:
 
 
 def storing(target: Path) -> Callable[[Any, str], Any] | None:
-    """Returns Ray Train's `checkpoint_upload_fn` that stores checkpoints on the job's node.
+    """Returns a function for Ray Train's `checkpoint_upload_fn` that stores checkpoints on the home.
 
     Args:
         target: folder for the checkpoints, in the folder of a stage.
@@ -339,8 +339,8 @@ def storing(target: Path) -> Callable[[Any, str], Any] | None:
 
     def store(checkpoint: Any, name: str) -> Any:
         ray = ray_library()
-        # Metrics first: after the loss of this node, the job continues from this checkpoint, so nothing measures the
-        # steps before it again.
+        # Sends the metrics first. If this node is lost, the job continues from this checkpoint, and the earlier steps
+        # are not measured again.
         ray.get(link.copies.send.remote(_inner(target)))
         distant: Any = _Distant(link.home)
         give_folder(distant, Path(checkpoint.path), (target / name).relative_to(mirror.root).as_posix())
@@ -350,7 +350,7 @@ def storing(target: Path) -> Callable[[Any, str], Any] | None:
 
 
 def pinned_home(folder: Path) -> dict[str, Any]:
-    """Returns the options of an actor that must run on the job's node, because it writes files of the stage."""
+    """Returns the options of an actor that must run on the home, because it writes files of the stage."""
     return _pinned(at_home(folder, _node_id)) if mirror_at(folder) else {}
 
 

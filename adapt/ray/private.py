@@ -128,13 +128,13 @@ def version_at(client: Any) -> str:
     The client's own `get_version` returns the version of the interface instead.
 
     Raises:
-        AuthenticationError, RuntimeError, ValueError, KeyError, OSError: no dashboard of Ray answers.
+        AuthenticationError, RuntimeError, ValueError, KeyError, OSError: Ray's dashboard does not answer.
     """
     return str(client._do_request("GET", "/api/version").json()["ray_version"])
 
 
 class _Silent:
-    """A logger that discards all messages. Ray's logger would print the name of each file of ignore patterns."""
+    """A logger that discards all messages. Ray's logger would print the name of each `.gitignore` file."""
 
     def info(self, *_: object) -> None: ...
 

@@ -24,10 +24,10 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future default, set because Ray warns otherwise
     "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # prevents that a thread that outlives ctrl-C starts another Ray
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # keeps a thread that outlives ctrl-C from starting Ray again
     # suppresses the log of a dying raylet, which Ray would print to stdout, where only results belong
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the default of 2 s delays start, checkpoints and end
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the default of 2 s would delay start, checkpoints and end
 }
 LACK_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
 """Parts of the messages of PyTorch's allocators and of the operating system when memory runs out."""
@@ -50,11 +50,11 @@ LOCAL_ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # starts no watcher, because this machine is never preempted
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for binding all sockets to loopback
     "RAY_enable_metrics_collection": "0",
-    # keeps the parent's niceness; with Ray's default of 15 more, other programs would take the cores first
+    # keeps the parent's niceness; Ray would add 15, so that other programs would get the cores first
     "RAY_worker_niceness": "0",
 }
 NODE_ADDRESS = "DONTSTOP_NODE_ADDRESS"
-"""Environment variable with the address of a job's node if several nodes share a machine. Ray would assume the head."""
+"""Environment variable with the address of a job's node if several nodes share a machine. Ray would use the head's."""
 QUIET_LOGGERS = ("ray", "ray.train", "ray.tune")
 
 
@@ -111,7 +111,7 @@ def connect(resources: ResourcesConfig) -> None:
 
 _ADDRESS = "address"
 _made: dict[str, str] = {}
-"""Address of the connection that this process has made, and its environment variables. Empty if there is none."""
+"""Address and environment variables of this process's connection to Ray. Empty without a connection."""
 
 
 def _set_environment(address: str | None) -> None:
@@ -119,7 +119,7 @@ def _set_environment(address: str | None) -> None:
     for name, value in {**ENVIRONMENT, **({} if address else LOCAL_ENVIRONMENT)}.items():
         os.environ.setdefault(name, value)
     if address:
-        os.environ.pop(OWN_RAY, None)  # may be inherited from a process of a Ray that we started
+        os.environ.pop(OWN_RAY, None)  # may be inherited from a process of a Ray instance that we started
     elif _made:
         os.environ.update({name: value for name, value in _made.items() if name != _ADDRESS})
 
@@ -136,7 +136,7 @@ def _check_same(address: str | None) -> None:
 
 
 def is_own_ray() -> bool:
-    """Returns whether this process uses a Ray that we started.
+    """Returns whether this process uses a Ray instance that we started.
 
     Returns False for a cluster and for a connection of the user's program.
     """
@@ -144,7 +144,7 @@ def is_own_ray() -> bool:
 
 
 def disconnect() -> None:
-    """Ends the connection that `connect` made, with all its work. A connection of the user's program is not ended."""
+    """Ends the connection that `connect` made, and all work on it. Does not end a connection of the user's program."""
     if not _made:
         return
     ray = ray_library()
@@ -305,7 +305,7 @@ _LOOK_S = 1.0
 
 @contextmanager
 def telling_stalls(stage: str, folder: Path) -> Iterator[None]:
-    """Tells the user which tasks of the block made no progress and were ended. Ray runs them again.
+    """Logs which tasks of the block stalled and were ended. Ray runs these tasks again.
 
     Args:
         stage: name of the stage in messages.
@@ -372,7 +372,7 @@ def find_ours(error: BaseException) -> AdaptError | None:
         if isinstance(cause, AdaptError):
             # unwraps our error, because Ray raises a copy of it that prints the worker's stack trace
             ours = getattr(cause, "cause", cause)
-            return type(ours)(ours.what, ours.fix, *ours.args[2:])  # not args[0], to which Ray Data appends text
+            return type(ours)(ours.what, ours.fix, *ours.args[2:])  # not args[0]: Ray Data appends text to it
     return None
 
 

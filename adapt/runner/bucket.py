@@ -74,7 +74,7 @@ class ReadObject(NamedTuple):
 
 
 class S3Bucket:
-    """The objects below a prefix of a bucket. Names of objects are relative to the prefix. Threads may share it.
+    """The objects below a prefix of a bucket. Names of objects are relative to the prefix. Threads may share one.
 
     Args:
         address: the bucket and the prefix.
@@ -119,7 +119,7 @@ class S3Bucket:
         Args:
             name: name of the object.
             body: content.
-            replaces: ETag that the replaced object must have; ABSENT if there must be no object; None for no condition.
+            replaces: ETag that the replaced object must have; ABSENT if no object may exist; None for no condition.
 
         Raises:
             ConflictError: the object does not meet the condition.
@@ -221,7 +221,7 @@ class S3Bucket:
 
         Args:
             prefix: beginning of the names.
-            is_flat: whether to leave out objects with a further slash in their names.
+            is_flat: whether to leave out objects whose names have another slash after the prefix.
         """
 
         def ask(client: Any) -> dict[str, StoredObject]:
@@ -263,7 +263,7 @@ class S3Bucket:
                 left = self._call(doing, partial(_delete_many, self.address.bucket, list(keys)))
                 self._deletes_many = left is not None
                 some = some if left is None else [keys[key] for key in left]
-            for name in some:  # one request each also says why an object cannot be deleted
+            for name in some:  # a request for a single object also reports why the object cannot be deleted
                 place = {"Bucket": self.address.bucket, "Key": self.address.key(name)}
                 self._call(f"delete {self.address.url(name)}", partial(_delete, place))
 
@@ -314,7 +314,7 @@ class S3Bucket:
 
     def _client(self) -> Any:
         """Returns boto3's client of this process."""
-        connection = self._connection  # another thread may forget it at any time
+        connection = self._connection  # another thread may set it to None at any time
         if connection is None or connection[0] != os.getpid():
             try:
                 import boto3
@@ -345,7 +345,7 @@ def _delete(place: Mapping[str, str], client: Any) -> None:
 
 
 def _delete_many(bucket: str, keys: list[str], client: Any) -> list[str] | None:
-    """Deletes objects in one request. Returns those that remain, or None if the store lacks the request."""
+    """Deletes objects in one request. Returns the remaining objects, or None if the store lacks the request."""
     try:
         answer = client.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True})
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Addresses in buckets, and the meaning of a store's errors: which ones waiting may end, and how to fix the others."""
+"""Parses addresses in buckets, and explains a store's errors: whether they may end by waiting, and how to fix them."""
 
 import re
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ class Address:
         """Parses a URL.
 
         Raises:
-            ConfigError: the URL is not that of an S3 bucket, or has characters that file names cannot have.
+            ConfigError: the URL does not name an S3 bucket, or has characters that file names cannot have.
         """
         scheme, _, place = url.partition("://")
         bucket, *parts = place.strip("/").split("/")
@@ -74,7 +74,7 @@ class Address:
 
 
 def awaited(address: Address, doing: str, error: Exception) -> str:
-    """Returns how the user can end an error of the store that may also end by itself, as the fix in a message.
+    """Returns the suggested fix for an error of the store that may also end by itself. Raises all other errors.
 
     Args:
         address: bucket and prefix.
@@ -147,7 +147,7 @@ def _is_lost(error: Exception) -> bool:
 
 
 def unconditional(address: Address, why: str) -> StorageError:
-    """Returns the error that names a store without conditional writes."""
+    """Returns the error for a store that does not support conditional writes."""
     return StorageError(
         f"the store of {address.url()} lacks conditional writes ({why}), without which two runs could overwrite each"
         " other's results",

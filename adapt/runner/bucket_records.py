@@ -5,9 +5,9 @@ key. The object is created once, by a conditional write, and never replaced. Its
 the stage's files (`adapt.runner.claim`). Each machine copies new records to the folders of their stages, and lists
 them in `.records.json` with the ETags of the objects.
 
-The object `packs/records` has copies of many records with their ETags, so that a new machine reads them in one request.
-A machine that wrote many records, or had to read many one by one, writes it. A copy counts only while the record has
-the same ETag.
+The object `packs/records`, called the pack, has copies of many records with their ETags, so that a new machine reads
+them in one request. A machine writes the pack after it wrote many records, or had to read many records one by one. A
+copy counts only while the record has the same ETag.
 
 A process that reads or writes a stage's folder holds a shared lock on the file `.NAME.use` next to the folder. The time
 of that file is the folder's last use. `evict` removes files of finished stages that no process uses.
@@ -42,11 +42,11 @@ DIGITS = 16
 Among a million stages, the chance that two of them have the same digits is 1 in 40 million.
 """
 FRESH_S = 10.0
-"""Age from which a list of objects is read again [s]."""
+"""Age at which a list of objects is read again [s]."""
 _RECORDS = "records"
 _PACK = "packs/records"
 _MANY = 100
-"""Number of records from which the pack is read, and is written again if it lacks this many."""
+"""The pack is read if at least this many records are missing here, and written again if it lacks this many records."""
 _PATIENCE_S = 10.0
 _THREADS = 32
 
@@ -75,7 +75,7 @@ class BucketRecords:
         """Returns the folder of a finished stage, which contains the record. Returns None if there is no record.
 
         Raises:
-            StageError: another program than dontstop has changed the record.
+            StageError: a program other than dontstop has changed the record.
             StorageError: the bucket cannot be read.
         """
         self.refresh()
@@ -92,7 +92,7 @@ class BucketRecords:
     def folders(self, kind: str) -> list[Path]:
         """Returns the folders of all finished stages of a kind, or of all kinds (`*`), ordered by name.
 
-        Records that another program than dontstop has changed are left out and logged.
+        Records that a program other than dontstop has changed are left out and logged.
         """
         self.refresh()
         for fault in list(self._faults.values()):
@@ -105,7 +105,7 @@ class BucketRecords:
         return self._bucket.address.url(_object(f"{record.stage}/{record.key[:DIGITS]}"))
 
     def refresh(self, max_age_s: float = FRESH_S) -> None:
-        """Copies all records that are new or have changed, and forgets records that were deleted from the bucket.
+        """Copies all new and changed records, and removes the copies of records that the bucket no longer has.
 
         Does nothing if the list of records was read less than `max_age_s` ago.
 
@@ -142,7 +142,7 @@ class BucketRecords:
             self._looked = time.monotonic()
 
     def look(self, kind: str, key: str) -> None:
-        """Copies the record of one stage now, if there is one.
+        """Copies the record of one stage now, if the record exists.
 
         Raises:
             StorageError: the bucket cannot be read.
@@ -198,7 +198,7 @@ class BucketRecords:
                 self._committed.clear()
 
     def _packed(self) -> dict[str, ReadObject]:
-        """Reads the records in the pack, keyed by kind and digits of the key. They may have changed since."""
+        """Reads the records in the pack, keyed by kind and digits of the key. The bucket may have newer records."""
         read = self._bucket.get(_PACK)
         if read is None or not read.is_intact:
             return {}
@@ -215,7 +215,7 @@ class BucketRecords:
             self._bucket.hasty(_PATIENCE_S).put(_PACK, gzip.compress(text.encode(), 1), None)
 
     def _copy(self, place: str, read: ReadObject | None) -> list[str] | None:
-        """Copies a record. Returns its ETag, folder and run, or None if there is none or it cannot be used."""
+        """Copies a record. Returns its ETag, folder and run, or None if the record is missing or unusable."""
         self._faults.pop(place, None)
         if read is None:
             return None
@@ -236,7 +236,7 @@ class BucketRecords:
             return None
         file, text = self._root / folder / RECORD_FILE, json.dumps(values, indent=2) + "\n"
         if not file.exists() or file.read_text() != text:
-            clear(file.parent)  # another machine finished the stage, so files of an interrupted run are not the result
+            clear(file.parent)  # another machine finished the stage, so files of an interrupted run are useless
             write_atomically(file, text)
         return [read.etag, folder, run]
 
@@ -276,7 +276,7 @@ def _translated(values: dict[str, Any], old: str, new: str) -> dict[str, Any]:
 
 
 def is_inside(name: str) -> bool:
-    """Returns whether a relative path leads to no other folder."""
+    """Returns whether a path is relative and stays inside its folder."""
     parts = PurePosixPath(name).parts
     return bool(parts) and not name.startswith("/") and ".." not in parts and "\0" not in name
 
@@ -293,7 +293,7 @@ _held: dict[Path, ExitStack] = {}
 
 @contextmanager
 def using(folders: Iterable[Path]) -> Iterator[None]:
-    """Keeps the files in folders of stages from being removed inside the block, by any process on this machine."""
+    """Keeps all processes on this machine from removing files in the folders of stages during the block."""
     with ExitStack() as stack:
         for folder in folders:
             stack.enter_context(_locked(folder, fcntl.LOCK_SH))
@@ -302,7 +302,7 @@ def using(folders: Iterable[Path]) -> Iterator[None]:
 
 
 def hold(folder: Path) -> None:
-    """Keeps the files in the folder of a stage from being removed until this process ends."""
+    """Keeps all processes on this machine from removing files in a stage's folder until this process ends."""
     if folder not in _held:
         _held[folder] = ExitStack()
         _held[folder].enter_context(using([folder]))
@@ -348,7 +348,7 @@ def _bytes_in(folder: Path) -> int:
     """Returns the size of the files in a folder except records [bytes]."""
     size = 0
     for file in folder.rglob("*"):
-        with suppress(OSError):  # a file that was removed meanwhile
+        with suppress(OSError):  # raised for a file that was removed meanwhile
             size += file.stat().st_size if file.name != RECORD_FILE and file.is_file() else 0
     return size
 

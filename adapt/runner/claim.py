@@ -8,7 +8,7 @@ files were uploaded. So a new checkpoint is complete before the previous one is 
 Each run writes its objects to a separate folder, `KIND/NAME-KEY/RUN/`, and the record names the valid folder. So a run
 that lost its lease can neither replace nor delete the objects of the run that took over. The new run copies the files
 of the previous run, and uploads all of them to its own folder. Then the lease names this folder as the newest complete
-one. The other folders are deleted after the record was created.
+folder. The other folders are deleted after the record was created.
 """
 
 import json
@@ -36,9 +36,9 @@ from adapt.support.schema import END_FILE
 from adapt.terminal.console import log
 
 _PAUSE_S = 3.0
-"""Shortest time between two passes [s]."""
+"""Shortest time between two passes over the stage's files [s]."""
 _SHARE = 0.1
-"""Largest share of the time in which passes look for files, upload and delete while the stage runs."""
+"""Largest share of the stage's time in which passes look for files, upload files and delete objects."""
 _SMALL = 2**20
 """Largest size of a file that is uploaded while it still changes [bytes]. Larger files must first stay unchanged."""
 _GRACE_S = 30.0
@@ -79,7 +79,7 @@ class Uploads:
         self._is_over = False
 
     def begin(self) -> None:
-        """Brings the folder to the state in which the last run left it.
+        """Restores the folder to the state in which the last run left it.
 
         If that run used another local copy, the files are copied from the bucket. Otherwise the files here are newer.
 
@@ -120,7 +120,7 @@ class Uploads:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Uploads in the background inside the block, and once more if the block raises an error."""
+        """Uploads files in the background while the block runs, and once more if the block raises an error."""
         ended = threading.Event()
         thread = threading.Thread(target=self._watch, args=(ended,), daemon=True)
         thread.start()
@@ -143,11 +143,11 @@ class Uploads:
             start, failure = time.monotonic(), None
             try:
                 self.send(is_growing=True)
-            except Exception as error:  # tried again in the next pass; `commit` raises what remains
+            except Exception as error:  # the next pass tries again, and `commit` raises a lasting error
                 failure = error
             if self._lease.is_lost:
                 with suppress(OSError):
-                    (self._folder / END_FILE).touch()  # trainings and generations end, because another run took over
+                    (self._folder / END_FILE).touch()  # ends trainings and generations, because another run took over
                 return
             if failure is None:
                 is_said = False
@@ -229,7 +229,7 @@ class Uploads:
         self._sent[name] = stamp
 
     def discard(self) -> None:
-        """Deletes the objects of this run, which another run's record made useless, and uploads nothing more."""
+        """Deletes the objects of this run, because another run finished the stage, and stops all uploads."""
         with self._passing:
             self._is_over = True
             with suppress(StorageError):  # remaining objects do no harm
@@ -248,7 +248,7 @@ class Uploads:
                 self._log_stamp = stamp
 
     def clean(self, record: Record) -> None:
-        """Deletes the objects of the stage that are not in its folder: files of interrupted runs, and old checkpoints.
+        """Deletes the stage's objects that are not in its folder: files of interrupted runs, and old checkpoints.
 
         Args:
             record: the record that this run has committed. The files that it lists remain.
@@ -299,7 +299,7 @@ class Claim(Protocol):
     """Path or URL of the folder, for messages."""
 
     def begin(self, inputs: Iterable[Record], outside: Iterable[Path] = ()) -> AbstractContextManager[None]:
-        """Copies the files of an interrupted run and of the inputs to this machine. They stay inside the block.
+        """Copies the files of an interrupted run and of the inputs to this machine, and keeps them during the block.
 
         Args:
             inputs: records of the inputs.
@@ -439,5 +439,5 @@ def claimed(folder: Path, waits_for: Callable[[str], None] | None = None) -> Ite
             try:
                 yield BucketClaim(mirror, folder, lease)
             finally:
-                if lease.is_lost:  # the files of the run that took over are in the bucket
+                if lease.is_lost:  # the valid files are now those that the other run writes to the bucket
                     clear(folder)

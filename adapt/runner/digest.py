@@ -84,7 +84,7 @@ class Digests:
     def save(self) -> None:
         """Writes the cache.
 
-        If two processes write at once, the digests of one process are lost and will be recomputed.
+        If two processes write at once, the digests of one process are lost and are computed again later.
         """
         if self._changed and self._cache:
             write_atomically(self._cache, json.dumps(self._known))
@@ -185,7 +185,7 @@ SPARE = ("checkpoints/", "branch/", "held_time.jsonl", "items.txt", "tensorboard
 The files are for resuming or for people, who may delete or edit them.
 """
 SAID_BYTES = 4 * 2**30
-"""Size from which the check of contents is logged [bytes]. Such a check takes seconds."""
+"""Smallest size of files whose content check is logged [bytes]. The check of such files takes seconds."""
 _checked: dict[str, str] = {}
 """Stamps of the files whose content this process has checked or written, keyed by path."""
 _checking = threading.Lock()
@@ -197,7 +197,7 @@ def settle(folder: Path) -> dict[str, int]:
     """Flushes a stage's output files to disk, and makes them readable for all users who may read their folder.
 
     Returns:
-        Size of each file [bytes], keyed by path in the folder. Hidden files and those in SPARE are left out.
+        Size of each file [bytes], keyed by path in the folder. Hidden files and files in SPARE are left out.
 
     Raises:
         OSError: the disk is full or failed.
@@ -207,7 +207,7 @@ def settle(folder: Path) -> dict[str, int]:
         descriptor = os.open(file, os.O_RDONLY)
         try:
             _sync(descriptor)
-            known = os.fstat(descriptor)  # of an open file, so up to date where file systems cache attributes
+            known = os.fstat(descriptor)  # up to date for an open file, even if attributes are cached
             readable = known.st_mode | file.parent.stat().st_mode & 0o044
             if readable != known.st_mode:  # safetensors creates files that only the owner may read
                 with suppress(PermissionError):  # fails if a worker of another user wrote the file
@@ -292,7 +292,7 @@ def _fault(folder: Path, name: str, size: int) -> str | None:
     try:
         if os.stat(file).st_size == size:
             return None
-        with file.open("rb") as opened:  # opened, because this refreshes attributes that network file systems cache
+        with file.open("rb") as opened:  # opening refreshes the attributes that network file systems cache
             actual = os.fstat(opened.fileno()).st_size
     except FileNotFoundError:
         return f"{name} is missing"

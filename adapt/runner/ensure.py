@@ -78,7 +78,7 @@ def check_ahead(waiting: Sequence[Stage[Any]], store: Store) -> None:
 
 
 def ensure(stage: Stage[R], store: Store) -> Finished[R]:
-    """Returns a stage as finished, after running it and its inputs if they are not finished yet.
+    """Runs a stage and its inputs, except those that are finished, and returns the finished stage.
 
     Raises:
         StageError: files of a needed finished stage are missing or have another size. No stage runs in this case.
@@ -102,19 +102,19 @@ def run(stage: Stage[Any], done: Done, store: Store) -> Record:
 
     Raises:
         StageError: a file of an input has changed since it was written.
-        AdaptError: the stage failed, or the store does not admit it.
+        AdaptError: the stage failed, or it may not start, for example because the budget is spent.
     """
     while True:
         folder = store.begun(stage)
         with claimed(folder) as claim:
-            if store.begun(stage) != folder:  # another process began it under another name during the wait
+            if store.begun(stage) != folder:  # another process began the stage under another name during the wait
                 continue
             # another process may have finished the stage while this process waited for the claim
             if record := store.find_now(stage):
                 return record
             with logged(folder):
                 with claim.begin(done.records.values(), paths_outside(stage, store.root)):
-                    store.admit(stage)  # reads how much device time an interrupted run has spent from its files
+                    store.admit(stage)  # reads the device time of an interrupted run from the copied files
                     for made in done.records.values():
                         check_content(made)
                     with claim.running():

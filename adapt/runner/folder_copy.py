@@ -1,9 +1,9 @@
-"""Copies of a stage's folder on other nodes than the driver's, if the storage root is a bucket.
+"""Copies a stage's folder between the driver's node and other nodes, if the storage root is a bucket.
 
-The driver of a job works in the local copy of the bucket on its node, the home of the job (`adapt.runner.mirror`). A
-node on which a rank or a task of the job runs has a local copy of its own, at the same path. Before a function runs
-there, `FolderCopy.arrive` brings the inputs of the stage from the bucket, and those files of the stage that the
-function may read from the home. `FolderCopy.send` sends new files to the home before the function returns, so that the
+The driver of a job works in the local copy of the bucket on its own node (`adapt.runner.mirror`). This node is called
+the home. Each other node that runs a rank or a task of the job has its own local copy at the same path. Before a
+function runs there, `FolderCopy.begin` copies the inputs of the stage from the bucket, and `FolderCopy.fetch` copies
+files of the stage from the home. `FolderCopy.send` sends new files to the home before the function returns, so that the
 driver finds them in place, uploads them while the stage runs, and commits them.
 
 `HomeFiles` is the home's side. `adapt.ray.node_files` connects both sides.
@@ -32,13 +32,13 @@ BLOCK = 8 * 2**20
 """Size of the parts in which files are sent [bytes]."""
 _THREADS = 4
 _GROWING = (".jsonl", ".tfevents")
-"""Parts of the names of files to which lines or events are only added."""
+"""Parts of the names of files that only grow, because lines or events are added at the end."""
 MET = (f"{STALLS}/", END_FILE, "checkpoint-now")
-"""Beginnings of the names of files through which processes on several nodes talk while they run."""
+"""Beginnings of the names of files through which processes on several nodes communicate while they run."""
 
 
 class Stamp(NamedTuple):
-    """Size and time of a file, which a copy of the file has too."""
+    """Size and modification time of a file. A copy of the file has the same stamp."""
 
     size: int
     mtime_ns: int
@@ -51,7 +51,7 @@ class Stamp(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What a node needs to know of a running stage."""
+    """Facts about a running stage that other nodes need."""
 
     attempt: str
     """Name of this attempt to run the stage."""
@@ -60,17 +60,17 @@ class Terms(NamedTuple):
     outside: list[str]
     """Absolute paths of files and folders outside of the storage root that the stage reads, such as its model."""
     cache_gb: float | None
-    """As `storage.cache_gb`."""
+    """Value of `storage.cache_gb`."""
 
 
 class Home(Protocol):
-    """The files of the home. Paths are relative to the storage root, or absolute to read files outside of it."""
+    """Access to files of the home. Paths are relative to the storage root, or absolute for files outside of it."""
 
     def terms(self, folder: str) -> Terms | None:
-        """Returns the terms of a stage that runs, or else None."""
+        """Returns the terms of a running stage, or None if the stage does not run."""
 
     def stamps(self, folder: str, beginnings: Sequence[str] = ("",)) -> dict[str, Stamp]:
-        """Returns the stamps of the files below a folder whose names in it have one of the beginnings."""
+        """Returns the stamps of the files below a folder whose paths in the folder start with one of `beginnings`."""
 
     def read(self, file: str, offset: int, count: int) -> tuple[bytes, int]:
         """Returns a part of a file, and its CRC-32. The part is shorter than `count` [bytes] at the file's end."""
@@ -85,7 +85,7 @@ class Home(Protocol):
         """Replaces the end of a file from `offset` on."""
 
     def remove(self, file: str) -> None:
-        """Removes a file, if it is there."""
+        """Removes a file, if the file exists."""
 
 
 def stamps_below(folder: Path, beginnings: Sequence[str] = ("",), with_hidden: bool = False) -> dict[str, Stamp]:
@@ -117,12 +117,12 @@ def _terms_file(folder: Path) -> Path:
 
 @contextmanager
 def announced(folder: Path, inputs: Iterable[Path], outside: Iterable[Path], cache_gb: float | None) -> Iterator[None]:
-    """Tells other nodes the terms of a stage inside the block.
+    """Publishes the terms of a stage for other nodes during the block.
 
     Args:
         folder: folder of the stage.
         inputs: folders of its inputs.
-        outside: files and folders outside of the storage root that it reads.
+        outside: files and folders outside of the storage root that the stage reads.
         cache_gb: as `storage.cache_gb`.
     """
     root, file = folder.parent.parent, _terms_file(folder)
@@ -137,7 +137,7 @@ def announced(folder: Path, inputs: Iterable[Path], outside: Iterable[Path], cac
 
 
 class HomeFiles:
-    """The files of the home, on the home itself. See `Home`.
+    """Gives access to the files of the home on the home itself. See `Home`.
 
     Args:
         root: folder of the local copy of the bucket.
@@ -218,7 +218,7 @@ class FolderCopy:
         folder: path of the stage's folder in the storage root.
         home: the files of the home.
         terms: terms of the stage.
-        mirror: this node's local copy of the bucket. None for the one at `root`.
+        mirror: this node's local copy of the bucket. None uses the local copy at `root`.
     """
 
     def __init__(self, root: Path, folder: str, home: Home, terms: Terms, mirror: Mirror | None = None) -> None:
@@ -226,17 +226,17 @@ class FolderCopy:
         self.terms, self._mirror = terms, mirror or mirror_at(root)
         self._lock, self._using = threading.RLock(), ExitStack()
         self._theirs: dict[str, Stamp] = {}
-        """Files that came from the home, which have not changed here since."""
+        """Stamps of the files that came from the home and have not changed here since."""
         self._mine: dict[str, Stamp] = {}
-        """Files that were written here, as they were sent to the home."""
+        """Stamps of the files that were written here, at the time they were sent to the home."""
         self._numbers: dict[str, int] = {}
-        """Inodes of files that were sent, because a new file with an old name has other content."""
+        """Inodes of sent files. They reveal a new file that has the name of a sent file."""
         self._seen: dict[str, Stamp] = {}
-        """Files that were changed here, as the background pass before saw them."""
+        """Stamps of changed files in the previous background pass."""
         self._is_begun = False
 
     def begin(self) -> None:
-        """Brings the inputs of the stage, and removes files of earlier attempts from its folder. Later calls wait.
+        """Copies the stage's inputs to this node, and removes files of earlier attempts. Later calls only wait.
 
         Raises:
             StageError: a file of an input is missing or has changed.
@@ -288,18 +288,18 @@ class FolderCopy:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the inputs of the stage are here."""
+        """Whether the inputs of the stage are on this node."""
         return self._is_begun
 
     def end(self) -> None:
-        """Lets the local cache remove files of the stage and its inputs."""
+        """Permits the local cache to remove files of the stage and its inputs."""
         self._using.close()
 
     def fetch(self, beginnings: Sequence[str] = ("",), leaves: Sequence[str] = ()) -> None:
-        """Copies the stage's files from the home that are new or have changed there, and not changed here.
+        """Copies the stage's files that are new or changed at the home and unchanged on this node.
 
         Args:
-            beginnings: beginnings of the names of the files. Files here that the home does not have are removed.
+            beginnings: beginnings of the names of the files. Files that the home has removed are removed here too.
             leaves: beginnings of names that are left out.
 
         Raises:
@@ -328,11 +328,11 @@ class FolderCopy:
                 self._fetch(f"{self._name}/{name}", self._folder / name, stamp)
                 break
             except FileNotFoundError:
-                return  # removed at home meanwhile
+                return  # the home removed the file meanwhile
             except OSError:
                 if is_last:
                     raise
-            stamp = self._home.stamps(self._name, (name,)).get(name, stamp)  # it may have been replaced meanwhile
+            stamp = self._home.stamps(self._name, (name,)).get(name, stamp)  # the file may have been replaced meanwhile
         self._mine.pop(name, None)
         self._theirs[name] = stamp
 
@@ -347,7 +347,7 @@ class FolderCopy:
             os.utime(aside, ns=(stamp.mtime_ns, stamp.mtime_ns))
 
     def send(self) -> None:
-        """Sends all files that are new or have changed to the home, oldest first, and removes files there.
+        """Sends all new and changed files to the home, oldest first. Removes files there that were removed here.
 
         Raises:
             StorageError: the home cannot be written.
@@ -366,7 +366,7 @@ class FolderCopy:
         with self._lock:
             here, there = stamps_below(self._folder), self._home.stamps(self._name, MET)
             for name in [name for name in (*self._theirs, *self._mine) if name.startswith(MET)]:
-                if name in here and name not in there:  # removed at the home
+                if name in here and name not in there:  # the home removed the file
                     (self._folder / name).unlink(missing_ok=True)
                     del here[name]
                     self._forget(name)
@@ -402,7 +402,7 @@ class FolderCopy:
             known = self._mine.get(name) if _grows(name) and self._numbers.get(name) == number else None
             give(self._home, self._folder / name, f"{self._name}/{name}", stamp, known)
         except FileNotFoundError:
-            return  # removed here meanwhile
+            return  # the file was removed here meanwhile
         self._theirs.pop(name, None)
         self._mine[name], self._numbers[name] = stamp, number
 
@@ -418,13 +418,13 @@ class FolderCopy:
 
 
 def give(home: Home, file: Path, target: str, stamp: Stamp, known: Stamp | None = None) -> None:
-    """Sends a file to the home, where it appears when all of it is there.
+    """Sends a file to the home. The file appears there when it is complete.
 
     Args:
         home: the files of the home.
         file: the file.
         target: path in the storage root.
-        stamp: stamp of the file. What is added to the file meanwhile is left out.
+        stamp: stamp of the file. Text that is added to the file meanwhile is not sent.
         known: stamp of the file at the home, if lines were only added since.
 
     Raises:

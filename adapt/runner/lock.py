@@ -40,7 +40,7 @@ def locked(folder: Path, waits_for: Callable[[str], None] | None = None) -> Iter
 
     Args:
         folder: folder of the stage.
-        waits_for: function that is called with the name of the holder when waiting begins. None logs a line instead.
+        waits_for: function that is called with the holder's name when the wait begins. None logs a line instead.
 
     Raises:
         StorageError: the file system cannot be written, or does not support locks.
@@ -332,7 +332,7 @@ def _read(read: ReadObject | None) -> _Held:
         content = json.loads(read.body)
         progress = CopyState(*(str(content[name]) for name in CopyState._fields))
         return _Held(str(content["holder"]), str(content["machine"]), progress)
-    except (ValueError, KeyError, TypeError):  # damaged
+    except (ValueError, KeyError, TypeError):  # the lease's object is damaged
         return _Held("unknown process" if len(read.body) > _FREE_BYTES else "")
 
 

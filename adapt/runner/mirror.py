@@ -107,7 +107,7 @@ def _mirror(root: Path, process: int) -> "Mirror":
 
 
 def at_hand(folder: Path) -> Path:
-    """Copies the files of a finished stage that this machine lacks from the bucket, and returns the folder.
+    """Copies files of a finished stage from the bucket if this machine lacks them, and returns the folder.
 
     The files stay on this machine until the process ends. Does nothing for folders outside of local copies.
 
@@ -165,7 +165,7 @@ class Mirror:
         """Size of the local copy above which files of finished stages are removed [GB]; None for 80% of the disk."""
         self._lock = threading.RLock()
         self._leases: tuple[float, set[str]] = (-FRESH_S, set())
-        """Time at which the leases were last listed, and the names of the held ones."""
+        """Time at which the leases were last listed, and the names of the held leases."""
         self._brought = math.inf
         """Bytes that were copied since the size of the local copy was last measured."""
         self._is_checked = False
@@ -177,7 +177,7 @@ class Mirror:
 
     @property
     def mark(self) -> str:
-        """Text that all machines see if they mount the same folder, and that differs between folders."""
+        """Text that identifies the folder. All machines that mount the same folder see the same text."""
         file = self.root / ".mirror"
         if not file.exists():
             make_folder(self.root)
@@ -187,7 +187,7 @@ class Mirror:
                 os.link(aside, file)
             except FileExistsError:  # another process was faster
                 pass
-            except OSError:  # a file system without links
+            except OSError:  # raised by a file system without links
                 aside.replace(file)
             aside.unlink(missing_ok=True)
         return file.read_text()
@@ -208,7 +208,7 @@ class Mirror:
         return self.bucket.address.url(path.relative_to(self.root).as_posix())
 
     def objects_of(self, folder: Path) -> str:
-        """Returns the beginning of the names of the objects of a stage, up to a slash.
+        """Returns the prefix that the names of a stage's objects have, with a slash at the end.
 
         Raises:
             StorageError: the bucket cannot be read.
@@ -241,7 +241,7 @@ class Mirror:
 
         Args:
             record: record of the stage.
-            is_wanted: function of the name and size [bytes] of a file, which selects files.
+            is_wanted: function that selects files by their name and size [bytes].
 
         Raises:
             StageError: files are missing in the bucket, or have other content than the stage wrote.
@@ -267,7 +267,7 @@ class Mirror:
         begin = self.objects_of(record.path)
 
         def fault_of(name: str) -> str | None:
-            """Copies a file, and returns why it is not the file that the stage wrote."""
+            """Copies a file. Returns how it differs from the file that the stage wrote, or None."""
             target = record.path / name
             try:
                 with file_aside(target) as aside:
@@ -281,7 +281,7 @@ class Mirror:
 
         with using([record.path]), ThreadPoolExecutor(_THREADS) as threads:
             self._refuse(record, [fault for fault in threads.map(fault_of, needed) if fault])
-            if not (record.path / "README.md").exists():  # not in the record, because people may edit it
+            if not (record.path / "README.md").exists():  # not in the record, because people may edit the card
                 self.copy(record.path / "README.md", begin + "README.md")
         self.has_grown(record)
 
@@ -325,7 +325,7 @@ class Mirror:
         """Makes room in the local copy after the files of a stage were added to it."""
         limit = self.cache_gb * 1e9 if self.cache_gb is not None else _SHARE * shutil.disk_usage(self.root).total
         self._brought += sum(record.outputs.values())
-        if self._brought >= _SLACK * limit:  # not each time, because measuring the size visits all files
+        if self._brought >= _SLACK * limit:  # does not measure the size each time, because measuring visits all files
             self._brought = 0.0
             size = evict(self.root, self.records.folders("*"), limit, record.path)
             if size > limit:
@@ -349,7 +349,7 @@ class Mirror:
             folder: the folder.
 
         Raises:
-            StorageError: a name leads out of the local copy, or as in `S3Bucket.download`.
+            StorageError: a name leads out of the local copy, or `S3Bucket.download` failed.
         """
         names = list(names)
         if bad := [name for name in names if not is_inside(name.removeprefix(begin))]:
@@ -359,7 +359,7 @@ class Mirror:
                 pass
 
     def begun(self, kind: str, key: str) -> str | None:
-        """Returns the name of the folder in which any machine has begun a stage. Returns None if none has."""
+        """Returns the name of the folder in which a machine has begun a stage. Returns None if no machine has."""
         return next((name for name in self.bucket.folders(f"{kind}/") if name.endswith(f"-{key[:DIGITS]}")), None)
 
     def lease_name(self, folder: Path) -> str:
@@ -367,7 +367,7 @@ class Mirror:
         return f"{_LEASES}/{folder.parent.name}/{_digits(folder)}.json"
 
     def lock_name(self, folder: Path) -> Path:
-        """Returns the name of the local lock of the stage in a folder, which its lease needs.
+        """Returns the path of the local lock that a process must hold to take the lease of a stage.
 
         Like the lease, the lock belongs to the stage's key, because the same stage may have two names.
         """
@@ -392,7 +392,7 @@ class Mirror:
         if record:
             try:
                 self.bring(record, lambda name, size: name.endswith(TEXTS) and size <= _LARGEST_TEXT)
-            except StageError as error:  # displays show the rest; a stage that reads the file refuses it
+            except StageError as error:  # displays show the other files; stages that read the file raise an error
                 say_once(f"warning: {error.what}")
             if not (self.root / log_name).exists():
                 self.copy(self.root / log_name)
@@ -413,7 +413,7 @@ def _digits(folder: Path) -> str:
 
 
 class _FaultError(Exception):
-    """A file in the bucket is not the one that the stage wrote."""
+    """A file in the bucket differs from the file that the stage wrote."""
 
 
 def _size(file: Path) -> int | None:

@@ -95,7 +95,7 @@ def notify(settings: NotifyConfig, event: Event, about: str, text: str, **facts:
 def announce(event: Event, text: str, **facts: Any) -> None:
     """Sends a message about the job or chain that runs in this process, such as a stall of a training. Returns at once.
 
-    Nothing is sent if nothing runs, or if its `notify` does not ask for messages of this kind.
+    Sends nothing if no job or chain runs, or if its section `notify` does not list the event.
 
     Args:
         event: what happened.
@@ -142,7 +142,7 @@ def _send(address: str, content: Mapping[str, Any]) -> None:
             with urllib.request.urlopen(request, timeout=ANSWER_S):
                 return
         except urllib.error.HTTPError as error:
-            # not the reason in the answer, which may repeat the address
+            # leaves out the reason in the answer, because it may repeat the address
             fault = f"the webhook answered {error.code} {responses.get(error.code, '')}".rstrip()
             if error.code < 500 and error.code != 429:  # the receiver would refuse the message again
                 break
@@ -160,8 +160,8 @@ def notifying(settings: NotifyConfig, about: str) -> Iterator[Callable[[str, Pat
         about: the job or chain that the block runs.
 
     Yields:
-        A function that takes a sentence on a result and the result's path. The block calls it if something ran. Without
-        a call, no message is sent when the block ends without an error.
+        A function of a sentence about a result and the result's path. The block calls this function if something ran.
+        Without a call, no message is sent when the block ends without an error.
 
     Raises:
         ConfigError: see `check_webhook_address`.

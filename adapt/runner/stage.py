@@ -39,7 +39,7 @@ Their values are not searched for inputs, because large chains have many configu
 
 @dataclass(frozen=True)
 class Shown:
-    """Stages whose files another stage reads to show figures, without effect on its result. They enter no key."""
+    """Stages whose files another stage reads only to show figures. They do not change its result and enter no key."""
 
     stages: "Mapping[str, Stage[Any]]" = field(default_factory=dict)
     """The stages, keyed by name. They are finished before the stage that reads them runs."""
@@ -77,7 +77,7 @@ class Stage(ABC, Generic[R]):
     takes: ClassVar[Mapping[str, float] | None] = None
     """Cluster resources that the stage uses, such as ONE_CPU. None for all resources. See `adapt.runner.ensure`."""
     device_time: ClassVar[Literal["none", "own", "inputs"]] = "none"
-    """Device-hours in the stage's record: none, those of the stage itself, or the sum of those of its inputs."""
+    """Device-hours in the stage's record: none, the stage's own device-hours, or the sum over its inputs."""
     name: str
     """Readable name of the stage. The name of the stage's folder contains it, but the key does not depend on it."""
 
@@ -267,10 +267,10 @@ def inputs_first(
     skips: Callable[[Stage[Any]], bool],
     below: Callable[[Stage[Any]], Iterable[Stage[Any]]] = lambda stage: stage.inputs.values(),
 ) -> Iterator[Stage[Any]]:
-    """Yields stages after the stages below them. A stage may be yielded twice unless `skips` prevents it.
+    """Yields stages, each after the stages that `below` returns for it. `skips` must prevent repeated stages.
 
     Args:
-        stages: stages to reach last.
+        stages: stages at which the search begins.
         skips: function that returns whether a stage, and all stages that only it needs, are left out. It is called
             when the stage is reached, after earlier stages were yielded.
         below: function that returns the stages that come before a stage.
@@ -391,14 +391,14 @@ DECIDING = {
     "optuna": 2,  # its samplers propose the trials of a search
     "resiliparse": 3,  # rules that find the main text of web pages
     "pypdfium2": 3,  # contains PDFium, which decides on spaces and the order of text
-    "pylatexenc": 2,  # tables of what macros become
+    "pylatexenc": 2,  # tables of the texts that replace macros
     "docutils": 2,  # rules of reStructuredText
     "markdown-it-py": 2,  # rules of Markdown
     "lm-eval": 3,  # prompts, metrics and filters of its tasks
     "mteb": 3,  # tasks, and how their scores are computed
     "peft": 2,  # chooses positions and initial values of low-rank adapters
 }
-"""Packages of which some releases computed other results, with the number of leading parts of the version that enter
+"""Packages whose releases may compute different results. The number is how many leading parts of the version enter
 keys."""
 
 
@@ -426,4 +426,4 @@ def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return ""  # not installed: dontstop in a source tree, or an extra, for which stages raise an error
+        return ""  # not installed: dontstop itself in a source tree, or an extra (stages that need it raise an error)

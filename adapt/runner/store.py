@@ -50,7 +50,7 @@ class Store:
         own = of_kind / f"{name}{ending}"
         # uses os.path.exists, which returns False if this user may not enter the folder
         if os.path.exists(own / RECORD_FILE):
-            return own  # does not list the other stages of this kind, which takes long if there are thousands
+            return own  # does not list other stages of this kind, because listing thousands of folders takes long
         existing: list[Path] = []
         with suppress(OSError):
             existing = sorted(of_kind / found for found in os.listdir(of_kind) if found.endswith(ending))
@@ -118,7 +118,7 @@ class Store:
         """
         folder = self.folder(stage, name, key)
         if self.mirror and not self.mirror.records.folder(stage, key):
-            return None  # a record in the local copy that the bucket does not have
+            return None  # a record in the local copy does not count without a record in the bucket
         record = load_record(folder)
         if record and record.key != key:
             raise StageError(

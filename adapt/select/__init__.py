@@ -10,7 +10,7 @@ the same for all selections.
 - `table`: the selections by name, and lists of them.
 - `pool`: the documents to choose from, and checks that remove some of them first.
 - `choose`: narrows the pool and fills the budget with the documents that have the highest scores.
-- `markup`: removes markup of the target that the pool lacks.
+- `markup`: removes markers, such as tags, of the target that the pool lacks.
 - `grams`, `gram_regression`: represent texts as hashed n-grams, and fit regressions on them.
 - `ngram_selections`, `perplexity`: selections by n-grams and by loss.
 - `document_losses`: computes losses of a language model on documents.

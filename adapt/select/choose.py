@@ -1,8 +1,8 @@
 """Chooses documents from a pool: each selection but the last narrows the pool, and the last one fills the budget.
 
 A process reads one item (part of the pool) at a time. It discards a document if better documents of the item already
-reach the limits on held texts (`Room`), or if the document is worse than the worst one that was held when the item was
-started. The result does not depend on which process reads which item, and few documents of a large pool are sent
+reach the limits on held texts (`Room`), or if the document is worse than the worst document that was held when the item
+was started. The result does not depend on which process reads which item, and few documents of a large pool are sent
 between processes.
 
 Near copies are taken only once. Each text is compared with the texts taken before it, by the rules of stage `dedup`:
@@ -63,11 +63,11 @@ class Best:
     """Held documents as a heap, with the worst document first."""
     characters: int = 0
     is_all: bool = True
-    """Whether no document that may be selected was discarded."""
+    """False as soon as a held document was discarded because of the limits."""
 
     @property
     def worst(self) -> Ranked | None:
-        """The document that new documents must beat: the worst held one, or `floor` before a document was discarded.
+        """Document that new documents must beat: the worst held document, or `floor` if none was discarded yet.
 
         None if every document is added.
         """
@@ -152,7 +152,7 @@ class FindBest:
         found, characters = Best(self.room, hint), 0
         for score, document in scored(self.selection, documents, self.target):
             characters += len(document)
-            if score >= found.least:  # false for nearly all documents of a large pool
+            if score >= found.least:  # the condition is false for nearly all documents of a large pool
                 found.add(Ranked(score, -document.id, len(document), document))
             if characters >= TOLD_AFTER:
                 characters = 0
@@ -302,7 +302,7 @@ class Budget:
     """Number of documents per target text. None if `documents` was not computed from it."""
 
     def room(self, times: float) -> Room:
-        """Returns limits on the texts held in memory, so that they are enough for `times` the budget."""
+        """Returns limits that let memory hold enough texts for `times` the budget."""
         if self.documents is not None:
             return Room(documents=ceil(times * self.documents))
         return Room(characters=ceil(times * CHARACTERS * (self.tokens or 0)))
@@ -362,10 +362,10 @@ def choose(
 
     Args:
         selections: the selections in order. Each except the last passes its best documents on to the next: `keep` times
-            the budget or, from a filter, all documents that it does not exclude.
+            the budget. A filter passes on all documents that it does not exclude.
         given: the pool, the target, and the other inputs of selections.
         budget: size of the selection.
-        keep: factor of the budget.
+        keep: size of each list that is passed on, as a multiple of the budget.
         alike: rules that decide which texts are copies.
         count: returns the number of tokens of each text.
 

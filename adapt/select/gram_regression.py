@@ -39,7 +39,7 @@ def gram_matrix(texts: Sequence[str], longest: int, buckets: int) -> csr_array:
 def window_matrix(
     texts: Sequence[str], longest: int, buckets: int, known: KnownGrams | None = None
 ) -> tuple[csr_array, np.ndarray]:
-    """Returns at most MOST_WINDOWS windows of each text as rows of length 1, and the text of each window.
+    """Returns at most MOST_WINDOWS windows of each text as rows of length 1, and each window's text number.
 
     Args:
         texts: the texts.
@@ -48,7 +48,7 @@ def window_matrix(
         known: grams to keep; None keeps all.
 
     Returns:
-        Rows, float64 [windows, buckets], and the number of each row's text, rising, int64 [windows].
+        Rows, float64 [windows, buckets], and the index of each row's text in rising order, int64 [windows].
     """
     parts, owners, first = [gram_rows(grams([], longest, buckets), buckets)], [np.zeros(0, np.int64)], 0
     for some in chunks(texts, len):
@@ -56,7 +56,7 @@ def window_matrix(
         counts = np.bincount(found.texts)[found.texts]
         places = np.arange(len(found.texts)) - np.searchsorted(found.texts, found.texts)
         begins, ends = ((2 * (places + n) * MOST_WINDOWS + counts) // (2 * counts) for n in (0, 1))
-        taken = (counts <= MOST_WINDOWS) | (begins != ends)  # MOST_WINDOWS windows of a longer text, at even distances
+        taken = (counts <= MOST_WINDOWS) | (begins != ends)  # at most MOST_WINDOWS per text, at even distances
         parts.append(gram_rows(found.grams, buckets)[np.flatnonzero(taken)])
         owners.append(found.texts[taken] + first)
         first += len(some)
@@ -67,7 +67,7 @@ def equal_text_weights(owners: np.ndarray) -> np.ndarray:
     """Returns weights of windows that add up to 1 for each text, float64 [windows].
 
     Args:
-        owners: number of each window's text, rising from 0, int64 [windows].
+        owners: index of each window's text, in rising order from 0, int64 [windows].
     """
     weights: np.ndarray = 1.0 / np.bincount(owners)[owners] if len(owners) else np.zeros(0)
     return weights
@@ -80,12 +80,12 @@ def fit_sides(
     buckets: int,
     strength: float,
 ) -> tuple[np.ndarray, float]:
-    """Fits a logistic regression that separates positive from negative texts. Texts of one class weigh the same.
+    """Fits a logistic regression that separates positive from negative texts. Texts of a class have the same weight.
 
     Returns the weights [buckets] and the bias of the regression.
 
     Args:
-        positive: lists of positive texts. Next to each list are the grams that are counted in its texts; None for all.
+        positive: pairs of a list of positive texts and the grams to count in these texts; None counts all grams.
         negative: the negative texts.
         longest: length of the longest grams [words].
         buckets: number of buckets.

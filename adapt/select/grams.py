@@ -46,7 +46,7 @@ class KnownGrams:
 
         Args:
             hashes: hashes of the other grams, uint64 [n].
-            found: marks of the known grams, bool [known]; changed in place.
+            found: whether each known gram occurs, bool [known]; changed in place.
         """
         if not len(self.hashes):
             return
@@ -152,7 +152,7 @@ class Grams(NamedTuple):
           entries.
         """
         together = (self.owners * buckets + self.buckets).astype(np.min_scalar_type(max(self.texts, 1) * buckets))
-        together.sort()  # fast, because the type is as small as possible
+        together.sort()  # sorts fast, because the integer type is as small as possible
         starts = _starts(together)
         different = together[starts]
         ends = np.searchsorted(different, np.arange(1, self.texts + 1, dtype=np.int64) * buckets)

@@ -1,9 +1,9 @@
-"""Finds and removes markup of a target that a pool lacks: signs around entities, tags, placeholders.
+"""Finds and removes markers of a target that a pool lacks: brackets around entities, tags, placeholders.
 
 A task's text may mark what the label is about, such as `<< gefitinib >>` or `@GENE$`. Documents of a pool have no such
-signs. If texts were compared with their signs, such as by the mean of token embeddings, documents that resemble the
-signs would be found. So signs that are frequent in a target and rare in a pool are removed from the target before it is
-compared.
+markers. If texts were compared with their markers, for example by the mean of token embeddings, the comparison would
+find documents that resemble the markers. So markers that are frequent in a target and rare in a pool are removed from
+the target before the comparison.
 
 Words are not removed, because a word may be the very subject of the target. If most texts of the target have a word
 that the pool lacks, the user is warned. Selections by n-grams ignore n-grams that never occur in the pool (`grams`).
@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 LEAST_SHARE, LEAST_TEXTS = 0.05, 2
-"""A sign is frequent if at least this share and at least this number of the target's texts contain it."""
+"""A marker is frequent if at least this share and at least this number of the target's texts contain it."""
 WORD_SHARE, WORD_TEXTS = 0.5, 10
 """A word is frequent if at least this share and at least this number of the target's texts contain it."""
 RARER = 0.01
-"""A sign or word is rare in the pool if the share of documents with it is at most this fraction of the share of target
-texts with it."""
+"""A marker or word is rare in the pool if the share of documents that contain it is at most this fraction of the share
+of target texts that contain it."""
 SIGN = re.compile(
     r"</?[^\W\d_][\w-]*(?:\s[^<>]*)?/?>"  # tags: <e1>, </e1>, <br />
     r"|\[/?[A-Z][A-Z0-9_]*\]"  # [CLS], [/E1]
@@ -36,19 +36,19 @@ _SPACES = re.compile(" {2,}")
 
 @dataclass(frozen=True)
 class Mark:
-    """A sign or word of a target that the pool lacks."""
+    """A marker or word of a target that the pool lacks."""
 
     text: str
     share: float
-    """Share of the target's texts that contain the sign or word."""
+    """Share of the target's texts that contain the marker or word."""
     pool_share: float
-    """Share of the documents in a sample of the pool that contain the sign or word."""
+    """Share of the documents in a sample of the pool that contain the marker or word."""
     is_word: bool
-    """Whether the mark is a word. Words stay in the target, and signs are removed from it."""
+    """Whether this is a word. Words stay in the target, and markers are removed from the target."""
 
 
 def foreign_marks(target: Sequence[str], pool: Sequence[str]) -> list[Mark]:
-    """Returns the signs and words that are frequent in a target and rare in a pool, the most frequent first.
+    """Returns the markers and words that are frequent in a target and rare in a pool, the most frequent first.
 
     Args:
         target: texts of the target.
@@ -69,11 +69,11 @@ def foreign_marks(target: Sequence[str], pool: Sequence[str]) -> list[Mark]:
 
 
 def without_marks(texts: Iterable[str], marks: Iterable[Mark]) -> list[str]:
-    """Removes signs from texts. A text that consists only of signs is unchanged.
+    """Removes markers from texts. A text that consists only of markers is unchanged.
 
     Args:
         texts: the texts.
-        marks: signs to remove; words among them are ignored.
+        marks: markers to remove; words among them are ignored.
     """
     signs = {mark.text for mark in marks if not mark.is_word}
     if not signs:
@@ -86,7 +86,7 @@ def without_marks(texts: Iterable[str], marks: Iterable[Mark]) -> list[str]:
 
 
 def markup_warnings(marks: Sequence[Mark]) -> list[str]:
-    """Returns warnings for the user: one for signs, one for words."""
+    """Returns warnings for the user: one for markers, one for words."""
     signs, words = (_listed([mark for mark in marks if mark.is_word == is_word]) for is_word in (False, True))
     lines = []
     if signs:
@@ -105,7 +105,7 @@ def _listed(marks: Sequence[Mark], most: int = 8) -> str:
 
 
 def _shares(texts: Sequence[str], parts: Callable[[str], set[str]]) -> dict[str, float]:
-    """Returns the share of texts that contain each sign or word, which `parts` finds in a text."""
+    """Returns, for each marker or word, the share of texts that contain it. `parts` finds them in a text."""
     counts = Counter(part for text in texts for part in parts(text))
     return {part: count / len(texts) for part, count in counts.items()}
 
@@ -115,10 +115,10 @@ def _signs(text: str) -> set[str]:
 
 
 def _sign(match: re.Match[str]) -> str:
-    """Returns a sign; a tag is reduced to its name, without attributes."""
+    """Returns the text of a marker. A tag is reduced to its name, without attributes."""
     return _ATTRIBUTES.sub("", match[0]) if match[0].startswith("<") else match[0]
 
 
 def _words(text: str) -> set[str]:
-    """Returns the words that are not part of a sign, in lower case."""
+    """Returns the words that are not part of a marker, in lower case."""
     return {match[0].casefold() for match in _WORD.finditer(SIGN.sub(" ", text))}

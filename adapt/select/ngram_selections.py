@@ -231,7 +231,7 @@ class ByClassifier(Selection):
         """Trains the classifier on target texts and a sample of the pool.
 
         Raises:
-            DataError: one side has too few texts, or they have no word in common.
+            DataError: the target or the sample has too few texts, or they have no word in common.
         """
         positive = list(given.target)
         known = KnownGrams.of(positive, self.options.ngram)

@@ -35,7 +35,7 @@ BAND, WITHIN = 3, 4
 """Random streams: BAND draws the documents on which the ends of the band are estimated, and WITHIN draws documents from
 the band."""
 FEWEST = 16
-"""Smallest number by which the sum of a document's differences of losses is divided to compute a mean."""
+"""Smallest divisor for the mean of a document's loss differences, even with fewer predictions."""
 AT_ONCE = 256
 """Number of documents that are tokenized and sorted by length together."""
 
@@ -66,7 +66,7 @@ class ByPerplexity(Selection):
     Options = PerplexityOptions
 
     def what(self) -> dict[str, Any]:
-        """Returns the options. Instead of the path of the reference, they say whether there is a reference.
+        """Returns the options. In place of the reference's path, they contain whether a reference is set.
 
         The content of the reference enters the stage's key separately.
         """

@@ -1,8 +1,8 @@
 """Reads the pool of documents to choose from, and removes some documents before any is scored.
 
-Documents with evaluation text or held-out text are removed. Held-out text is recognised twice: by a hash of
-each document, as everywhere, and by its runs of words, like evaluation text, so that near copies and large parts of it
-are removed too. This takes about 30 bytes of memory per word of measured text.
+Documents with evaluation text or held-out text are removed. Held-out text is recognised in two ways: by
+a hash of each document, as in other stages, and by its runs of words, as for evaluation text. So near copies and large
+parts of held-out text are removed too. This takes about 30 bytes of memory per word of measured text.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ class Document(str):
 
 
 class Item(NamedTuple):
-    """A part of the pool that one process reads, with a hint (see `Inspection`) that can speed up this process."""
+    """A part of the pool that one process reads, with a hint (see `Inspection`) that can make this faster."""
 
     number: int
     sources: str
@@ -135,10 +135,10 @@ class Pool:
         return replace(self, ids=kept, tally=Tally())
 
     def check_usable(self) -> None:
-        """Checks the counts of the last pass: few records may be unreadable, and a document must be left.
+        """Checks the counts of the last pass: few records may be unreadable, and a document must remain.
 
         Raises:
-            DataError: too many records are unreadable, or no document is left.
+            DataError: too many records are unreadable, or no document remains.
         """
         check_few_bad(self.tally, self.corpus.max_bad_fraction, "records of the pool")
         check_some_left(self.tally, self.manifest.files)
@@ -148,7 +148,7 @@ class Pool:
 
         Returns:
             `part`, the number of its file in the manifest, from 0; `start`, the offset of its item in that file
-            (`ItemPlace`); and `record`, the number of its record from there on, from 1.
+            (`ItemPlace`); and `record`, the number of its record after this offset, from 1.
         """
         item, record = place_of(document.id)
         return {**self._places[item]._asdict(), "record": record + 1}
@@ -175,7 +175,7 @@ class Pool:
 
     @property
     def _pace(self) -> Pace:
-        """Progress of reading the pool, before the first item. Items that will not be read have the size 0."""
+        """Progress of reading the pool before the first item is read. Items that are not read have size 0."""
         items = [{"item": number, "sources": sources} for number, sources in enumerate(self._sources)]
         pace = Pace.of(items, self.manifest, self.corpus)
         is_read = [self._wanted(number) != frozenset() for number in range(len(items))]
@@ -183,7 +183,7 @@ class Pool:
 
     @property
     def is_small(self) -> bool:
-        """Whether one process reads the pool faster than other processes could start."""
+        """Whether this process would read the whole pool before other processes could start."""
         read = [size for size in self._pace.sizes if size]
         return len(read) <= 1 or (self.corpus.source == "files" and sum(read) <= SMALL_BYTES)
 
@@ -195,7 +195,7 @@ class VisitProgress(NamedTuple):
     seen: Any
     """Result of the inspection. None if there is no result yet."""
     tally: Tally | None
-    """Numbers of the item's kept, dropped and unreadable records; None before the item is read to its end."""
+    """Numbers of the item's kept, dropped and unreadable records. None until the whole item is read."""
 
 
 @dataclass(frozen=True)

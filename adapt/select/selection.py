@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Seen = TypeVar("Seen", covariant=True)
 NEVER = float("-inf")
-"""Score of a document that must not be taken, however large the budget."""
+"""Score of a document that must not be taken, even if the budget is larger than the pool."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class NoOptions:
 
 VectorsOf = Literal["pool", "target"]
 Offer = Literal["all", "more", "enough"]
-"""Which documents a selection scores. `all`: all permitted documents. `more`: only some, and further documents would
+"""Which documents a selection scores. `all`: all permitted documents. `more`: only some documents, and others would
 get a score if the limits of `Room` were higher. `enough`: all it can score, even if they do not fill the budget."""
 
 
@@ -159,7 +159,7 @@ class Selection(ABC):
         return ()
 
     def vectors(self) -> tuple[VectorsOf, ...]:
-        """Returns what the selection reads vectors of: the pool, the target, both, or neither.
+        """Returns whose vectors the selection needs: the pool's, the target's, both, or neither.
 
         Earlier stages compute these vectors.
         """
@@ -198,7 +198,7 @@ class Selection(ABC):
         return "all"
 
     def figures(self) -> dict[str, float]:
-        """Returns metrics on how the selection has chosen, for the record."""
+        """Returns metrics that describe the choice of documents, for the record."""
         return {}
 
     @abstractmethod
@@ -220,8 +220,8 @@ class Random(Selection):
 
     The sample is uniform and without replacement.
 
-    Each document draws a number from (seed, id), and those with the largest numbers are taken, so that a larger sample
-    contains the smaller ones.
+    Each document gets a random number from (seed, id). Documents with the largest numbers are taken, so that a larger
+    sample contains the smaller samples.
     """
 
     stream = 0
@@ -243,4 +243,4 @@ def draws_at(ids: np.ndarray | list[int], seed: int, stream: int = 0) -> np.ndar
     """
     start = mix(np.array([(seed + (stream << 32)) % 2**64], np.uint64))
     numbers: np.ndarray = mix(start ^ np.asarray(ids, np.int64).astype(np.uint64))
-    return ((numbers >> np.uint64(11)) + 0.5) / 2.0**53  # 53 bits: neither 0 nor 1
+    return ((numbers >> np.uint64(11)) + 0.5) / 2.0**53  # 53 bits, so that the result is neither 0 nor 1

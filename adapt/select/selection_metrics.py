@@ -106,7 +106,7 @@ def kl_divergence(target: Sequence[str], texts: Sequence[str]) -> float:
 def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> float | None:
     """Returns the AUC of a logistic regression that separates texts from the target, or None for too few texts.
 
-    The regression is fitted to one half of the texts and tested on the other, both ways.
+    The regression is fitted to one half of the texts and tested on the other half, and then the other way round.
 
     Args:
         target: texts of the target.

@@ -129,7 +129,7 @@ def copies_in(
     sample = positions[:: max(1, len(positions) // (SAMPLED * clusters))]
     centres = centres_of(rows_at(folder, sample).astype(np.float32), clusters, seed)
     labels = np.concatenate(spread(Assign(folder, centres, only), parts))
-    order = np.argsort(labels, kind="stable")  # by cluster, and in a cluster in the order of the pool
+    order = np.argsort(labels, kind="stable")  # by cluster, then in the order of the pool
     bounds = np.searchsorted(labels, np.arange(clusters + 1), sorter=order)
     shares = np.array_split(np.arange(clusters), min(TASKS, clusters))
     look = FindCopies(folder, order, bounds, shares, most)
@@ -182,7 +182,7 @@ class FindCopies:
 
     folder: Path
     order: np.ndarray
-    """Positions of vectors among those of all parts, sorted by cluster."""
+    """Positions of vectors among the vectors of all parts, sorted by cluster."""
     bounds: np.ndarray
     """Start of each cluster in `order`, and the end of the last one."""
     shares: Sequence[np.ndarray]

@@ -31,7 +31,7 @@ SELECTIONS: Kinds[type[Selection]] = Kinds(
 
 
 def selection_of(kind: str, options: dict[str, Any], seed: int) -> Selection:
-    """Creates a selection by its name, or a user's own by `package.module:Class`.
+    """Creates a built-in selection from its name, or a user's own selection from `package.module:Class`.
 
     Raises:
         ConfigError: no selection has this name, the class is not a selection, or an option is unknown or of the wrong
@@ -77,7 +77,7 @@ def steps_of(config: Config) -> tuple[SelectionStep, ...]:
 
 
 def selections_name(steps: Sequence[SelectionStep]) -> str:
-    """Returns the part of folder names that names the selections, such as `semdedup-knn`.
+    """Returns the selections' names joined for the name of a folder, such as `semdedup-knn`.
 
     A user's own selection is named by its class.
     """

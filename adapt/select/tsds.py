@@ -65,7 +65,7 @@ class Surroundings:
 
     @cached_property
     def levels(self) -> np.ndarray:
-        """Levels at which a document becomes full, rising."""
+        """Levels at which a document becomes full, in rising order."""
         return np.unique(self.reach[np.isfinite(self.distances)])
 
     def are_used_up(self, level: float) -> np.ndarray:
@@ -136,7 +136,7 @@ def level_of_support(around: Surroundings, ids: np.ndarray, count: int) -> float
 
 
 def _at(table: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Returns the number of each row in the column that `columns` gives for the row."""
+    """Returns one number per row of `table`, from the column that `columns` has for this row."""
     found: np.ndarray = np.take_along_axis(table, columns[:, None], axis=1)[:, 0]
     return found
 
@@ -262,8 +262,8 @@ class TransportMass(Selection):
         while len(open_):
             found = np.concatenate([distances for distances, _ in self._near.search(rows[open_], count)])
             kernels = np.clip(1.0 - 2.0 * found / self.options.sigma**2, 0.0, 1.0)
-            densities[open_] = np.maximum(kernels.sum(1), 1.0)  # a document without known words is not even near itself
-            # searches on for documents whose farthest neighbour still counts; all other densities are complete
+            densities[open_] = np.maximum(kernels.sum(1), 1.0)  # a document with vector 0 is not near itself
+            # searches more neighbours of documents whose farthest neighbour still counts; other densities are complete
             open_ = open_[kernels[:, -1] > 0] if count < most else open_[:0]
             count = min(4 * count, most)
         return densities

@@ -2,12 +2,12 @@
 
 Selection `knn` takes the nearest documents of each target text (kNN-TAPT; Don't Stop Pretraining, section 5.3). With
 `select.per_example: k`, the k nearest documents (by cosine) of each target text are selected. Fewer documents are
-selected if texts share neighbours. A document's score is its highest similarity to a text whose neighbour it is.
+selected if texts share neighbours. A document's score is its highest similarity to a text that has it as a neighbour.
 
 With another budget, or before another selection, k is the smallest number that fills the budget. Documents that are the
 nearest neighbour of some text come first, then the second nearest neighbours, and so on, so that every text has its
 share. Documents of the same rank are ordered by similarity. The score is similarity - 2 x (rank - 1), where the rank is
-the best that the document has for any text. Similarities are from -1 to 1, so documents of different ranks do not mix,
+the document's best rank over all texts. Similarities are from -1 to 1, so documents of different ranks do not mix,
 and searching more neighbours than needed does not change the selection.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 CHARACTERS = 200
-"""Assumed lower limit of the mean document length [characters]. With shorter ones, a second search finds more."""
+"""Assumed lower limit of the mean document length [characters]. If they are shorter, a second search finds more."""
 QUERIES_AT_ONCE = 4096
 DOCUMENTS_AT_ONCE = 4096
 
@@ -59,7 +59,7 @@ class NearestDocuments:
 
     @property
     def recall(self) -> float:
-        """Lowest share of true neighbours that a search found, measured on a sample; 1 before the first search."""
+        """Lowest share of true neighbours that any search found, measured on a sample. 1 before the first search."""
         return min((width.recall for width in self._widths.values()), default=1.0)
 
     def search(self, rows: np.ndarray, k: int) -> Iterator[Nearest]:
@@ -117,7 +117,7 @@ class TargetRows(NamedTuple):
     rows: np.ndarray
     """Vectors of the texts, in their order, without vectors of length 0 [n, d]."""
     unknown: int
-    """Number of texts whose vector is 0, because the embedder knows no part of them. Such texts have no neighbours."""
+    """Number of texts whose vector is 0, because the embedder knows none of their words. They have no neighbours."""
 
 
 def target_rows(given: Given) -> TargetRows:

@@ -33,7 +33,7 @@ class Table:
     title: str = ""
     note: str = ""
     words: bool = False
-    """Whether the cells hold words and not figures. Words are aligned to the left."""
+    """Whether the cells contain words rather than figures. Words are aligned to the left."""
     shades: str = ""
     """Meaning of the cells' shades. Renderers that show shades add this text to the table's note."""
 
@@ -75,12 +75,12 @@ class TextBlock:
     is_summary: bool = False
     """Whether the paragraph sums up the result. Such paragraphs come first and are emphasised."""
     is_verdict: bool = False
-    """Whether terminals show the paragraph again below the details, because the first lines may be out of sight."""
+    """Whether terminals show the paragraph again below the details, because the first lines may have scrolled away."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawing that is only made when a page shows it."""
+    """A drawing whose SVG is only made when a page shows the drawing."""
 
     draw: Callable[[], str]
     """Function that returns the SVG, in the colours of the page's style sheet."""

@@ -134,7 +134,7 @@ def heldout_curves(
         curves: points of each curve as pairs of step and loss [nats per token], keyed by text.
         name: name that no other drawing of the page has.
         caption: text below the drawing.
-        exported: step of the exported model, if it is not the last one. A vertical line marks it.
+        exported: step of the exported model, if it is not the last step. A vertical line marks this step.
     """
     return Drawing(lambda: _drawn_heldout(curves, name, exported), caption)
 

@@ -44,7 +44,7 @@ class AddHead(Stage[Headed]):
 
     name: str
     causal: bool
-    """Whether the job's objective predicts next tokens, which is refused."""
+    """Whether the job's objective predicts next tokens. If so, the stage refuses to run."""
     start: Start
     """The model without a head."""
 
@@ -93,7 +93,7 @@ class Redrawn(OneModel):
     layers: int
     """Number of top layers with new weights."""
     new_parameters: int
-    """Number of parameters with new values, including those of a pooler."""
+    """Number of parameters with new values, including the parameters of a pooler."""
     transductive: bool = False
     """Whether the model was trained before on the text of dev or test examples."""
 
@@ -174,7 +174,7 @@ class TurnDecoder(Stage[Turned]):
         return {"model": self.start.digest}
 
     def refuse_early(self) -> None:
-        """Checks the weights. `adapt.model.architecture.check_architecture` checks that it is a decoder."""
+        """Checks the weights. `adapt.model.architecture.check_architecture` checks that the model is a decoder."""
         check_weights(self.start.pretrained.model)
 
     def run(self, folder: Path, done: Done) -> Outcome[Turned]:

@@ -91,7 +91,7 @@ class Benchmark(Stage[Benchmarked]):
         return cls(f"{config.name}-{label}", config, context.start, harness, mteb, vectors)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the tasks with their files, and how vectors are made."""
+        """Returns the model, the tasks with their files, and the settings for making vectors."""
         return {
             "model": self.start.digest,
             **({"harness": self.harness.what()} if self.harness else {}),
@@ -160,7 +160,7 @@ class FindLeaks(Stage[LeaksFound]):
     """Scores of the model, which contain the items' texts."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, and the rule by which an item is found."""
+        """Returns the model, and the rule that decides whether an item is in the text."""
         corpus = self.config.corpus
         return {
             "model": self.start.digest,
@@ -212,7 +212,7 @@ class CompareBenchmarks(Stage[BenchmarksCompared]):
     models: Mapping[str, BenchmarkedModel]
     """Measurements of each model, keyed by the model's name."""
     recipes: Mapping[str, str] = field(default_factory=dict)
-    """For models that differ only in their seed: the name of all of them, keyed by the model's name."""
+    """For models that differ only in their seed: their common name, keyed by the model's name."""
 
     @classmethod
     def of(
@@ -234,7 +234,7 @@ class CompareBenchmarks(Stage[BenchmarksCompared]):
         return cls.of(context.config, {name: BenchmarkedModel.of(of, name) for name, of in contexts.items()})
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the names of the models, in order, and how intervals are computed."""
+        """Returns the names of the models, in order, and the settings for computing intervals."""
         return {
             "models": list(self.models),
             **({"recipes": dict(self.recipes)} if self.recipes else {}),

@@ -3,7 +3,7 @@
 The budget counts the device time of all stages of the job or chain, whenever and wherever they ran. The time of a
 finished stage is in its record. An unfinished training counts the time for which it held its devices
 (`adapt.train.held_time`), and an unfinished generation of text the time of its finished blocks. Therefore a job that
-reached its budget loses nothing when it continues with a larger one.
+reached its budget loses nothing when it continues with a larger budget.
 """
 
 import threading
@@ -26,9 +26,9 @@ from adapt.terminal.console import log
 from adapt.train.held_time import HELD_FILE, HeldTime
 
 _LOOK_S = 1.0
-"""Time between two looks at the running trainings [s]."""
+"""Time between two checks of the running trainings [s]."""
 _REFRESH_S = 300.0
-"""Time between two looks at all stages, which other processes may run too [s]."""
+"""Time between two checks of all stages, some of which other processes may run [s]."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Spending:
 
 
 def _limited(budget: BudgetConfig | None, spending: Spending) -> list[tuple[float, float, str]]:
-    """Returns a value, its limit and its form in words for each limit of a budget."""
+    """Returns the spent amount, the limit and a text format for each limit of a budget."""
     limits = (budget.device_hours, budget.cost) if budget else (None, None)
     values = zip(
         (spending.device_hours, spending.cost), limits, ("{:.3g} device-hours", "a cost of {:,.2f}"), strict=True
@@ -56,7 +56,7 @@ def spending_of(stage: Stage[Any], store: Store, price: float | None) -> tuple[S
     """Returns the device time that a stage has taken so far, and whether the stage is finished.
 
     Stages whose records repeat the time of their inputs, such as exports, count nothing. Of the unfinished stages,
-    only trainings and generations of text know their time. A generation counts its finished blocks.
+    only trainings and generations of text record their time. A generation counts its finished blocks.
 
     Args:
         stage: the stage.
@@ -96,7 +96,7 @@ def hours_of(stage: Stage[Any], store: Store) -> float | None:
 
 
 def budget_outlook(resources: ResourcesConfig, stages: Iterable[Stage[Any]], store: Store) -> str:
-    """Compares the expected device time of a job or chain with its budget, in sentences.
+    """Describes how the expected device time of a job or chain compares with its budget.
 
     The text is empty if there is no budget.
 
@@ -135,7 +135,7 @@ def exceeds_budget(resources: ResourcesConfig, stages: Iterable[Stage[Any]], sto
 
 
 def _needed(resources: ResourcesConfig, stages: Iterable[Stage[Any]], store: Store) -> tuple[Spending, Spending, int]:
-    """Returns what stages have spent, what they need in all, and the number of stages whose time is not known."""
+    """Returns the spending so far, the expected total, and the number of stages whose time is not known."""
     price = resources.price_per_device_hour
     spent, hours, unknown = Spending(), 0.0, 0
     for stage in everything(stages):
@@ -150,7 +150,7 @@ def _needed(resources: ResourcesConfig, stages: Iterable[Stage[Any]], store: Sto
 
 @dataclass(frozen=True)
 class Ledger:
-    """What the stages of a job or chain have spent, while they run.
+    """Tracks the device time and the cost of the stages of a job or chain while they run.
 
     Args:
         resources: the section `resources`, with a budget.
@@ -167,7 +167,7 @@ class Ledger:
     """Whether a stage was ended or refused because the budget is spent."""
     _all: dict[str, Spending] = field(default_factory=dict)
     _looked: deque[float] = field(default_factory=lambda: deque([-_REFRESH_S], maxlen=1))
-    """Time of the last look at all stages [s]."""
+    """Time of the last check of all stages [s]."""
     _changing: threading.Lock = field(default_factory=threading.Lock)
 
     def spent(self) -> Spending:
@@ -205,14 +205,14 @@ class Ledger:
     def watch(self, ended: threading.Event) -> None:
         """Ends running trainings and generations when the budget is reached, until `ended` is set."""
         while not ended.wait(_LOOK_S):
-            with suppress(AdaptError, OSError):  # a file that is being written; the next look reads it again
+            with suppress(AdaptError, OSError):  # raised for a file that is being written; the next look reads it again
                 if self.running and self.is_spent():
                     self._end_running()
 
     def _end_running(self) -> None:
         """Requests that trainings save a checkpoint and end, and that generations make no further block.
 
-        They look for the file that is created here.
+        Running stages look for the file that this method creates.
         """
         for stage in list(self.running.values()):
             folder = self.store.folder_of(stage)
@@ -221,7 +221,7 @@ class Ledger:
                 (folder / END_FILE).touch()
 
     def error(self, cause: AdaptError) -> BudgetError:
-        """Describes that the budget ended the work, in place of the errors of the stages that it ended."""
+        """Returns an error which says that the budget ended the work. It replaces the errors of the ended stages."""
         compared = _limited(self.resources.budget, self.spent())
         said = " and ".join(f"{form.format(value)} of {limit:g}" for value, limit, form in compared)
         where = f": {cause.what}" if isinstance(cause, BudgetError) else ""

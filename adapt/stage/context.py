@@ -167,7 +167,7 @@ class Context:
         return replace(self, start=self.start.after(training))
 
     def configured(self, config: Config) -> "Context":
-        """Returns a context with the same model and files and another configuration, such as the one of a domain."""
+        """Returns a context with the same model and files, and another configuration, such as a domain's."""
         return replace(self, config=config)
 
 
@@ -239,7 +239,7 @@ def turned_start(config: Config, start: Start) -> Start:
 
 
 def beside_generator(config: Config, start: Start, digests: Digests) -> Start:
-    """Returns the start with the existing generator that the objective trains next to the model, if there is one."""
+    """Returns the start with its existing generator, if the objective trains a generator next to the model."""
     folder = generator_of(config, start.pretrained.model, start.training is None)
     digest = digests.of_all(model_files(folder)) if folder else None
     return replace(start, pretrained=replace(start.pretrained, generator=folder), generator=digest)
@@ -277,7 +277,7 @@ class DomainOrder:
         """Checks that a sequence was not changed, except by new domains at its end.
 
         Raises:
-            ConfigError: the sequence was changed; names the domain and what to do.
+            ConfigError: the sequence was changed. The message names the domain and what to do.
         """
         for number, (new, old) in enumerate(zip(self.domains, self._known(), strict=False), start=1):
             if new[1] == old[1]:
@@ -317,7 +317,7 @@ may differ by some small tensors, such as a pooler."""
 
 
 def models_named(config: Config) -> Mapping[str, str]:
-    """Returns the paths of all models other than model.path that a configuration names, with the naming field.
+    """Returns the paths of all models that a configuration names, except model.path, with the field of each path.
 
     In a chain file, a path may be the name of a stage.
     """
@@ -361,7 +361,8 @@ def other_model(context: Context, path: str, field: str) -> Start:
         field: field that names the model, for messages.
 
     Raises:
-        ModelError: the model does not exist, has another tokenizer, does not suit the objective, or is too short.
+        ModelError: the model does not exist, has another tokenizer, does not suit the objective, or accepts too few
+            tokens.
     """
     config = context.config
     try:
@@ -382,12 +383,12 @@ def other_model(context: Context, path: str, field: str) -> Start:
 def with_teachers(context: Context) -> tuple[Config, tuple[Start, ...]]:
     """Returns the teachers of the configured method, and the configuration with their folders in place of names.
 
-    A model that another stage makes is replaced by the folder of the model that this stage starts from, which has the
-    same shape. Estimates of memory read these folders.
+    For a model that another stage will make, the folder is that of the stage's start model, which has the same shape.
+    Estimates of memory read these folders.
 
     Raises:
-        ModelError: a teacher does not exist, has another tokenizer, is smaller than the student, or has hidden states
-            of another width, which are to be compared; or its head is not supported.
+        ModelError: a teacher does not exist, has another tokenizer, is smaller than the student, or has an unsupported
+            head. Or hidden states are compared, and the teacher's hidden states have another width.
     """
     config, method = context.config, method_of(context.config)
     if not method.other_models:

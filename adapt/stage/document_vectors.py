@@ -59,7 +59,7 @@ class StageTexts:
     stage: Stage[Any]
 
     def what(self) -> dict[str, Any]:
-        """Returns nothing, because the key of the stage identifies the texts."""
+        """Returns an empty mapping, because the key of the stage identifies the texts."""
         return {}
 
     def source(self, done: Done) -> TextSource:
@@ -108,7 +108,7 @@ class Embedding:
         embedder = self.made(None)
         options = {
             name: value for name, value in embedder.what().items() if name != "path"
-        }  # without the path, because the model's digest identifies the model
+        }  # leaves out the path, because the model's digest identifies the model
         model = {"model": self.start.digest} if self.start else {}
         return {
             "embedder": self.kind,
@@ -145,7 +145,7 @@ class CountEnough(Stage[Counted]):
     """Number of documents that the pool must have."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns how the pool is read, and the required number of documents."""
+        """Returns the settings for reading the pool, and the required number of documents."""
         return {"texts": self.texts.what(), "wanted": self.wanted}
 
     def run(self, folder: Path, done: Done) -> Outcome[Counted]:
@@ -185,7 +185,7 @@ class LearnEmbedder(Stage[LearntEmbedder]):
     resources: ResourcesConfig
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the embedder, and how the texts are read."""
+        """Returns the embedder, and the settings for reading the texts."""
         return {**self.embedding.what(), "texts": [texts.what() for texts in self.texts]}
 
     def run(self, folder: Path, done: Done) -> Outcome[LearntEmbedder]:
@@ -227,7 +227,7 @@ class Embed(Stage[Embedded]):
     stored: "StoredType" = "float16"
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the embedder, how the texts are read, and the number type of the vectors."""
+        """Returns the embedder, the settings for reading the texts, and the number type of the vectors."""
         return {**self.embedding.what(), "texts": self.texts.what(), "stored": self.stored}
 
     @property

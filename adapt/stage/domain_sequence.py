@@ -53,10 +53,10 @@ class SequenceResult(SequenceFigures):
     """Folder of each model, keyed by the domain that the model learned last. A joint model is keyed by the names of all
     domains."""
     overlap: Less[int | None]
-    """Number of held-out documents that were also trained on, summed over all measured losses. None if unknown."""
+    """Number of held-out documents that were also trained on, added up over all measured losses. None if unknown."""
     changes: dict[str, Less[Estimate]] = field(default_factory=dict)
     """Change of the held-out loss from the base model to the last model, keyed by text [nats per predicted token]. In
-    mode `separate`, the last model is the text's own."""
+    mode `separate`, the model of the text's own domain replaces the last model."""
     score_changes: dict[str, More[Estimate]] = field(default_factory=dict)
     """Change of the test score from the base model to the last model, keyed by task. Empty unless the base model was
     fine-tuned (`sequence.forward_transfer`)."""
@@ -146,7 +146,7 @@ FIGURES = {
     ),
     "general_change": ("change on general text", 1, "+.3f", "nats per token", "positive: general text was forgotten"),
 }
-"""Title, factor, format, unit and meaning with which a sequence's table shows each metric, keyed by field."""
+"""Title, factor, format, unit and meaning of each metric in a sequence's table, keyed by field."""
 
 
 def _of_method(table: Mapping[str, Any]) -> Table:
@@ -263,7 +263,7 @@ class Sequence(Stage[SequenceResult]):
         return [f"{name}: {fault}" for name, faults in found.items() for fault in faults]
 
     def _measured(self, done: Done) -> dict[int, dict[str, Finished[Any]]]:
-        """Returns the results of the method's own stages, keyed by the number of domains learned before them."""
+        """Returns the results of the method's own stages, keyed by the number of domains that were learned before."""
         past = {step.learnt - 1: step.past for step in self.steps} | {len(self.order): self.past}
         return {
             number: {name: done[stage] for name, stage in stages.items()} for number, stages in past.items() if stages

@@ -1,4 +1,4 @@
-"""Stage `ensemble`: held-out loss of the mean of several models' predictions, next to each model and other models."""
+"""Stage `ensemble`: compares the held-out loss of several models' mean prediction with the loss of single models."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class EnsembleRow:
     loss: dict[str, Estimate]
     """Held-out loss [nats per predicted token], keyed by text (`domain`, `general`)."""
     change: dict[str, Estimate]
-    """Loss minus that of the best single model, paired by document, keyed by text. Empty for the best single model."""
+    """Loss minus the best single model's loss, paired by document, keyed by text. Empty for the best single model."""
     passes: int
     """Number of models that compute a prediction."""
     device_hours: float | None
@@ -58,7 +58,7 @@ class Ensembled:
     """Result of `MeasureEnsemble`: losses and costs of an ensemble, of its models, and of other models."""
 
     rows: list[EnsembleRow]
-    """The ensemble, its best model on the domain, its other models, the other models, and model.path."""
+    """The ensemble, its best model on the domain, its remaining members, the other models, and model.path."""
     documents: dict[str, int]
     """Number of held-out documents of each text."""
     loss: Less[float] = 0.0
@@ -130,7 +130,7 @@ class MeasureEnsemble(Stage[Ensembled]):
     """Texts to measure on, keyed by name: `domain` first."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the models, and how intervals are computed. Each model's measurement is an input."""
+        """Returns the models, and the settings for computing intervals. The measurements of the models are inputs."""
         return {
             "members": [start.digest for start in self.members],
             "labels": list(self.labels),

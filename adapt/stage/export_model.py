@@ -91,7 +91,7 @@ class Adapted(Trained, OneModel):
     phases: list[PhaseFigures] = field(default_factory=list)
     """Phases of the training in their order. Empty for a run without phases."""
     trains_vectors: bool = False
-    """Whether the objective trained sentence vectors, and not the held-out loss."""
+    """Whether the objective trained sentence vectors, so the held-out loss does not judge the training."""
     choice: ChosenStep | None = None
     """The step whose model was chosen, with `training.keep: best`. None otherwise."""
     random_parts: str = ""
@@ -284,7 +284,7 @@ HANDED = ["kind", "files", "largest difference", "note"]
 
 
 def labelled_text(context: Context) -> TaskSplit | None:
-    """Returns the train split of the user's task, if a task is configured and a kind in `export.kinds` learns it."""
+    """Returns the train split of the configured task if a kind in `export.kinds` learns the task, else None."""
     task = context.config.task
     learns = any(kind.learns for kind in chosen_kinds(context.config).values())
     return TaskSplit.of(task, "train", context.digests) if task.train and learns else None
@@ -356,7 +356,7 @@ class Export(Stage[Adapted]):
         return {**samples, **transductive, **vectors_what(self.vectors), **card, **task, **kinds_what(self.config)}
 
     def refuse_early(self) -> None:
-        """Checks that the packages of all kinds are installed, that the model can have them, and the card."""
+        """Checks the card's settings, the packages of the export kinds, and that the model suits these kinds."""
         check_metadata(self.config.export)
         if self.config.export.kinds:
             check_kinds(self.config, self.training.start.pretrained.model)
@@ -434,7 +434,7 @@ class Export(Stage[Adapted]):
         return " and ".join(filter(None, ["a random head" if model.head == "new" else "", layers]))
 
     def _fix(self, done: Done) -> str:
-        """Returns what to change, should the training have made the model worse on its own text."""
+        """Returns advice on what to change if the training made the model worse on its own text."""
         if trained_pooling(self.config):
             return "The objective trains sentence vectors and not this loss, so judge it by retrieval (retrieval.pairs)"
         reports = [

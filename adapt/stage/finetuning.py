@@ -49,7 +49,7 @@ class TaskPrepared:
     unusable: dict[str, dict[str, int]]
     """Number of excluded records of each split, keyed by reason."""
     vanished_words: dict[str, int]
-    """Number of labelled words that become no token, for tasks of kind `tokens`."""
+    """Number of labelled words without a token, for tasks of kind `tokens`."""
     labels: dict[str, dict[str, int]]
     """Number of occurrences of each label in each split."""
     unseen_classes: list[str]
@@ -57,7 +57,7 @@ class TaskPrepared:
     absent_classes: dict[str, list[str]]
     """Labels that occur in train but not in a split, keyed by that split."""
     duplicates: int
-    """Number of train examples whose text and label are those of an earlier train example."""
+    """Number of train examples that have the text and the label of an earlier train example."""
     conflicting: int
     """Number of train examples whose text has another label in another train example."""
     leaks: dict[str, int]
@@ -81,7 +81,7 @@ class PrepareTask(Stage[TaskPrepared]):
     tokens: Tokens
 
     def what(self) -> Mapping[str, Any]:
-        """Returns how the files are read, their content, and the tokenizer."""
+        """Returns the settings for reading the files, the content of the files, and the tokenizer."""
         digests = {split.split: split.listed.digest for split in self.splits}
         return {**what(self.task), "splits": digests, **self.tokens.tokenizer}
 
@@ -264,7 +264,7 @@ class Scored:
     """Upper end of the 95% interval of the mean, by Student's t (`adapt.statistics.seeds.Spread`)."""
     seeds: int
     degenerate: Less[int]
-    """Number of seeds whose model predicts only one class."""
+    """Number of seeds for which the model predicts only one class."""
     without_leaks: Spread | None
     """Scores on the test examples whose text does not occur in train. None if none or all of the test texts occur in
     train."""
@@ -329,7 +329,7 @@ class Scores(Stage[Scored]):
     """Fine-tuning runs, keyed by seed."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns nothing, because only the runs determine the result."""
+        """Returns an empty mapping, because only the runs determine the result."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[Scored]:

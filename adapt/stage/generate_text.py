@@ -60,7 +60,7 @@ class Generate(Stage[GeneratedTexts]):
     tokenizer: str
     """Digest of the tokenizer's files."""
     prompts: Files | None
-    """Texts whose first tokens begin the generated texts. None for the start token alone."""
+    """Texts whose first tokens begin the generated texts. None begins them with only the start token."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the model, the settings of section `generate` that this way of generating uses, and the seed."""
@@ -116,7 +116,7 @@ class Synthesize(Stage[GeneratedTexts]):
     """Rewrites the training documents of a source in other formats with a generator."""
 
     kind = "synthesize"
-    version = 2  # since version 2, every format takes all temperatures in turn, and no special token is drawn
+    version = 2  # since version 2, every format uses all temperatures in turn, and no special token is drawn
     device_time = "own"
 
     name: str
@@ -132,9 +132,9 @@ class Synthesize(Stage[GeneratedTexts]):
     """Digest of the generator's files."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the generator, the settings of section `synthesize`, the prompts, and how the source is read."""
+        """Returns the generator, the settings of section `synthesize`, the prompts, and how to read the source."""
         section = what(self.config.synthesize)
-        del section["cleaning"]  # a setting of the filter
+        del section["cleaning"]  # left out, because it is a setting of the filter
         formats = [
             {"before": each.before, "after": each.after, "pairs": each.pairs, "name": each.name}
             for each in formats_of(self.config.synthesize)
@@ -200,7 +200,7 @@ def _generated(name: str, figures: Any, config: Config) -> Outcome[GeneratedText
 
 @dataclass(frozen=True)
 class FilteredTexts:
-    """Result of filtering generated text. The file `texts.jsonl` has a kept text per line, `pairs.jsonl` a pair."""
+    """Result of filtering generated text. Each line of `texts.jsonl` is a kept text, and of `pairs.jsonl` a pair."""
 
     texts: int
     tokens: int
@@ -228,8 +228,8 @@ class FilterTexts(Stage[FilteredTexts]):
     unseen: TaskTexts | None
     """Texts of task splits that the text must not contain."""
     measured: tuple[Stage[Prepared], ...]
-    """Stages with held-out text on which models are measured. Generated texts that equal one of its documents, or were
-    made from one, are dropped."""
+    """Stages with held-out text on which models are measured. Generated texts that equal such a document, or were made
+    from such a document, are dropped."""
     before: tuple[Files, ...]
     """Measured text whose near copies are dropped."""
 
@@ -248,7 +248,7 @@ class FilterTexts(Stage[FilteredTexts]):
         )
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the filters: cleaning blocks, evaluation sets, what counts as a near copy, and the measured text."""
+        """Returns the filters: cleaning blocks, evaluation sets, rules for near copies, and the measured text."""
         return {
             "corpus": reading_identity(self.corpus, Digests()),
             "near": dedup_identity(self.corpus),
@@ -259,7 +259,7 @@ class FilterTexts(Stage[FilteredTexts]):
         """Filters the text, and writes the remaining texts.
 
         Raises:
-            DataError: no text to train on is left.
+            DataError: no text to train on remains.
         """
         connect(self.config.resources)
         from adapt.generate.generate_blocks import filter_texts
@@ -289,7 +289,7 @@ class FilterTexts(Stage[FilteredTexts]):
 
 
 def cleaning_of(section: GenerateConfig | SynthesizeConfig, corpus: CorpusConfig) -> list[str | dict[str, Any]]:
-    """Returns the cleaning steps of generated text: those of its section, or those of the corpus and `repetition`."""
+    """Returns the cleaning steps for generated text: the section's own steps, else the corpus's and `repetition`."""
     if section.cleaning is not None:
         return section.cleaning
     names = [step if isinstance(step, str) else next(iter(step), "") for step in corpus.cleaning]

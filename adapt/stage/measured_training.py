@@ -1,4 +1,4 @@
-"""What a training measures while it runs: checks before it starts, and the measures with the texts that they read.
+"""Plans what a training measures while it runs: the checks before the start, the measures and their texts.
 
 A new kind of measure is added in `measures_of`, and the names of its figures in `metrics_of`.
 """
@@ -53,7 +53,7 @@ class Watched:
 
 
 def metrics_of(config: Config, texts: Mapping[str, Stage[Any]]) -> dict[str, str]:
-    """Returns the names of all figures that rules may judge. The value is the fix for one that is not measured."""
+    """Returns the figures that rules may judge, by name. The value says how to measure an unmeasured figure."""
     missing = "" if config.evaluation.probe else "set evaluation.probe to knn or linear"
     tasks = {f"{task.name}.{DEV}{metric_of_task(task)}": missing for task in _tasks(config)}
     return {**loss_metrics(texts), **tasks}
@@ -100,7 +100,7 @@ def probed_tasks(context: Context) -> dict[str, Stage[Any]]:
 
 
 def judged_what(config: Config) -> dict[str, Any]:
-    """Returns the settings of measurements that decide when a training ends, which then enter its key."""
+    """Returns the settings of measurements that decide when a training ends. They enter the training's key."""
     evaluation = config.evaluation
     names = ["interval_steps", "share", "max_documents", "max_tokens", "sequence_length"]
     probe = {"neighbours": config.comparison.neighbours, **deciding("scikit-learn")} if evaluation.probe else {}
@@ -109,11 +109,11 @@ def judged_what(config: Config) -> dict[str, Any]:
 
 
 def rules_so_far(config: Config, before: Sequence[str], order: Sequence[str]) -> Config:
-    """Returns the configuration without decisions by the losses on domains that a sequence has not learnt yet.
+    """Returns the configuration without rules that judge losses on domains which are not learnt yet.
 
     Args:
         config: configuration of a domain's training.
-        before: the domains before.
+        before: the domains that were learnt before.
         order: all domains of the sequence.
     """
     later = {f"{PAST}.{name}" for name in order if name not in before} | (set() if before else {PAST})
@@ -134,7 +134,7 @@ def measures_of(
     size: ModelSize | None,
     is_phase: bool = False,
 ) -> Watched:
-    """Returns what is measured while a training runs, and tells the user its cost.
+    """Returns what is measured while a training runs, and logs the cost of the measurements.
 
     Args:
         name: name of the training.
@@ -187,7 +187,7 @@ def check_measures(config: Config, texts: Mapping[str, Stage[Any]]) -> None:
     """Refuses wrong settings of measurements during training, as far as they can be found before the training starts.
 
     Raises:
-        ConfigError: names the field.
+        ConfigError: a setting is wrong. The message names the field.
     """
     training, interval = config.training, config.evaluation.interval_steps
     check_rules(training, interval, metrics_of(config, texts))

@@ -36,11 +36,11 @@ class Merged:
     weights: list[float]
     density: float | None
     tensors: int
-    """Number of merged tensors. All other tensors are those of the base."""
+    """Number of merged tensors. All other tensors are copied from the base."""
     transductive: bool
     """Whether one of the models was trained on the text of dev and test."""
     new_tokens: int = 0
-    """Number of tokens that the merged models have and the base lacks."""
+    """Number of tokens of the merged models that the base lacks."""
 
     def models_made(self, record: Record) -> dict[str, Path]:
         """Returns the folder of each merged model, keyed by share. A single model is keyed by an empty name."""
@@ -96,7 +96,7 @@ class Merge(Stage[Merged]):
 
     @property
     def tokens(self) -> Start:
-        """The model whose tokens and shape the result has."""
+        """The model from which the result gets its tokens and shape."""
         return self.start if self.extended is None else self.models[self.extended]
 
     @property
@@ -197,7 +197,7 @@ def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | N
     """Checks the settings and tokenizers of models, to find out whether they can be merged with a base.
 
     Returns:
-      Tokens that models have and the base lacks. None if there are none.
+      Tokens of the models that the base lacks. None if there are no such tokens.
 
     Raises:
       ModelError: the models differ. The message names the difference.

@@ -258,7 +258,7 @@ class MeasureRetrieval(Stage[Retrieved]):
         }
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the content of the files and how they are read, and how vectors are made."""
+        """Returns the model, the content of the files, and the settings for reading files and making vectors."""
         return {
             **measured_model(self.config, self.start),
             **what(self.config.retrieval),
@@ -331,7 +331,7 @@ class Compare(Stage[ModelsCompared]):
         return list(next(iter(self.models.values())).losses.corpora)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the names of models and domains, in order, and how intervals are computed."""
+        """Returns the names of models and domains, in order, and the settings for computing intervals."""
         return {
             "models": list(self.models),
             "domains": self.domains,
@@ -431,7 +431,7 @@ class Look(Stage[Evidence]):
     tasks: Mapping[str, PrepareTask]
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the tokenizer, and how texts are read and sampled."""
+        """Returns the model, the tokenizer, and the settings for reading and sampling texts."""
         config = self.config
         return {
             "model": self.start.digest,

@@ -1,6 +1,6 @@
 """Checks storage, weights and settings before a job starts its first stage.
 
-Other checks are in the modules whose code they protect.
+Other checks are in the modules of the code that needs them.
 """
 
 import math
@@ -48,7 +48,7 @@ def check_writable(root: Path) -> None:
 
 
 def check_priced(resources: ResourcesConfig) -> None:
-    """Checks that a budget of money can be compared with a price.
+    """Checks that a budget of money has a price per device-hour.
 
     Raises:
         ConfigError: there is no price.
@@ -84,7 +84,7 @@ def check_space(folder: Path, model: Path, keep_checkpoints: int, copies: int = 
 def space_needed(folder: Path, model: Path, keep_checkpoints: int, copies: int = 3) -> tuple[int, int]:
     """Returns the disk space that a training will use [bytes].
 
-    The first number is for files that remain, and the second for files that are deleted again. A checkpoint holds the
+    The first number is for files that remain, and the second for files that are deleted later. A checkpoint holds the
     weights and AdamW's two moments, all in fp32 like the model. During training, there are one more checkpoint and a
     copy of the weights, even if no checkpoint is kept.
 
@@ -110,7 +110,7 @@ def check_precision(config: Config) -> None:
     """Checks that the devices support the configured precision. The workers check this if the devices are not known.
 
     Raises:
-        ConfigError: the setting cannot work; names the field.
+        ConfigError: the setting cannot work. The message names the field.
     """
     precision, resources = config.training.precision, config.resources
     is_here = address_of(resources) is None
@@ -142,7 +142,7 @@ def check_start(config: Config, start: Start) -> None:
 def way_of_documents(config: Config, start: Start) -> Way | None:
     """Returns how a model computes documents as rows (`adapt.model.architecture.Way`).
 
-    Returns None if the model takes packed documents, or if this is only known when the model is loaded.
+    Returns None if the model accepts packed documents, or if this is only known when the model is loaded.
 
     Raises:
         ModelError: the model cannot be trained.
@@ -153,7 +153,7 @@ def way_of_documents(config: Config, start: Start) -> Way | None:
 
 
 def _causal(config: Config) -> bool | None:
-    """Whether a model must predict next tokens, as `check_loads` takes it; None for what it was made for."""
+    """Returns whether a model must predict next tokens; None accepts the objective that the model was made for."""
     return None if predicts_shifted(config.objective) else config.objective.kind == "causal"
 
 
@@ -205,16 +205,16 @@ def check_generator(config: Config, pretrained: Pretrained) -> None:
 def check_model(start: Start, causal: bool | None, only_earlier: bool = False) -> None:
     """Checks that a model can be loaded and trained.
 
-    First reads the headers of the weights. Then builds the architecture without weights, and logs if it takes no packed
-    documents. Nothing is built for architectures whose layers are listed here, because these take packed documents.
+    First reads the headers of the weights. Then builds the architecture without weights, and logs if it does not
+    accept packed documents. Nothing is built for architectures with known layers, because they accept such documents.
 
     Args:
-        start: the model. A model that gets a new head needs no head of its own.
+        start: the model. A model that gets a new head may lack a head.
         causal: whether the model must predict next tokens; None for the objective it was made for.
         only_earlier: whether the objective makes an encoder's attention causal, so that tokens see only earlier ones.
 
     Raises:
-        ModelError: the model cannot be used; names what it lacks.
+        ModelError: the model cannot be used. The message names what the model lacks.
     """
     pretrained = start.pretrained
     _check_model(pretrained.model, causal, pretrained.trust_remote_code, start.head is None, only_earlier)
@@ -295,7 +295,7 @@ def check_training(config: Config) -> None:
     """Checks that settings do not contradict each other, as far as this is possible without the corpus.
 
     Raises:
-        ConfigError: settings contradict each other; names the fields.
+        ConfigError: settings contradict each other. The message names the fields.
     """
     if not config.training.max_flops:  # with max_flops, the number of steps depends on the model
         check_warmup(config.training, length_of(config.training, sys.maxsize).steps)
@@ -344,14 +344,14 @@ def _has_other_nodes() -> bool:
 
 
 _DISKS = {"storage.cache": "a disk of each node"}
-"""Fields with a folder that nodes do not share, and where it is."""
+"""Fields whose folder is not shared between nodes, with the location of the folder."""
 
 
 def check_absolute(config: Config) -> None:
     """Checks that result folders have absolute paths, because a relative path differs on every node of a cluster.
 
     Raises:
-        ConfigError: the setting cannot work; names the field.
+        ConfigError: the setting cannot work. The message names the field.
     """
     storage = config.storage
     name = "cache" if "://" in storage.root else "root"

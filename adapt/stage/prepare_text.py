@@ -51,7 +51,7 @@ class Prepared:
     older version prepared the text."""
 
     def faults(self, corpus: CorpusConfig) -> list[str]:
-        """Returns warnings with a fix about the text: its words, its languages, duplicates and repeated lines.
+        """Returns warnings about the text's words, languages, duplicates and repeated lines, each with a fix.
 
         Args:
             corpus: configuration of the corpus, which says whether duplicates are removed.
@@ -80,8 +80,8 @@ class Prepare(Stage[Prepared]):
     measured: tuple[Stage[Prepared], ...] = ()
     """Stages with held-out text on which models are measured. The source excludes the documents of this text."""
     shared_with: str = ""
-    """Configuration field whose text is the same as this text, and is trained on. Then some documents must be held out
-    for measurement. Empty if no field has the same text."""
+    """Configuration field with the same text, which is trained on. If there is one, some documents must be held out for
+    measurement. Empty if no field has the same text."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the settings for reading and tokenizing the source, which enter the stage's key.
@@ -235,7 +235,7 @@ class PrepareTexts(Stage[Prepared]):
         return replace(corpus, decontaminate=self.config.corpus.decontaminate) if self.screened else corpus
 
     def what(self) -> Mapping[str, Any]:
-        """Returns how the text is read and tokenized."""
+        """Returns the settings for reading and tokenizing the text."""
         reading = reading_identity(self.corpus, Digests())  # `Digests` computes digests of the files of evaluation sets
         return {"corpus": {**reading, "heldout_fraction": self.corpus.heldout_fraction}, **self.tokens.what()}
 

@@ -24,13 +24,13 @@ class Pushed:
     """Hash of the commit that has the files."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the address."""
+        """Shows the address of the model's page."""
         return [TextBlock(f"Pushed to {self.url}")]
 
 
 @dataclass(frozen=True, eq=False)
 class Push(Stage[Pushed]):
-    """Sends a model. Only a successful push has a record, so that the same command tries a failed one again."""
+    """Sends a model to the Hub. A failed push has no record, so the same command tries it again."""
 
     kind = "push"
     takes = NOTHING
@@ -48,7 +48,7 @@ class Push(Stage[Pushed]):
 
         Args:
             context: context of the job.
-            export: stage that writes the model to push. None if the job makes none, or several.
+            export: stage that writes the model to push. None if the job makes no model, or several models.
 
         Raises:
             ConfigError: `export.push` is not the name of a repository.
@@ -75,7 +75,7 @@ class Push(Stage[Pushed]):
         """Sends the files.
 
         Raises:
-            HubError: the push failed. The model stays, and the message names the command that pushes later.
+            HubError: the push failed. The model remains, and the message names the command that pushes it later.
         """
         sent = push_folder(done[self.export].path, self.repository, self.settings.private)
         return Outcome(Pushed(sent.url, sent.commit))

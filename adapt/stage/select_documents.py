@@ -46,7 +46,7 @@ class TargetWritten:
 
     texts: int
     markup: list[Mark]
-    """Markup signs and words that are frequent in the target and rare in the pool. Only the signs were removed."""
+    """Markup and words that are frequent in the target and rare in the pool. Only the markup was removed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Target(Stage[TargetWritten]):
     """Pool to select from."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns how the files of target and pool are read.
+        """Returns the settings for reading the files of target and pool.
 
         The content of the files and the text of tasks enter the key through the input stages.
         """
@@ -151,7 +151,7 @@ class Select(Stage[Selected]):
     vectors: VectorStages | None = None
     """Stages that compute the vectors that the selection reads. None if it reads no vectors."""
     like: "Select | None" = None
-    """Another selection, whose number of tokens is the budget of this selection. None if the budget is configured."""
+    """Another selection. Its number of tokens is the budget of this selection. None if the budget is configured."""
 
     @property
     def way(self) -> str:
@@ -159,7 +159,7 @@ class Select(Stage[Selected]):
         return selections_name(steps_of(self.config))
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the selections, the budget, how the pool is read, and what counts as a near copy."""
+        """Returns the selections, the budget, the settings for reading the pool, and the rules for near copies."""
         select, config = self.config.select, self.config
         models = [start.digest for start in (self.start, *self.others.values()) if start]
         by_model = {"models": models, **measuring_what(config)}

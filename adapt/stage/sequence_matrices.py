@@ -45,7 +45,7 @@ class Step:
     own: Evaluate | None = None
     """Evaluation on this step's domain. None if the model has no separate parameters per domain."""
     merged: Merge | None = None
-    """Merge of this model with the earlier ones, which is measured instead of this model. None without merging."""
+    """Merge of this and the earlier models. The merge is measured instead of this model. None without merging."""
 
     @property
     def handed(self) -> Stage[Any]:
@@ -93,7 +93,7 @@ class LossMatrix:
 
     @property
     def few(self) -> dict[str, int]:
-        """Number of held-out documents of each text that has too few of them for a reliable loss."""
+        """Number of held-out documents of each text with too few held-out documents for a reliable loss."""
         return {name: count for name, count in self.documents.items() if count < FEW_DOCUMENTS}
 
     def table(self, order: Sequence[str], mode: str) -> Table | None:
@@ -219,7 +219,7 @@ def end_changes(
         samples: number of bootstrap resamples.
 
     Returns:
-        The changes of losses, with 95% intervals over documents, and those of scores, with intervals over seeds.
+        The changes of losses, with 95% intervals over documents, and of scores, with 95% intervals over seeds.
     """
     from adapt.evaluate.model_matrix import paired_change, score_change
 
@@ -238,7 +238,7 @@ def end_changes(
 
 
 def _evaluation(step: Step, name: str, done: Done) -> tuple[Path, str] | None:
-    """Returns the folder of the evaluation of a step's model on a text, and the text's name there, if there is one."""
+    """Returns the folder of the evaluation of a step's model on a text, and the text's name in it, or None."""
     if step.others and name in step.others.corpora:
         return done[step.others].path, name
     if step.export and name in (step.domain, GENERAL):

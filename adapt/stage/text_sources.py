@@ -103,7 +103,7 @@ def listed_files(context: Context, corpus: CorpusConfig, name: str, source: str 
 
 
 def held_out(files: Files, share: float) -> Files:
-    """Returns a copy of `files` of which `share` is held out."""
+    """Returns a copy of `files` that holds out the share `share` of the text."""
     return replace(files, corpus=replace(files.corpus, heldout_fraction=share))
 
 
@@ -147,7 +147,7 @@ class TaskTexts(Stage[TextsWritten]):
     """Splits whose texts are excluded, even if a split in `wanted` contains them too."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns how the splits are read, and their content."""
+        """Returns the settings for reading the splits, and the content of the splits."""
         return {"wanted": _identity(self.wanted), "unseen": _identity(self.unseen)}
 
     def run(self, folder: Path, done: Done) -> Outcome[TextsWritten]:
@@ -226,7 +226,7 @@ class Dedup(Stage[Deduplicated]):
     config: Config
 
     def what(self) -> Mapping[str, Any]:
-        """Returns how documents are read, and what counts as a copy."""
+        """Returns the settings for reading documents, and the rules that decide what is a copy."""
         beside = {
             "before": [files.reading for files in self.before],
             "heldout_fractions": [files.corpus.heldout_fraction for files in (*self.before, *self.sources)],

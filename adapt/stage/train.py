@@ -84,7 +84,7 @@ class Train(Stage[Trained]):
     noted: DomainOrder | None = None
     """Record of the sequence's domains up to this one, written when the training starts. None outside sequences."""
     recalled: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
-    """Texts of earlier domains that are replayed, keyed by domain. Empty without such replay."""
+    """Texts of earlier domains that are replayed, keyed by domain. Empty if none are replayed."""
     weighed_words: WeighWords | None = None
     """Stage that computes weights of the domain's words. None if the objective needs no such weights."""
     domain: str = ""
@@ -92,7 +92,7 @@ class Train(Stage[Trained]):
     phase: Phase | None = None
     """The phase of the run that this stage trains (`training.phases`). None for a run without phases."""
     previous: "Train | None" = None
-    """Training of the previous phase. This phase begins with its weights and optimizer state. None in the first one."""
+    """Training of the previous phase. Its weights and optimizer state begin this phase. None in the first phase."""
     judged: Mapping[str, Stage[Any]] = field(default_factory=dict)
     """Texts and tasks whose figures may end the training or choose its model (`training.stop`, `training.keep`), by
     name. Empty if no figure decides."""
@@ -120,10 +120,10 @@ class Train(Stage[Trained]):
         """Creates the training of a context's configuration. The arguments are the fields with the same names.
 
         `general` is the measured general text, with which objectives may compare the domain's words. `measured` are
-        texts to measure while the model trains: `domain`, `general`, and the domains before by name.
+        texts to measure while the model trains: `domain`, `general`, and earlier domains by name.
 
         Returns:
-            The training. If `training.phases` is set, the training of the last phase; `previous` leads to the others.
+            The training. If `training.phases` is set, the training of the last phase, with the others in `previous`.
 
         Raises:
             ConfigError: a phase does not suit the job. Or the objective needs general text, but there is none. Or the
@@ -211,7 +211,7 @@ class Train(Stage[Trained]):
 
     @property
     def length_matters(self) -> str:
-        """The setting because of which a training step depends on the total length of the training.
+        """The setting that makes a training step depend on the total length of the training.
 
         Empty if there is no such setting.
         """
@@ -226,7 +226,7 @@ class Train(Stage[Trained]):
         method = method_of(config).what()
         if self.phase and self.length_matters:
             mixture |= {DEPENDS_ON_LENGTH: True}
-        elif config.training.schedule != "wsd":  # only `wsd` continues shorter runs, so other keys need no entry
+        elif config.training.schedule != "wsd":  # only `wsd` continues shorter runs, so other schedules need no entry
             method.pop(DEPENDS_ON_LENGTH, None)
         elif self.length_matters:
             mixture |= {DEPENDS_ON_LENGTH: True}
@@ -281,7 +281,7 @@ class Train(Stage[Trained]):
         return training_needs(self.config.resources)
 
     def refuse_early(self) -> None:
-        """Checks that the devices support the precision, that the model suits the objective, and what is trained."""
+        """Checks that precision, objective, `training.freeze` and `training.layer_decay` suit devices and model."""
         check_precision(self.config)
         check_start(self.config, self.start)
         check_trained(self.config.training, self.start.pretrained.model)
@@ -364,7 +364,7 @@ class Train(Stage[Trained]):
         return outcome
 
     def tidy(self, folder: Path) -> None:
-        """Deletes the checkpoints if none are to be kept."""
+        """Deletes the checkpoints if the configuration keeps none."""
         if not self._kept:
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
@@ -391,7 +391,7 @@ class Train(Stage[Trained]):
         return forecast(config, dimensions, tokens, self._mean_length(done), Store(root_of(config)), as_rows)
 
     def regime(self, records: Mapping[str, Record]) -> Regime | None:
-        """Returns tokens per parameter and repeats of the texts; None if a text is not prepared yet, or streamed.
+        """Returns tokens per parameter and passes over the texts. None if a text is streamed or not prepared yet.
 
         Args:
             records: records of finished stages, by key.

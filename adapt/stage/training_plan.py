@@ -57,7 +57,7 @@ _LATER = {
 }
 """Fields that keys of older results do not contain, with their defaults."""
 _ON_SPIKE = "on_spike", "spike_window_steps", "spike_deviations"
-"""Fields that matter only if spikes are looked for."""
+"""Fields that matter only if the training detects spikes."""
 
 
 def training_what(training: TrainingConfig) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def length_over(config: Config, mixture: "Mixture | None") -> RunLength:
 
 @dataclass(frozen=True)
 class RunPart:
-    """The part of a run that one training takes: the whole run, or one of its phases."""
+    """The part of a run that one training covers: the whole run, or one of its phases."""
 
     config: Config
     """Configuration with the batch size as a number of rows and the length as a number of steps."""
@@ -142,7 +142,7 @@ class RunPart:
     """Number of tokens of each source that were drawn up to the end, if all rows are full. Empty if streamed."""
 
     def up_to(self, step: int) -> "RunPart":
-        """Returns the part with only the stretches before a step, at which the training ended."""
+        """Returns the part with only the stretches before the step at which the training ended."""
         stretches = [replace(each, last=min(each.last, step)) for each in self.stretches if each.first < step]
         return replace(self, stretches=tuple(stretches))
 
@@ -153,11 +153,11 @@ def part_of(
     phase: Phase | None = None,
     before: RunPart | None = None,
 ) -> RunPart:
-    """Computes the part of a run that a training takes.
+    """Computes the part of a run that a training covers.
 
     A phase continues the order of samples where the previous phase ended. If the phase has rows of another length, its
-    first sample is computed from the number of tokens that were read before, and so is the first row of each source.
-    The stretches of a ramp, which have batches of different shapes, follow each other in the same way.
+    first sample and the first row of each source are computed from the number of tokens that were read before. The
+    stretches of a ramp, which have batches of different shapes, follow each other in the same way.
 
     Args:
         config: configuration of the training.
@@ -228,7 +228,7 @@ def steps_over(config: Config, mixture: "Mixture | None", phase: Phase | None) -
 
 
 def length_matters(config: Config, has_general: bool) -> str:
-    """Returns the setting because of which a training step depends on the total length of the training.
+    """Returns the setting that makes a training step depend on the total length of the training.
 
     Without such a setting, a longer training of schedule `wsd` starts from the state of a shorter one. Data order,
     masks and dropout are functions of (seed, step), so only the method and the mixture can depend on the length.
@@ -256,7 +256,7 @@ def mixed(
     recalled: Mapping[str, Prepared],
     phase: Phase | None = None,
 ) -> "Mixture | None":
-    """Returns the mixture, by which the sources of a training share the run. None if the corpus is streamed.
+    """Returns the mixture: the share of each source in a run. None if the corpus is streamed.
 
     Args:
         config: configuration of the training.
@@ -358,7 +358,7 @@ def source_weights(config: Config) -> tuple[float, ...] | None:
 def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> None:
     """Checks that no text without rows has a share of the run.
 
-    Without weights, nothing is refused: sources share the run in proportion to their rows, so 0 rows give a share of 0.
+    Without weights, all sources pass: they share the run in proportion to their rows, so 0 rows give a share of 0.
     """
     for name, weight in zip(rows, weights or [0.0] * len(rows), strict=True):
         if weight and not rows[name]:
@@ -451,7 +451,7 @@ def warn_of_unmeasured(name: str, corpora: Mapping[str, Stage[Prepared]], done: 
 
 @cache
 def _say_few(text: str, held_out: int) -> None:
-    """Logs, once per process, that so few documents of a text are held out that losses on it are unreliable."""
+    """Logs once per process that too few documents of a text are held out for reliable losses on the text."""
     log(
         f"{text}: {held_out} documents are held out; with fewer than {FEW_DOCUMENTS}, losses and their intervals are"
         " unreliable; raise corpus.heldout_fraction"
@@ -471,7 +471,7 @@ def _share(stage: Stage[Prepared]) -> float:
 
 
 def _fix(share: float, documents: int | None, folders: Sequence[Path]) -> str:
-    """Returns advice on the `corpus.heldout_fraction` that would hold out enough documents."""
+    """Returns advice to set the `corpus.heldout_fraction` that holds out enough documents."""
     none = "set it to 0 to train without a measurement"
     if documents is None:  # the text is streamed, so its number of documents is unknown
         return f"set corpus.heldout_fraction to {min(10 * share, 0.5):.2g} or more, or {none}"

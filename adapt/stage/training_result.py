@@ -1,4 +1,4 @@
-"""The result of a training: its figures, which its record keeps, and the words that its model guesses."""
+"""The result of a training: the figures in its record, and the words that its model guesses."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class Trained:
     steps: int
     """Number of optimizer steps, including steps of earlier phases."""
     tokens: int
-    """Number of tokens that the model was trained on, including those of earlier phases."""
+    """Number of tokens that the model was trained on, including tokens of earlier phases."""
     tokens_per_s: More[float]
     """Tokens per second, over all devices."""
     data_wait_share: Less[float]
@@ -54,7 +54,7 @@ class Trained:
     """Message about what the method could not complete because a streamed corpus ended early. Empty if nothing is
     missing."""
     spikes: list[int] = field(default_factory=list)
-    """Numbers of the steps that were skipped as spikes, counted from 1, including those of earlier phases."""
+    """Numbers of the steps that were skipped as spikes, counted from 1, including steps of earlier phases."""
     restarts: Restarts | None = None
     """How often the training started again, and what this cost. None in records of earlier versions."""
     goodput: More[float | None] = None
@@ -62,18 +62,18 @@ class Trained:
     held_device_seconds: Less[float | None] = None
     """Time for which the training held its devices, in all attempts, summed over the devices [s]."""
     lost_device_seconds: dict[str, float] | None = None
-    """The lost part of this time [s], by cause (`adapt.train.held_time.Loss`). None in records of earlier versions."""
+    """Lost part of the held time [s], by cause (`adapt.train.held_time.Loss`). None in records of earlier versions."""
     points: list[Point] = field(default_factory=list)
     """Held-out losses while the model trained. Empty without evaluation.interval_steps."""
     sampling: Sampling | None = None
-    """How often and on how many documents these losses were measured."""
+    """How often and on how many documents the losses in `points` were measured."""
     evaluation_share: float | None = None
     """Share of the training's time that the measurements took. None without measurements."""
     early_end: EarlyEnd | None = None
     """How a rule of training.stop ended the training. None if it trained all steps."""
     exported_step: int | None = None
     """Step of the exported model, if measurements chose it (`training.keep: best`, or a forgetting budget). None if the
-    model is that of the last step."""
+    model of the last step is exported."""
 
 
 def held_figures(held: HeldTime | None) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def outcome_of(
 
 
 def chosen_by(trained: Trained) -> dict[str, tuple[int, float | None]]:
-    """Returns the number of documents that chose the exported model, and its loss on them, keyed by text."""
+    """Returns how many documents the choice of the exported model used, and the model's loss, keyed by text."""
     if not trained.sampling or not trained.points:
         return {}
     step = trained.points[-1].step if trained.exported_step is None else trained.exported_step
@@ -152,7 +152,7 @@ def chosen_by(trained: Trained) -> dict[str, tuple[int, float | None]]:
 
 
 def measured_blocks(trained: Trained, name: str) -> list[Block]:
-    """Draws the held-out losses while the model trained, and says what measuring them cost.
+    """Draws the held-out losses while the model trained, and describes the cost of measuring them.
 
     Args:
         trained: result of the training.
@@ -164,7 +164,7 @@ def measured_blocks(trained: Trained, name: str) -> list[Block]:
             if is_loss(metric):
                 curves.setdefault(metric, []).append((point.step, value))
     if len([metric for metric in curves if metric.startswith(f"{PAST}.")]) == 1:
-        curves.pop(PAST)  # the mean is that of the only domain before
+        curves.pop(PAST)  # the mean over one earlier domain is that domain's loss
     if not curves or max(map(len, curves.values())) < 2:
         return []
     exported = trained.exported_step if trained.exported_step != trained.points[-1].step else None

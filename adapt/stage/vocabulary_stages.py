@@ -72,7 +72,7 @@ class Screening:
             done: the finished stages.
 
         Raises:
-            DataError: a file is broken, or too many records are.
+            DataError: a file is broken, or too many records are broken.
         """
         measured = measured_in(self.measured.manifest, self.measured.corpus) if self.measured else None
         return {
@@ -179,7 +179,7 @@ class ExtendVocabulary(Stage[Extended]):
     """Model whose vocabulary contains the words, for `init: omp`. None for other values of `init`."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the text that is read, how words are chosen, and how new rows are initialized."""
+        """Returns the model, the text, and the settings for choosing words and initializing new rows."""
         settings, general = self.config.vocabulary, self.general
         return {
             "model": self.start.digest,

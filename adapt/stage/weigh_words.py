@@ -61,7 +61,7 @@ class WordsWeighed:
 
 @dataclass(frozen=True, eq=False)
 class WeighWords(Stage[WordsWeighed]):
-    """Counts words in prepared text of a domain and of general text, and weighs them by TF-ICF (arXiv 2305.14577)."""
+    """Counts the words of a domain and of general text, and computes their weights by TF-ICF (arXiv 2305.14577)."""
 
     kind = "words"
 
@@ -75,7 +75,7 @@ class WeighWords(Stage[WordsWeighed]):
     """General text that the domain is compared with."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns nothing, because the prepared texts determine the result."""
+        """Returns an empty mapping, because the prepared texts determine the result."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[WordsWeighed]:

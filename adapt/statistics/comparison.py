@@ -12,7 +12,7 @@ half of the variance, and requiring both to reject still rejects up to 10% of eq
 examples are tested; without predictions only seeds are. Seeds whose scores do not vary are not tested, because they say
 nothing about chance.
 
-`paired` compares two methods on the same seeds. Its p is the larger one of two tests: Student's t, which is exact for
+`paired` compares two methods on the same seeds. Its p is the larger p of two tests: Student's t, which is exact for
 normal differences, and the sign-flip test, which is exact if the differences of equal methods are symmetric around 0.
 The interval contains every difference that at least one of the two tests does not reject. With few pairs, no test is
 exact for every distribution: with 6 to 12 pairs of skewed differences with mean 0, `paired` rejects 6 to 15%
@@ -64,8 +64,8 @@ class Comparison:
     draws: np.ndarray
     """Resampled differences [samples], from which averages over tasks are computed. Empty if there is no interval."""
     nulls: dict[str, tuple[NullDistribution, float]]
-    """For each key, `examples` or `seeds`: the distribution of the difference if examples or seeds are permuted, and
-    the observed difference to compare with this distribution."""
+    """Distribution of the difference under permutation, and the observed difference to compare with it, for each key:
+    `examples` or `seeds` (what is permuted)."""
     chances: tuple[Uncertainty, ...] = ()
     """Sources of uncertainty on each task. Empty for paired comparisons."""
     is_constant: bool = False
@@ -101,7 +101,7 @@ class Comparison:
 
 
 def compare(recipe: Tested, baseline: Tested, samples: int = SAMPLES, seed: int = 0) -> Comparison:
-    """Compares a recipe with the baseline: by predictions if both have them, otherwise by scores alone.
+    """Compares a recipe with the baseline: by predictions if both have predictions, otherwise by scores only.
 
     Args:
       recipe: results of the recipe. Its `Tested.counts` must have the same examples as the baseline's, in the same
@@ -279,9 +279,9 @@ def paired(differences: Sequence[float], is_varied: bool = True) -> Comparison:
     interval if all differences are equal up to rounding.
 
     Args:
-        differences: one for each seed; at least one.
-        is_varied: whether the compared scores vary over the seeds. If not, the seeds are copies, and there is neither
-            interval nor p.
+        differences: differences of scores, one per seed; at least one.
+        is_varied: whether the compared scores vary over the seeds. If not, the seeds are copies of each
+            other, and there is neither interval nor p.
     """
     over_seeds, values = spread(differences), np.asarray(differences, float)
     if over_seeds.deviation is None or not is_varied:
@@ -338,7 +338,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def conclusion(comparison: Comparison, margin: float, adjusted: float | None = None, better: int = 1) -> Conclusion:
-    """Says how a comparison has ended.
+    """Returns how a comparison has ended.
 
     Args:
         comparison: the comparison.

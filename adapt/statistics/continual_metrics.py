@@ -69,25 +69,25 @@ def losses_of(measured: Mapping[str, Any]) -> Matrix:
 
 
 def learnt(matrix: Matrix) -> dict[str, float | None]:
-    """Returns A_ii: each column just after its own domain was learnt, without general text."""
+    """Returns A_ii: the value of each column just after the column's domain was learnt, without general text."""
     return {name: matrix.rows[number + 1].get(name) for name, number in matrix.numbers.items()}
 
 
 def final(matrix: Matrix, mode: str = "continual") -> dict[str, float | None]:
-    """Returns A_Ti: each column after the last domain, without general text.
+    """Returns A_Ti: the value of each column after the last domain was learnt, without general text.
 
-    In mode `separate` each domain has its own model, so this is the value of that model.
+    In mode `separate`, each domain has its own model, and the column's value is measured with this model.
     """
     return learnt(matrix) if mode == "separate" else {name: matrix.rows[-1].get(name) for name in matrix.numbers}
 
 
 def average(matrix: Matrix, mode: str = "continual") -> float | None:
-    """Returns the mean of A_Ti: how good the last model is over all columns."""
+    """Returns the mean of A_Ti over all columns: how good the last model is."""
     return _mean(final(matrix, mode).values())
 
 
 def learning(matrix: Matrix) -> float | None:
-    """Returns the mean of A_ii: how well domains are learnt, regardless of later forgetting."""
+    """Returns the mean of A_ii over all columns: how well domains are learnt, regardless of later forgetting."""
     return _mean(learnt(matrix).values())
 
 
@@ -128,10 +128,10 @@ def sequence_figures(
     """Computes all metrics of a sequence, keyed by name. Scores are fractions, losses are in nats.
 
     Args:
-        scores: `columns` has the number of each task's domain, `rows` the scores of each task's fine-tuning seeds.
-        losses: `columns` has the number of each text's domain (null for general text), `rows` the held-out losses.
-        mode: `continual`, `separate` (row t is of a model that has learnt only domain t - 1) or `joint` (the last row
-            is of a model that has learnt all domains at once). Only `continual` has forgetting and forward transfer.
+        scores: `columns` has the index of each task's domain, `rows` the scores of each task's fine-tuning seeds.
+        losses: `columns` has the index of each text's domain (null for general text), `rows` the held-out losses.
+        mode: `continual`, `separate` (row t belongs to a model that has learnt only domain t - 1) or `joint` (the last
+            row belongs to a model of all domains at once). Only `continual` has forgetting and forward transfer.
     """
     matrices = {"": scores_of(scores), "loss_": losses_of(losses)}
     figures = {

@@ -1,4 +1,4 @@
-"""Decides at each look of a sequential study which comparisons have ended, and forecasts when the others will.
+"""Decides at each look (interim analysis) of a sequential study which comparisons end, and forecasts the others.
 
 A study that tests at level .05 after every round of seeds is wrong far more often than in 5% of studies: in 14% with
 five looks (Armitage, McPherson and Rowe 1969). Lan and DeMets (1983, Biometrika 70) let a function of the share t of
@@ -15,11 +15,11 @@ Two functions of Lan and DeMets are offered:
 The levels are nominal p-values, so Student's t with few seeds has its own quantile at each look (Jennison and Turnbull
 2000, section 4.4). This is exact for known variances only. With few seeds, the variance changes from look to look as
 well: with looks at 4, 5 and so on to 12 pairs, `pocock` would be wrong in 5.8% of studies. So `seed_levels` multiplies
-the levels by a factor, at most 1, with which simulated t-tests of pairs are wrong in 5%. Two separate sides have more
-degrees of freedom, so they are wrong less often. `tests/statistics/test_looks.py` simulates both.
+the levels by a factor, at most 1, with which simulated t-tests of pairs are wrong in 5% of studies. Unpaired tests have
+more degrees of freedom, so they are wrong less often. `tests/statistics/test_looks.py` simulates both.
 
 The seeds' chance is one source of variation. The chance of the test examples is the other, and is the same at all
-looks. The looks are then more alike than the levels assume, so errors become rarer.
+looks. So results of different looks are more similar than the levels assume, and errors are rarer.
 
 At look k, with its level a_k:
 
@@ -27,8 +27,9 @@ At look k, with its level a_k:
   and Turnbull 1989, Journal of the Royal Statistical Society B 51). In 95% of studies, all intervals of all looks
   contain the true difference, so the interval holds at whichever look the comparison ended.
 - A comparison ends as *better* or *worse* if p is below the level of this look with Holm's correction for the recipes
-  (`corrected_levels`). p is the largest of Student's t, which gives the interval, and the p of
-  `adapt.statistics.comparison`, which adds permutation tests. So with few seeds, no difference is significant.
+  (`corrected_levels`). p is the larger of the p of Student's t, which also gives the
+  interval, and the p of `adapt.statistics.comparison`, which adds permutation tests. So with few seeds, no difference
+  is significant.
 - It ends as *equal* if the repeated interval lies within the margin. Both one-sided tests (Schuirmann 1987) then
   reject, each at an error rate of 2.5% over all looks. As in other reports, intervals are not corrected for recipes.
 
@@ -72,7 +73,7 @@ def least_p(seen: Seen, seeds: int) -> float:
 
 
 def freedom_of(comparison: Comparison) -> float:
-    """Returns the degrees of freedom of the standard error: pairs - 1, or those of Welch and Satterthwaite.
+    """Returns the degrees of freedom of the standard error: pairs - 1, or by Welch and Satterthwaite's formula.
 
     The variance over test examples is treated as known. The whole variance over seeds is uncertain, even the part of it
     that is due to the choice of test examples. Without variance over seeds, the result is infinite.
@@ -131,7 +132,7 @@ def judge(
 
 
 def repeated_interval(comparison: Comparison, level: float) -> tuple[float | None, float | None]:
-    """Returns the ends of the interval of Student's t with confidence 1 - level. None and None if it is unknown."""
+    """Returns the ends of Student's t interval with confidence 1 - level. Both are None if it is unknown."""
     if not comparison.error or level <= 0:
         return None, None
     half = float(t.isf(level / 2, freedom_of(comparison))) * comparison.error
@@ -198,9 +199,9 @@ def corrected_levels_at(rounds: SeedRounds, tests: int) -> tuple[float, ...]:
 
 
 _NODES = 240
-"""Number of points at which the density of studies that go on is known."""
+"""Number of points at which the density of the continuing studies is computed."""
 _STUDIES = 200_000
-"""Number of simulated studies that correct the levels for few seeds."""
+"""Number of simulated studies for correcting the levels for few seeds."""
 _FARTHEST = 8.0
 """Largest boundary, in standard errors. The probability to cross it by chance is about 1e-15."""
 
@@ -249,14 +250,14 @@ def nominal_levels(spending: Spending, fractions: tuple[float, ...], level: floa
 
 
 def _bound(where: np.ndarray, density: np.ndarray, step: float, root: float, share: float) -> float:
-    """Returns the boundary [standard errors] that a share of the studies crosses at a look, of those that go on.
+    """Returns the boundary [standard errors] that a given share of studies crosses first at this look.
 
     Args:
         where: values of the motion at the earlier look [nodes].
         density: weight of each value [nodes].
         step: standard deviation of the motion between the looks.
         root: standard deviation of the motion at this look.
-        share: probability to cross the boundary at this look and at no earlier one.
+        share: probability that a study crosses the boundary at this look and at no earlier look.
     """
 
     def excess(bound: float) -> float:

@@ -1,19 +1,19 @@
-"""Fits two laws of the loss: by the tokens and the mixture of a training, and by the passes over a text.
+"""Fits two laws of the loss: one for the tokens and the mixture of a training, one for the passes over a text.
 
 The D-CPT law (arXiv 2406.01375) predicts the loss on a kind of text after training on a mixture: L(D, r) = E + B r^eta
 / D^b + C / (r + eps)^g, where D is the number of training tokens, and r the share of this kind of text among them. The
 law holds for models of the same size (the paper's term A / N^a is then part of E).
 
-The law of repeats says how the loss on a domain falls as its text is repeated, and finds the passes beyond which
-repeats stop helping. A text of U tokens that is read e times is worth as much as D' = U (1 + R* (1 - exp(-(e - 1) /
-R*))) different tokens (Muennighoff et al., arXiv 2305.16264, equation 5): with each repeat, tokens lose value, and R*
-repeats take it to 1/e. The law of the loss adds two terms to that paper's B / D'^b:
+The law of repeats says how the loss on a domain falls as its text is repeated, and finds the number of passes beyond
+which repeats stop helping. A text of U tokens that is read e times is worth as much as D' = U (1 + R* (1 - exp(-(e - 1)
+/ R*))) different tokens (Muennighoff et al., arXiv 2305.16264, equation 5). Each repeat lowers the value of a token.
+After R* repeats, the value is 1/e. The law of the loss adds two terms to that paper's B / D'^b:
 
     L(e, r) = E + B / (D' / U)^b + P (e - 1) + C r
 
 P >= 0 is a penalty for learning the text by heart, which grows with the repeats; an additive penalty is the proposal of
-arXiv 2605.01640, and the linear form is ours. C is the price or gain of a share r of general text, linear because
-shares are small; this is ours too. U is fixed, so it is part of B.
+arXiv 2605.01640, and the linear form is ours. C r is the loss added or saved by a share r of general text. It is
+linear because shares are small; this form is ours too. U is fixed, so it is part of B.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class MixtureLaw:
     unit: float
     """Length of the longest training run [tokens]."""
     error: float = 0.0
-    """Root mean square error of predicting each point from a fit to all others [nats]."""
+    """Root mean square error of predicting each point from a fit to all other points [nats]."""
     explained: float = 0.0
     """Share of the losses' variance that these predictions explain. Below 0, the mean predicts better than the law."""
 
@@ -62,7 +62,7 @@ class MixtureLaw:
 
 
 def fit_law(tokens: Sequence[float], shares: Sequence[float], losses: Sequence[float]) -> MixtureLaw | None:
-    """Fits the law by least squares, and measures how well it predicts each point if fitted to the others.
+    """Fits the law by least squares, and measures how well it predicts each point from a fit to the other points.
 
     Args:
         tokens: number of training tokens of each run.
@@ -121,7 +121,7 @@ def _law(exponents: np.ndarray, length: np.ndarray, share: np.ndarray, loss: np.
 
 
 def _residuals(exponents: np.ndarray, length: np.ndarray, share: np.ndarray, loss: np.ndarray) -> np.ndarray:
-    """Returns the residuals with the best E, B and C. Least squares gives these, as the law is linear in E, B and C."""
+    """Returns the residuals with the best E, B and C. Least squares finds them, because the law is linear in them."""
     terms = _terms(exponents, length, share)
     residuals: np.ndarray = terms @ nnls(terms, loss)[0] - loss
     return residuals
@@ -147,7 +147,7 @@ WORTHS = np.geomspace(0.2, 200.0, 16)
 RESAMPLES = 200
 """Number of bootstrap resamples for the interval."""
 FAR = 1000.0
-"""Largest number of passes that is looked at."""
+"""Largest number of passes that is considered."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class RepeatsLaw:
     most: float
     """Largest number of passes among the fitted trainings."""
     error: float = 0.0
-    """Root mean square of the residuals [nats], with the number of points reduced by that of the parameters."""
+    """Residual standard error [nats]: the sum of squares is divided by the number of points minus parameters."""
 
     def loss(self, passes: float, share: float = 0.0) -> float:
         """Predicts the loss [nats].
@@ -196,7 +196,7 @@ class Stop:
     """The number of passes beyond which repeats stop helping."""
 
     passes: float | None
-    """The number by the law; None if it is larger than the largest number of passes of any training: not reached."""
+    """The number according to the law. None if it was not reached, because all trainings have fewer passes."""
     low: float
     """Lower end of the 95% interval, by resampling residuals."""
     high: float | None
@@ -223,7 +223,9 @@ def fit_repeats(passes: Sequence[float], shares: Sequence[float], losses: Sequen
 def stop_of(
     law: RepeatsLaw, passes: Sequence[float], shares: Sequence[float], losses: Sequence[float], margin: float
 ) -> Stop:
-    """Returns the passes beyond which repeats lower the loss by less than a margin, with a 95% bootstrap interval.
+    """Returns the number of passes beyond which repeats lower the loss by less than a margin, with a 95% interval.
+
+    The interval is computed by a bootstrap.
 
     The law is fitted again to its own predictions plus residuals that are drawn with replacement and enlarged for the
     number of parameters.
@@ -301,5 +303,5 @@ def _fitted(read: np.ndarray, share: np.ndarray, loss: np.ndarray, refined: bool
 
 
 def _parameters(share: np.ndarray) -> int:
-    """Returns the number of fitted parameters: C is one only if shares differ."""
+    """Returns the number of fitted parameters. C is fitted only if shares differ."""
     return 6 if np.ptp(share) else 5

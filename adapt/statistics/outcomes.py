@@ -10,7 +10,7 @@ two null hypotheses, each with its own way of shuffling:
 - *seeds*: it does not matter which recipe a seed's score belongs to. All arrangements of the scores over the two sides
   are tried (252 for 5 seeds per side), so p is exact. If the scores of one side are all equal, they count as one
   number. The signs of the other side's distances from this number are then flipped instead (32 arrangements for 5
-  seeds). If this holds for both sides, there is no such test.
+  seeds). If the scores of each side are all equal, seeds are not tested.
 - *examples*: for these trained models, it does not matter which recipe a prediction belongs to. The predictions of the
   two sides are swapped example by example, with probability one half (approximate randomization: Noreen 1989; Yeh
   2000). All seeds are swapped together, because their predictions for one example are similar.
@@ -42,7 +42,7 @@ CELLS = 4_000_000
 
 @dataclass(frozen=True)
 class Tested:
-    """The results of one recipe on one task: the score of each seed and, if predictions are known, its counts."""
+    """The results of one recipe on one task: the score of each seed and, if known, the counts of its predictions."""
 
     scores: np.ndarray
     """Score of each seed, [seeds]."""
@@ -121,7 +121,7 @@ def entities(
 ) -> Tested:
     """Builds the results of a task with labelled words, [seeds][examples][words].
 
-    The score is F1 over entities. A predicted entity is correct if its span and its type are.
+    The score is F1 over entities. A predicted entity is correct if its span and its type are correct.
     """
 
     def score(counts: np.ndarray) -> np.ndarray:
@@ -155,7 +155,7 @@ def _indicators(labels: Sequence[Sequence[int]], classes: int) -> np.ndarray:
 
 
 def _f1(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Returns F1 = 2 hits / (guessed + true); 0 if nothing is guessed or true."""
+    """Returns F1 = 2 hits / (guessed + true); 0 if there are no guesses and no true entities."""
     return np.asarray(2 * hits / np.where(sizes > 0, sizes, 1))
 
 
@@ -272,8 +272,8 @@ def arrangements(
         b: number of seeds of the second side.
         most: largest number of arrangements. If there are more, this many are drawn at random.
         rng: draws the arrangements.
-        varying: whether the scores of a vary, and whether those of b vary. If one side's scores are equal, arrangements
-            flip the signs of the other side's distances from them.
+        varying: whether the scores of `a` vary, and whether the scores of `b` vary. If one side's scores are all equal,
+            arrangements flip the signs of the other side's distances from this score.
 
     Returns:
         Weights [arrangements, a + b], and whether these are all possible arrangements.
@@ -298,7 +298,7 @@ def arrangements(
 def signs(count: int, most: int, rng: np.random.Generator) -> tuple[np.ndarray, bool]:
     """Returns all assignments of a sign, +1 or -1, to each of `count` numbers.
 
-    If there are too many assignments, random ones are returned, each together with its opposite.
+    If there are too many assignments, random assignments are returned, each together with its opposite.
 
     Args:
         count: number of signs in an assignment.
@@ -317,7 +317,7 @@ def signs(count: int, most: int, rng: np.random.Generator) -> tuple[np.ndarray, 
 def examples_null(a: Tested, b: Tested, samples: int, rng: np.random.Generator) -> tuple[NullDistribution, float]:
     """Computes the difference b - a with predictions swapped at random by example, `samples` times.
 
-    Seeds are paired in order. If one side has more seeds, its last ones are left out of this test.
+    Seeds are paired in order. If one side has more seeds, its last seeds are left out of this test.
 
     Returns:
         The null distribution, and the observed difference of the paired seeds.

@@ -7,7 +7,7 @@ The smallest detectable difference is not a fixed multiple of the standard error
 detected with probability 0.8 if the error is known and p can have any value. But with five seeds per side, for which
 the permutation test has 252 arrangements, a difference of 2.8 standard errors is detected in 68% of studies, and with
 four seeds per side in less than half. So the scores of seeds are drawn from normal distributions with the observed
-variances, and tested like real ones (`adapt.statistics.comparison`).
+variances, and tested like real scores (`adapt.statistics.comparison`).
 """
 
 from collections.abc import Callable, Sequence
@@ -62,7 +62,7 @@ class Uncertainty:
 
     @property
     def has_seeds(self) -> bool:
-        """Whether seeds can be permuted: each side has several, and the scores of at least one side vary."""
+        """Whether seeds can be permuted: each side has several seeds, and the scores of at least one side vary."""
         return min(self.recipe.seeds, self.baseline.seeds) > 1 and (self.recipe.varies or self.baseline.varies)
 
 
@@ -112,13 +112,14 @@ def seeds_needed(tasks: Sequence[Uncertainty], difference: float, margin: float,
     """Returns the smallest number of seeds per side with which a comparison is decided with probability `POWER`.
 
     A comparison is decided if the difference is significant, or if its 95% interval lies within the margin. The
-    observed difference and the observed variances are taken for the true ones, and the test examples stay the same.
+    true difference and variances are assumed to equal the observed ones, and the test examples stay the same.
 
     Args:
         tasks: the sources of uncertainty on each task.
         difference: mean of the true differences of the tasks.
         margin: largest difference that does not matter.
-        tests: number of comparisons that p is corrected for. A p below `LEVEL` divided by it is always significant.
+        tests: number of comparisons that p is corrected for. A p below `LEVEL` divided by this number is
+            always significant.
 
     Returns:
         The number. None if a side has one seed on a task, because its variance over seeds is then unknown, or if more
@@ -145,7 +146,8 @@ def pairs_needed(difference: float, deviation: float, pairs: int, margin: float,
         deviation: true standard deviation of the differences.
         pairs: number of pairs so far.
         margin: largest difference that does not matter.
-        tests: number of comparisons that p is corrected for. A p below `LEVEL` divided by it is always significant.
+        tests: number of comparisons that p is corrected for. A p below `LEVEL` divided by this number is
+            always significant.
 
     Returns:
         The number, from `pairs` on. None if more than `MOST_SEEDS` are needed.
@@ -179,7 +181,7 @@ def _of_size(chance: Uncertainty, seeds: int) -> Uncertainty:
     recipe, baseline = (replace(side, seeds=max(seeds, side.seeds)) for side in (chance.recipe, chance.baseline))
     if chance.examples is None:
         return Uncertainty(recipe, baseline)
-    # The variance over examples contains the seeds' chance in the choice of examples, which more seeds average out.
+    # A part of the variance over examples differs between seeds (`luck`), so more seeds average this part out.
     before = chance.recipe.luck / chance.recipe.seeds + chance.baseline.luck / chance.baseline.seeds
     after = recipe.luck / recipe.seeds + baseline.luck / baseline.seeds
     return Uncertainty(recipe, baseline, max(0.0, chance.examples - before) + after)

@@ -1,5 +1,7 @@
 """Describes scores over the seeds of a recipe, and the looks of a sequential study, which adds seeds in rounds.
 
+A look is an interim analysis of the results so far.
+
 `Margin` says which difference matters, and `spread` computes mean, standard deviation and interval. `SeedRounds` says
 how many seeds there are at each look, and `Looked` what a look found. The statistics of looks are in
 `adapt.statistics.looks`, which loads scipy. This module does not, because plans read it.
@@ -68,8 +70,8 @@ def spread(scores: Sequence[float] | np.ndarray) -> Spread:
 Spending: TypeAlias = Literal["obrien_fleming", "pocock"]
 """How much of the error rate each look may use (`adapt.statistics.looks`)."""
 Conclusion: TypeAlias = Literal["better", "worse", "equal", "open"]
-"""How a comparison has ended: the recipe is better or worse than the baseline, no difference that matters is left, or
-the comparison is undecided."""
+"""How a comparison has ended: the recipe is better or worse than the baseline, equal up to a difference that does not
+matter, or the comparison is undecided."""
 SPENDINGS: tuple[Spending, ...] = ("obrien_fleming", "pocock")
 
 
@@ -98,7 +100,7 @@ class SeedRounds:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one look found about one recipe. Differences are from the baseline, in the unit of the figure."""
+    """Result of one look for one recipe. Differences are from the baseline, in the unit of the figure."""
 
     difference: float
     low: float | None
@@ -150,7 +152,7 @@ class Looked:
     """Number of recipes that are better or worse than the baseline, at this look or an earlier one."""
     spending: str
     found: dict[str, Seen]
-    """What was found, keyed by recipe. Recipes whose comparison ended earlier are not among them."""
+    """Result of the look for each recipe, keyed by recipe, without recipes whose comparison ended earlier."""
 
     @property
     def open(self) -> list[str]:

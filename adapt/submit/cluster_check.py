@@ -29,7 +29,7 @@ from adapt.support.redact import names_secret, redact
 from adapt.terminal.console import log
 
 NODE_GROUPS = "DONTSTOP_NODE_GROUPS"
-"""Environment variable of the head that lists the nodes that may be added. It is needed where no autoscaler reports
+"""Environment variable of the head that lists the nodes that may be added. It is needed if no autoscaler reports
 these nodes to Ray, as with KubeRay.
 
 Its value is YAML such as `[{CPU: 8, GPU: 1, most: 8}]`.
@@ -213,7 +213,7 @@ def check_bucket(root: Path) -> int:
         Number of nodes that were checked.
 
     Raises:
-        StorageError: a node cannot. The message names the node and the failure.
+        StorageError: a node cannot use the bucket or write its copy. The message names the node and the failure.
     """
     faults = _on_all_nodes(try_bucket, str(root))
     for host, fault in faults:
@@ -244,7 +244,7 @@ def try_storage(sign: str, word: str) -> str:
     """Checks on a node whether it can use the storage root. Returns the reason if it cannot, else an empty text.
 
     Args:
-        sign: path of a file that another node has written to the storage root.
+        sign: path of a test file that another node has written to the storage root.
         word: content of the file.
     """
     file = Path(sign)

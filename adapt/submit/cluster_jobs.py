@@ -60,7 +60,7 @@ def connected(address: str) -> JobSubmissionClient:
     """Creates a client for the jobs of the cluster at an address.
 
     Raises:
-        ClusterError: the cluster does not answer, the token is missing or wrong, the cluster asks for none, or the
+        ClusterError: the cluster does not answer, the token is missing or wrong, the cluster asks for no token, or the
             versions of Ray differ.
     """
     _check_answers(address)
@@ -89,7 +89,7 @@ def _refuse_open(address: str) -> None:
     """Refuses a cluster that lists its jobs without a token, unless the user has set RAY_AUTH_MODE to `disabled`.
 
     Raises:
-        ClusterError: the cluster asks for no token.
+        ClusterError: the cluster does not require a token.
     """
     if os.environ.get("RAY_AUTH_MODE") == "disabled":
         return
@@ -152,7 +152,7 @@ def dead_nodes(address: str) -> set[str]:
 
 
 def is_orphaned(job: JobDetails) -> bool:
-    """Returns whether the node of a job is gone according to `listed_jobs`. The end of the job's log is lost then."""
+    """Returns whether the node of a job is gone according to `listed_jobs`. If so, the end of the job's log is lost."""
     return job.message == ORPHANED
 
 
@@ -165,7 +165,7 @@ LASTING = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, 
 LASTING = (LASTING | {70}) - {ClusterError.exit_code}
 """Exit codes of failures that would happen again if the same command were run again."""
 DRIVERS_SHARE = 0.001
-"""Amount that a job reserves of the resource of `--drive-on`.
+"""Amount of the `--drive-on` resource that each job reserves.
 
 It is so small that it never limits the number of jobs.
 """
@@ -258,7 +258,7 @@ def stop(cluster: JobCluster, name: str) -> list[str]:
             )
         for job in left:
             if job.status == "RUNNING" and waited > 5:
-                # stops the job again, because it may not have started the first time
+                # stops the job again, because the job may have started only after the first attempt
                 cluster.client.stop_job(str(job.submission_id))
         time.sleep(1)
     return [str(job.submission_id) for job in running]

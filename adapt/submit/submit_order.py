@@ -1,4 +1,4 @@
-"""Parses the command line of cluster commands, and gives the work an identity that follows from its configuration."""
+"""Parses the command line of cluster commands, and derives an id of the work from its configuration."""
 
 import hashlib
 import json
@@ -108,7 +108,7 @@ class Order:
     """Arguments of the program, without its verb."""
     configs: list[Config]
     nodes: Mapping[str, Node] = field(default_factory=dict)
-    """Nodes of a chain, keyed by label. Each node is after the nodes that it starts from."""
+    """Nodes of a chain, keyed by label. Each node comes after the nodes that it starts from."""
     job: Job | None = None
     """The job. None for a chain."""
     verb: str = "run"

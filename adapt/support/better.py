@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Better:
-    """Annotation of a metric's type with the direction in which the metric is better."""
+    """Annotation of a metric's type: whether higher or lower values are better."""
 
     sign: int
     """Direction of the metric: 1 if higher values are better, -1 if lower values are better."""
@@ -25,7 +25,7 @@ Less = Annotated[T, Better(-1)]
 def better_directions(result: type[Any], only_declared: bool = False) -> dict[str, int]:
     """Returns the better direction of each metric of a result.
 
-    The direction is 1 if higher values are better, -1 if lower values are, and 0 if it is not declared. For a field
+    The direction is 1 if higher values are better, -1 if lower values are better, and 0 if not declared. For a field
     such as `losses: dict[Literal["a", "b"], Loss]`, the declared metrics of `Loss` are returned under names such as
     `losses.a.NAME`.
 

@@ -50,7 +50,7 @@ class ClusterError(AdaptError):
 
 
 class StorageError(AdaptError):
-    """The storage root cannot be written, is full, or holds something unreadable."""
+    """The storage root cannot be written, is full, or contains unreadable files."""
 
     exit_code = 6
 
@@ -79,7 +79,7 @@ class DeviceMemoryError(TrainingError):
         what: as in `AdaptError`.
         fix: as in `AdaptError`.
         micro_batch: number of sequences per pass.
-        steps: number of successful steps since the ranks were started last.
+        steps: number of successful steps since the last start of the ranks.
         field: configuration field that makes passes smaller.
     """
 

@@ -1,4 +1,4 @@
-"""The heartbeat of a process: says what the process does, so that a stall is noticed and the process is ended.
+"""The heartbeat of a process: reports what the process does, so that a stalled process is noticed and ended.
 
 `begin_watch` starts the heartbeat and a second process that watches it (`adapt.support.stall_watch`). `beat` says that
 the process has made progress, and what it does next. A beat takes a few microseconds. Without a watch, `beat` does
@@ -214,7 +214,7 @@ def under_watch(name: str, folder: Path, limits: Limits, **settings: Any) -> Ite
 
 @contextmanager
 def watched_to_the_end() -> Iterator[None]:
-    """Ends the watch of this process, which began earlier, after the block."""
+    """Ends the watch of this process after the block. The watch must have begun earlier."""
     try:
         yield
     finally:
@@ -244,7 +244,7 @@ def beat(phase: str, step: int = -1, patient: bool = False) -> None:
 
 
 def join_group(group: str) -> None:
-    """Joins a group of processes that wait for each other. If one stalls, all of them say what they do, and end.
+    """Joins a group of processes that wait for each other. If one stalls, all of them report what they do, and end.
 
     Args:
         group: name of the group, which is different in each start of the processes; at most 32 characters.

@@ -82,7 +82,7 @@ _HINTS = (
 )
 """Lower-case parts of credentials.
 
-A text without any of them contains no credential outside of URLs, so that most texts need no further check.
+A text without any of these parts contains no credential outside of URLs, so most texts need no further check.
 """
 _IN_URLS = (_PASSWORD, ""), (_USER, ""), (_QUERY, r"\1"), (_WEB_QUERY, r"\1"), (_FRAGMENT, r"\1")
 _ANYWHERE = (_BY_NAME, r"\1\2***"), (_BEARER, r"\1***"), (_KNOWN, _LEFT_OUT)

@@ -1,4 +1,4 @@
-"""Watches one process from outside, and ends it if it makes no progress. Run as a program; uses no other modules.
+"""Watches one process from outside, and ends it if it makes no progress. Runs as a separate program.
 
 The watched process is the parent. It writes its heartbeat to memory that both processes share (`Beat`;
 `adapt.support.heartbeat` is the writing side). A thread of the watched process could not watch it, because it would not
@@ -6,8 +6,8 @@ run while the process is stopped by a signal or while another thread holds Pytho
 
 Processes that wait for each other, such as the ranks of a training, form a group. Their watchers meet in a folder. If a
 process is late, its watcher says so. The watcher of a process that legitimately takes long, such as a rank that writes
-a report, says that too, and then nothing happens. Otherwise each watcher writes what its process does (`Stall`), which
-shows for which process the others wait, and kills its process. SIGKILL also ends processes that are stopped, and works
+a report, says that too, and then no process is ended. Otherwise each watcher writes what its process does (`Stall`),
+which shows whom the others wait for, and kills its process. SIGKILL also ends processes that are stopped, and works
 while the network is cut.
 """
 
@@ -33,14 +33,14 @@ from typing import NamedTuple
 LOOK_S = 0.5
 """Time between two looks at the heartbeat [s]."""
 _LONGEST_LOOK_S = 2.0
-"""Largest time that counts between two looks [s].
+"""Largest time between two looks that counts as time without progress [s].
 
 If the watcher itself was not running for longer, the machine was suspended or overloaded, and so was the process.
 """
 _GRACE_S = 6.0
-"""Time for the watchers of a group to say that their processes are busy [s]."""
+"""Time that the watchers of a group have to report that their processes are busy [s]."""
 _HUNG_S = 30.0
-"""Time after which the folder of a group counts as unreachable, so that each watcher decides alone [s]."""
+"""Time after which the folder of a group counts as unreachable, so that each watcher decides by itself [s]."""
 _OTHERS_S = 5.0
 """Longest wait for the statements of the other processes of the group [s]."""
 _DUMP_S = 3.0
@@ -69,7 +69,7 @@ class Beat(NamedTuple):
     limit_s: float
     """Longest time until the next beat [s]; infinite while the process has nothing to do."""
     stopped_limit_s: float
-    """As `limit_s`, for a process that a signal has stopped, which makes no progress in any phase."""
+    """Like `limit_s`, for a process that a signal has stopped. Such a process makes no progress in any phase."""
     pulses: int
     """Number of times that a separate thread ran, about twice per second. It needs the GIL."""
     thread: int
@@ -102,7 +102,7 @@ class Beat(NamedTuple):
 
 @dataclass(frozen=True)
 class Stall:
-    """What a process did when it, or another process of its group, made no progress."""
+    """State of a process when this process, or another process of its group, made no progress."""
 
     name: str
     """Name of the process, such as `rank 1`."""
@@ -156,10 +156,10 @@ class Stall:
 
 
 def blamed(stalls: list[Stall]) -> list[Stall]:
-    """Returns the processes of a group that the other ones waited for.
+    """Returns the processes of a group that the other processes waited for.
 
-    These are processes that could not run; or else those that were not in a collective; or else those that had made
-    the least progress.
+    These are the processes that could not run. If all could run, they are the processes outside of a collective
+    operation. If there are none, they are the processes with the least progress.
     """
     unable = [each for each in stalls if each.is_stopped or each.is_gil_held or not each.stack]
     at_work = [each for each in stalls if not each.waits_for_others]
@@ -187,7 +187,7 @@ def waits_for_others(stack: str, thread: int) -> bool:
 
 
 def _has_ended(stack: str, thread: int) -> bool:
-    """Returns whether the working thread is missing in stacks of `faulthandler`, whose thread identifiers it has."""
+    """Returns whether stacks of `faulthandler` lack the working thread. Returns False for other stacks."""
     titles = [title for title, _ in _threads(stack) if "most recent call first" in title]
     return bool(titles) and not any(f"0x{thread:016x}" in title for title in titles)
 
@@ -195,7 +195,7 @@ def _has_ended(stack: str, thread: int) -> bool:
 def _working(stack: str, thread: int) -> list[str]:
     """Returns the frames of the thread that does the work, innermost first.
 
-    The stacks of py-spy have other thread identifiers. There, it is the thread with the most frames of the package.
+    The stacks of py-spy have other thread identifiers. In them, the thread with the most frames of the package is used.
     """
     package, threads = str(Path(__file__).parents[1]), _threads(stack)
     for title, frames in threads:
@@ -203,7 +203,7 @@ def _working(stack: str, thread: int) -> list[str]:
             return frames
 
     def ours(frames: list[str]) -> int:
-        return sum(package in frame and "heartbeat.py" not in frame for frame in frames)  # not the thread with pulses
+        return sum(package in frame and "heartbeat.py" not in frame for frame in frames)  # without the thread of pulses
 
     return max((frames for _, frames in threads), key=ours, default=[])
 
@@ -225,7 +225,7 @@ def _short(frame: str) -> str:
 
 
 class CoreDelays:
-    """Measures for how long a process waits for a core. This is not a stall: other processes keep it from running.
+    """Measures for how long a process waits for a core. Such a wait is not a stall: other processes use the cores.
 
     Args:
         pid: number of the process.
@@ -248,12 +248,12 @@ class CoreDelays:
 def delays_of(pid: int) -> dict[str, int]:
     """Returns the time for which each thread of a process was ready to run and had no core [ns] (proc(5), schedstat).
 
-    The dictionary is empty where the system does not say.
+    The dictionary is empty if the system does not report delays.
     """
     delays = {}
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError, ValueError):  # a thread that has ended
+            with suppress(OSError, ValueError):  # raised for a thread that has ended
                 delays[task.name] = int((task / "schedstat").read_text().split()[1])
     return delays
 
@@ -308,7 +308,7 @@ class Watch:
                 return
 
     def _may_end(self, waited: float) -> bool:
-        """Returns whether no process of the group is busy, as far as the others have said so in time."""
+        """Returns whether the process may be ended: no other process has reported in time that it is busy."""
         if not self._beat.group or waited > _HUNG_S < time.monotonic() - self._answered:
             return True
         return waited >= _GRACE_S and not self._is_other_busy
@@ -326,7 +326,7 @@ class Watch:
         return self._folder / self._beat.group.decode() if self._beat.group else None
 
     def _meet(self) -> None:
-        """Tells the other watchers of the group about the process, and hears from them. Its storage may hang."""
+        """Exchanges reports with the other watchers of the group. The storage of the group's folder may hang."""
         name = self._name.replace(" ", "-")
         while True:
             time.sleep(2 * LOOK_S)
@@ -369,7 +369,7 @@ class Watch:
             os.kill(self._parent, signal.SIGKILL)
 
     def _state(self, group: Path, stall: Stall) -> None:
-        """Writes a statement, and waits for those of the other processes."""
+        """Writes the statement of this process, and waits for the statements of the other processes."""
         with suppress(OSError):
             group.mkdir(parents=True, exist_ok=True)
             file = group / f"{self._name.replace(' ', '-')}.json"
@@ -408,7 +408,7 @@ class Watch:
 
 
 def _spied(pid: int) -> str:
-    """Returns the stacks that py-spy reads without stopping the process; empty if py-spy is not there or fails."""
+    """Returns the stacks that py-spy reads without stopping the process; empty if py-spy is missing or fails."""
     program = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     if program is None:
         return ""

@@ -30,7 +30,7 @@ def named(package: str) -> str:
 
 
 def _others(packages: Iterable[str]) -> list[str]:
-    """Returns the packages that are installed in another minor version than the tested version."""
+    """Returns the packages whose installed minor version differs from the tested minor version."""
     return [
         package
         for package in packages

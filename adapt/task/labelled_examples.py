@@ -201,7 +201,7 @@ def metric_of_task(task: TaskConfig) -> str:
 
 
 def some_labels(task: TaskConfig, split: str) -> list[str]:
-    """Returns the first two different labels of a split, or fewer if the split has no more. Reads no further.
+    """Returns the first two different labels of a split, or fewer if the split has fewer. Stops at the second.
 
     Raises:
         ConfigError, DataError, StorageError: for the reasons given at `split_files` and `read_file`.

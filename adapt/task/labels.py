@@ -1,4 +1,4 @@
-"""Finds labels that were probably misread, and raises errors with file and line, or returns warnings.
+"""Finds labels that were probably misread. Raises errors with file and line, or returns warnings.
 
 A model that is trained on misread labels gets scores that look plausible. So labels that can only be a mistake are
 refused: vectors of ones and zeros that were read as labels, hidden labels (-1) in dev or test, and one class with two
@@ -24,13 +24,13 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 MISSING = ("nan", "<na>", "null")
 """Strings that programs write for a missing value."""
 CHANCE = 0.001
-"""Smallest probability at which a dev or test split of one class is accepted. The probability is that of drawing as
-many examples from train as the split has, and getting only examples of this class."""
+"""A dev or test split of one class is accepted if its probability is at least this. It is the probability that as many
+examples as the split has, drawn at random from train, all have this class."""
 MOST_AMOUNTS = 20
 """Largest number of different labels with decimals in train. If there are more and all labels are numbers, the labels
 are amounts and not classes, and they are refused."""
 FEWEST_EXAMPLES = 20
-"""Smallest number of train examples for which a task is refused if each example has its own class."""
+"""A task with at least this many train examples is refused if each example has its own class."""
 SCORED = ("dev", "test")
 """The splits on which scores are computed."""
 
@@ -137,7 +137,7 @@ def _first_places(splits: Splits) -> dict[str, str]:
 
 def _spelling(label: str) -> str:
     """Returns a normal form that is equal for all spellings of a label."""
-    return repr(float(label)) if NUMBER.fullmatch(label) else normalised(label)  # 1, 1.0 and 01 are one number
+    return repr(float(label)) if NUMBER.fullmatch(label) else normalised(label)  # 1, 1.0 and 01 are the same number
 
 
 def _check_spellings(places: Mapping[str, str]) -> None:

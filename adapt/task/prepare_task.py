@@ -73,12 +73,12 @@ class Split:
     tokens: list[np.ndarray]
     """Token ids of each example, int32, with special tokens and not truncated. The tokenizer joins pairs of texts."""
     segments: list[np.ndarray]
-    """Segments of each example (token_type_ids), int8: 0 for tokens of the first text and 1 for those of the second."""
+    """Segments of each example (token_type_ids), int8: 0 for tokens of the first text, 1 for tokens of the second."""
     labels: list[int] | list[list[int]]
     """Labels of each example: the index of its class; for `multi_label`, a list of indices of classes; for `tokens`,
     one index per token, which is IGNORED for tokens without a label."""
     leaked: list[bool]
-    """Whether the text of each example is also in train, ignoring case and spaces. In train itself, all are False."""
+    """Whether the text of each example is also in train, ignoring case and spaces. For train itself, all are False."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -302,7 +302,7 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
 
 
 def _whole(example: Example) -> str:
-    """Returns both texts of an example, joined by a space."""
+    """Returns the text of an example. The two texts of a pair are joined by a space."""
     return f"{example.text} {example.pair or ''}"
 
 

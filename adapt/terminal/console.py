@@ -42,13 +42,13 @@ AGAIN = "run the same command again: what is finished stays, and a training goes
 def printable(text: str) -> str:
     r"""Replaces control characters except tabs and line ends by their code, such as `\x1b`.
 
-    A terminal would obey them: a document or a name could otherwise clear the screen, or change its title.
+    A terminal would obey these characters: a document or a name could otherwise clear the screen, or change its title.
     """
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def log(message: str) -> None:
-    """Writes one line to stderr, without passwords in URLs and control characters. With `--log_format json`, as JSON.
+    """Writes one line to stderr, without control characters and passwords. With `--log_format json`, it is JSON.
 
     A line is dropped if it cannot be written, because the disk is full or the process that reads stderr has ended. In a
     process that uses dontstop as a library, the line goes to the logger `dontstop`.
@@ -374,7 +374,7 @@ def outlive_readers() -> None:
 
 
 def end_with_terminal() -> None:
-    """Makes SIGHUP end this process again. Commands that only show something use this."""
+    """Makes SIGHUP end this process again. Commands that only show results call this function."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 

@@ -15,7 +15,7 @@
 - `model_options`: precision, dropout, gradient checkpointing, compilation and frozen parameters of a model.
 - `worker_process`: number of threads of a worker process, and how the process ends.
 - `capacity/`: memory and speed of devices, which give the micro-batch size and the forecast of a run's duration.
-- `checkpoints/`: checkpoints, from which a run resumes, also on other resources or with a longer schedule.
+- `checkpoints/`: saves checkpoints, and resumes runs from them, also on other resources or with a longer schedule.
 - `meter`: measures loss, speed, and the time that devices wait for data.
 - `held_time`: counts how long devices are held, and the useful share of this time (goodput).
 - `metric_trackers`: writes metrics to files, TensorBoard, Ray, MLflow and W&B, and shows them in the terminal.

@@ -149,7 +149,7 @@ class EngineParts:
     def drop_gradients(self) -> None:
         """Clears gradients that DeepSpeed would keep after a step at stages 1 to 3.
 
-        These are gradients that were changed although the backward pass gave the parameter none.
+        These are gradients that a method has set for parameters to which the backward pass gave no gradient.
         """
         held = "fp32_partitioned_groups_flat" if self._stage == 3 else "single_partition_of_fp32_groups"
         gradients = [group.grad for group in attribute(self._zero, held) if group.grad is not None]

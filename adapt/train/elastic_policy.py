@@ -104,7 +104,7 @@ _AGAIN_S = 0.5
 """Time between two checks while no training runs or while a requested checkpoint is pending [s]."""
 _WIDTH = 300
 _SAID_S = 60.0
-"""Time between two messages that the training waits for free resources [s]."""
+"""Time between two messages to the user that the training waits for free resources [s]."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class ElasticPolicy(ScalingPolicy):
         return without(bad) or None
 
     def _bad_nodes(self, free: Mapping[str, int]) -> set[str]:
-        """Returns the nodes to avoid. They are not avoided if the other nodes have no room for the fewest workers."""
+        """Returns the nodes to avoid. Returns none if the others have no room for the smallest number of workers."""
         bad = self._log.bad_nodes()
         room = sum(self._slots_with_held(free, name) for name in free.keys() - bad)
         return bad if room >= self._sizing.worlds[0] else set()

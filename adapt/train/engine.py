@@ -181,7 +181,7 @@ class Engine:
         for part in self.parts() if self.zero_stage > 0 or dist.get_rank() == 0 else ():
             own = self._gradient(self._trained[part.name]).view(-1)[: len(part.value)]
             square += torch.linalg.vector_norm(own.float()).to(self.device, torch.float64).square()
-        dist.all_reduce(square)  # at stage 0, each rank has the whole sum, and only that of rank 0 is used
+        dist.all_reduce(square)  # at stage 0, each rank has the whole sum, so only rank 0 adds its sum
         return math.sqrt(square.item()) / (self.scale.value if self.scale else 1.0)
 
     def _clip(self) -> float:
@@ -196,7 +196,7 @@ class Engine:
         self._judge(norm)
         if not math.isfinite(norm):
             self._engine.zero_grad()  # the optimizer does nothing without gradients
-            return math.inf  # other stages also return infinity, even for NaN
+            return math.inf  # DeepSpeed also returns infinity at other stages, even for NaN
         return norm
 
     def _judge(self, norm: float) -> None:
@@ -334,7 +334,7 @@ class Engine:
 def zero_config(
     max_norm: float, zero_stage: int, precision: Precision, micro_batch: int, accumulation: int, offload: Offload
 ) -> dict[str, Any]:
-    """Returns DeepSpeed's configuration. The arguments are those of `Engine`."""
+    """Returns DeepSpeed's configuration. See `Engine` for the arguments."""
     left = {"none": (), "optimizer": ("offload_optimizer",), "all": ("offload_optimizer", "offload_param")}[offload]
     return {
         "train_micro_batch_size_per_gpu": micro_batch,

@@ -25,7 +25,7 @@ from adapt.train.restarts import workers_failed
 from adapt.train.schedule import smaller_micro_batch
 
 _STATED_S = 30.0
-"""Longest wait for the statement on a stall after Ray has reported that a rank does not answer [s]."""
+"""Longest wait for the report of a stall after Ray has reported that a rank does not answer [s]."""
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def failure_text(error: BaseException) -> str:
 
 
 def culprits(ranks: Mapping[int, BaseException]) -> list[int]:
-    """Returns the ranks that caused a failure: those that died, or else the only one with an error.
+    """Returns the ranks that caused a failure: the ranks that died, or else the only rank with an error.
 
     Returns no rank if several ranks have errors, because all ranks lose their connections when one of them fails.
     """
@@ -116,7 +116,7 @@ def stalls_in(folder: Path) -> set[Path]:
 
 
 def new_stalls(folder: Path, past: set[Path], is_unanswered: bool) -> set[Path]:
-    """Returns the folders of the stalls of a stage that are not among the `past` ones.
+    """Returns the folders of a stage's new stalls, which are not in `past`.
 
     A rank that is stopped answers neither Ray nor the other ranks. If Ray reports this first, waits until the watcher
     of the rank has written what the rank does.
@@ -156,7 +156,7 @@ class NodeLeaves(Exception):
 
 
 def is_announced(ranks: Mapping[int, BaseException]) -> bool:
-    """Returns whether ranks ended because a node leaves: by themselves, or with the node."""
+    """Returns whether ranks ended because a node leaves. They may have ended themselves or with the node."""
     dead = [getattr(error, "health_check_failure", None) for error in ranks.values()]
     left = any(isinstance(cause, NodeLeaves) for error in ranks.values() for cause in causes(error))
     return left or any(getattr(error, "preempted", False) for error in dead)
@@ -239,7 +239,7 @@ def note_pass(folder: Path, sequences: int) -> None:
 def memory_kills(config: Config, folder: Path) -> Iterator[None]:
     """Converts the error of a worker that the memory monitor killed to a DeviceMemoryError.
 
-    The new error has the number of sequences per pass. If the worker was killed before its first pass, for example
+    The new error names the number of sequences per pass. If the worker was killed before its first pass, for example
     while it loaded the model, the error stays the same, because fewer sequences would not help.
 
     Args:

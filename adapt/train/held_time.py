@@ -3,10 +3,10 @@
 The counts are in a file in the stage's folder, to which lines are added while the training runs. They therefore survive
 a kill of the driver and of all workers, and continue when the stage is resumed. Each line has a time and a kind:
 
-- `begin` and `end`, by the driver: an attempt begins or ends to hold devices. While it runs, the driver renews the
-  file's time of modification, which is the end of an attempt that was killed.
-- `ranks`, by rank 0: a group of ranks begins after this number of steps.
-- `spent`, by rank 0: the number of steps done, and the seconds spent on each cause since the previous line.
+- `begin` and `end`, by the driver: an attempt starts or stops holding devices. While it runs, the driver renews the
+  file's time of modification. If the attempt is killed, this time counts as its end.
+- `ranks`, by rank 0: a group of ranks begins to train. The line has the number of steps of the loaded checkpoint.
+- `spent`, by rank 0: the number of completed steps, and the seconds spent on each cause since the previous line.
 """
 
 import json
@@ -30,9 +30,9 @@ HELD_FILE = "held_time.jsonl"
 Loss: TypeAlias = Literal["start", "data wait", "checkpoint", "evaluation", "restart", "redone", "other"]
 """Cause for which held devices did no useful work.
 
-`start` is the time until the first step; `restart` the time from the last sign of a group of ranks that failed or was
-stopped to the first step of the next group; `redone` the steps that were done again because no checkpoint had them;
-`other` the rest, such as metrics and the export of the model.
+`start` is the time until the first step. `restart` is the time from the last record of a group of ranks that failed or
+was stopped to the first step of the next group. `redone` is the time of steps that had to be repeated because no
+checkpoint contained them. `other` is the rest, such as metrics and the export of the model.
 """
 LOSSES: tuple[Loss, ...] = get_args(Loss)
 _STEPS = "steps"
@@ -47,7 +47,7 @@ _seconds: defaultdict[str, float] = defaultdict(float)
 
 @contextmanager
 def spent_on(cause: Loss) -> Iterator[None]:
-    """Counts the time of the block as lost by a cause. Time that blocks inside of it count is not counted twice.
+    """Counts the time of the block as lost by a cause. The time of nested blocks is not counted twice.
 
     Any code that a rank runs between or within steps may use it; the time of rank 0 is recorded.
 
@@ -73,7 +73,7 @@ def counted_seconds() -> float:
 
 @dataclass
 class HeldLog:
-    """Writes the time of a group of ranks to the file. Only rank 0 has a folder; without one, nothing is written.
+    """Writes the time of a group of ranks to the file. Without a folder, nothing is written. Only rank 0 has one.
 
     Args:
         folder: folder of the stage.
@@ -92,7 +92,7 @@ class HeldLog:
         self._write("ranks", step=step, devices=self.devices, since=psutil.Process().create_time())
 
     def step(self, step: int) -> None:
-        """Records the time so far, if the last line is old enough. Call it after each step, with the steps done."""
+        """Records the time so far, if the last line is old enough. Call it after each step with the number of steps."""
         if self.folder and time.monotonic() >= self._next:
             self.record(step)
 
@@ -119,11 +119,11 @@ def _add_line(folder: Path, kind: str, at: float | None = None, **values: Any) -
 def holding(folder: Path, devices: int, waits: bool) -> Iterator[None]:
     """Records that devices are held for a stage until the block ends. The driver calls it.
 
-    An earlier attempt that was killed ends at the last sign of its driver.
+    If an earlier attempt was killed, the last time at which its driver renewed the file counts as its end.
 
     Args:
         folder: folder of the stage.
-        devices: number of devices that the group of ranks will have at least.
+        devices: smallest number of devices that the group of ranks will have.
         waits: whether the ranks may wait for devices that others use. The time then begins when rank 0 starts.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def _beat(file: Path, ended: threading.Event) -> None:
 
 @dataclass
 class HeldTime:
-    """Time for which a stage held its devices, and what they did in it. All times are summed over devices [s]."""
+    """Time for which a stage held its devices, divided by use. All times are summed over devices [s]."""
 
     held: float = 0.0
     productive: float = 0.0
@@ -183,8 +183,8 @@ class HeldTime:
     def load(cls, folder: Path) -> "HeldTime | None":
         """Reads the time of all attempts of a stage so far. Returns None if there is no readable file.
 
-        An attempt that has not ended counts until the last sign of its driver, which is at most some seconds old
-        while the driver lives.
+        An attempt that has not ended counts until the time at which its driver last renewed the file. While the driver
+        runs, it does so every second.
         """
         lines = _lines(folder)
         if not lines:
@@ -217,12 +217,12 @@ class _Reader:
     stretches: list[tuple[int, int, float]] = field(default_factory=list)
     """First step, end (exclusive) and device time [s] of steps that the present state contains."""
     last: float = 0.0
-    """Time up to which all is counted [s since 1970]."""
+    """Time up to which the held time is counted [s since 1970]."""
     devices: int = 1
     step: int = 0
     has_stepped: bool = False
     trains: bool = False
-    """Whether a group of ranks trains."""
+    """Whether a group of ranks is training at this line."""
     waits: bool = False
     """Whether devices are not held before rank 0 starts."""
 
@@ -265,7 +265,7 @@ class _Reader:
         self.last = max(self.last, at)
 
     def _resume(self, step: int) -> None:
-        """Moves the steps after `step` to the steps that are done again."""
+        """Counts the time of the steps after `step` as lost, because these steps must be repeated."""
         kept = []
         for first, end, seconds in self.stretches:
             share = min(max((step - first) / max(end - first, 1), 0.0), 1.0)

@@ -51,13 +51,13 @@ class Loop:
         seed: seed of the dropout. The dropout of a pass is a function of the seed, the step and the number of the pass
             among the passes of all ranks. It therefore has no state, and does not depend on the number of ranks if
             each pass has the same rows.
-        wishes: requests for checkpoints between the regular ones.
+        wishes: requests for additional checkpoints.
         branch_step: number of steps after which the state is saved for longer runs, if any.
         head_warmup: number of steps at the start in which only the language-model head is trained.
         first_step: number of steps of earlier phases. Steps are counted over all phases, and the schedule of the
             learning rate begins at this step.
         spike_text: describes and stores the text of steps that are spikes (`training.on_spike`), if it is known.
-        reached: function that is called with the number of finished steps after each step, before a checkpoint.
+        reached: function that is called after each step, before a checkpoint, with the number of finished steps.
         held: writes the time of the steps to the stage's folder.
         points: measurements of the model between steps, which may end the training early. None for none.
     """

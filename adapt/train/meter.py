@@ -125,7 +125,7 @@ class Utilization:
     peak: float
     """Matrix multiplication rate of all devices together [FLOP/s]."""
     in_layers: float = 0.0
-    """Part of `done` that the layers take, in which documents as rows need padding."""
+    """Part of `done` that is spent in the layers, where documents as rows need padding."""
 
     @classmethod
     def measure(

@@ -29,7 +29,7 @@ from adapt.train.training_run import MEASURED, METRICS_FILE, TrainingRun
 from adapt.train.worker_process import CORE_WAIT, STARVED
 
 ENVIRONMENT = {
-    "MLFLOW_ALLOW_FILE_STORE": "true",  # otherwise MLflow refuses a folder, the only local store of mlflow-skinny
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # otherwise MLflow refuses folders, and mlflow-skinny has no other local store
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "WANDB_SILENT": "true",
 }
@@ -342,7 +342,7 @@ def _follow(metrics: "_Lines", notices: "_Lines", shown: Display, done: threadin
         for notice in notices.new():
             log(f"train: {notice['said']}")
         for report in metrics.new():
-            # measurements are rarer than reports, and some come without the figures of steps
+            # Most reports contain no measurements, and some contain only measurements. So the last values are kept.
             known |= report
             report = known
             shown.update(describe(report), report["step"], report["steps"])

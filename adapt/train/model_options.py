@@ -69,7 +69,7 @@ def checkpoint(model: PreTrainedModel) -> None:
     """
     if not model.supports_gradient_checkpointing:
         raise unsupported_option(model, "training.gradient_checkpointing")
-    # uses the variant that is not reentrant, because the other one needs inputs with gradients, and breaks hooks
+    # the reentrant variant needs inputs with gradients, and breaks hooks
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
@@ -88,7 +88,7 @@ def layers(model: PreTrainedModel, field: str) -> list[torch.nn.Module]:
 
 
 def unsupported_option(model: PreTrainedModel, field: str) -> ModelError:
-    """Creates the error for an architecture that does not mark its layers in the way of transformers."""
+    """Creates the error for an architecture that does not mark its layers as other models in transformers do."""
     return ModelError(f"{field} does not work with {type(model).__name__}", f"leave {field} off")
 
 

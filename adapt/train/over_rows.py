@@ -70,7 +70,7 @@ def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: in
 
 
 def on_device(function: OnRows[R], share: Share, precision: str, shared_by: int) -> tuple[R, float, str]:
-    """Computes some of the batches in a Ray task.
+    """Calls the function on some of the batches. This is the body of a Ray task.
 
     Returns the function's result, the time on the device [s], and the precision of the computation.
 

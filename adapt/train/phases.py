@@ -44,7 +44,7 @@ class Phase:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Adds the number of the phase to errors of the block."""
+        """Adds the number of the phase to the text of errors that the block raises."""
         try:
             yield
         except AdaptError as error:
@@ -54,7 +54,7 @@ class Phase:
         """Returns the number of steps of the phase.
 
         Args:
-            length: length that follows from `config`.
+            length: length of a run with the configuration `config` of this phase.
 
         Raises:
             ConfigError: the phase is shorter than one step.
@@ -373,8 +373,8 @@ def _limits(
 ) -> dict[str, Any]:
     """Returns the length limits of a phase.
 
-    If the run has a limit of steps, but the phase has another number of tokens per step than the run, the limit is
-    converted to tokens, so that the phase gets its share of the run's tokens.
+    If the run has a limit of steps, but the phase has a different number of tokens per step, the limit is converted to
+    tokens. The phase then gets its share of the run's tokens.
     """
     if share is None:
         return {"max_steps": phase.steps, "max_tokens": phase.tokens, "max_flops": None, "epochs": None}

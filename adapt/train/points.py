@@ -1,4 +1,4 @@
-"""Measures a model at fixed points of its training, on all ranks, and ends the training early if a rule says so.
+"""Measures a model at fixed points of its training, on all ranks, and ends the training early if a rule requires it.
 
 A measure is anything that returns named figures of a model, such as held-out losses
 (`adapt.evaluate.while_training.HeldoutLosses`). The stage lists the measures of a training, and all of them run at the
@@ -6,7 +6,7 @@ same points. Measuring changes nothing that the training depends on: the modes o
 generators are restored, dropout is a function of (seed, step, pass), and nothing is written to weights or gradients.
 
 If an earlier model may have to be exported, the weights of the best point so far are kept in memory on rank 0, and are
-part of each checkpoint. A run that resumes therefore has the same points and the same weights.
+part of each checkpoint. A resumed run therefore has the same points and the same kept weights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ State = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Place:
-    """What a measure needs to know about the rank that it runs on."""
+    """Configuration, tokenizer and device of a rank that measures the model, its number, and the number of ranks."""
 
     config: Config
     tokenizer: Any
@@ -52,10 +52,10 @@ class Place:
     """Number of ranks."""
 
     def share(self, lengths: Sequence[int]) -> tuple[list[int], int]:
-        """Returns the positions of the texts that this rank measures, and how many of them count.
+        """Returns the indices of the texts that this rank measures, and how many of the texts count.
 
         Each rank gets equally many texts, of similar length, so that all ranks run equally many forward passes. If the
-        texts do not divide equally, some ranks repeat one of theirs at the end, which does not count.
+        texts do not divide equally, some ranks repeat their last text. The repetition does not count.
 
         Args:
             lengths: length of each text [tokens].
@@ -65,7 +65,7 @@ class Place:
         return [*own, *(own or order[:1])[-1:] * (most - len(own))], len(own)
 
     def add_up(self, sums: torch.Tensor) -> None:
-        """Replaces a tensor of the host by its sum over all ranks. All ranks call it."""
+        """Replaces a CPU tensor by its sum over all ranks. All ranks call it."""
         dist.all_reduce(sums, group=among_hosts())
 
 
@@ -101,15 +101,15 @@ class Points:
     objective: Objective
     method: Method
     kept: State | None = None
-    """Weights of the point that would be exported now. None if these are the present weights; empty on other ranks than
-    the first."""
+    """Weights of the point that would be exported if the training ended now. None if these are the present weights. On
+    ranks other than the first, the mapping is empty."""
     end: EarlyEnd | None = field(default=None, init=False)
-    """How the training ends early. None if it goes on."""
+    """How the training ended early. None if it continues."""
     exported_step: int | None = field(default=None, init=False)
     """Step of the model that `result` returned, if a measurement chose it."""
 
     def resume(self, progress: Progress, checkpoint: Path | None) -> None:
-        """Takes up the points that a checkpoint contains.
+        """Restores the points and the kept weights from a checkpoint.
 
         Args:
             progress: counts of the checkpoint, with its points.
@@ -152,7 +152,7 @@ class Points:
             for measure in self.measures:
                 figures |= measure(self.engine.model)
         shared: list[Any] = [figures]
-        dist.broadcast_object_list(shared, group=among_hosts())  # so that all ranks decide from the same numbers
+        dist.broadcast_object_list(shared, group=among_hosts())  # all ranks decide by rank 0's numbers
         progress.points.append({"step": progress.step, "figures": dict(shared[0])})
         self._decide(progress)
         seconds = time.perf_counter() - started
@@ -168,7 +168,7 @@ class Points:
         self.end = early_end(points, self.training)
 
     def result(self, progress: Progress) -> State:
-        """Returns the weights to export: those of an earlier point, or the present ones. All ranks call it."""
+        """Returns the weights to export: the weights of an earlier point, or the present weights. All ranks call it."""
         chosen = exported_point(as_points(progress.points), self.training)
         if chosen is None or self.kept is None:
             return self._exported()
@@ -179,7 +179,7 @@ class Points:
         return self.method.merge(self.objective.exported(self.engine.full_state()))
 
     def figures(self) -> dict[str, Any]:
-        """Returns what the record says about the early end, and about an exported model of an earlier step."""
+        """Returns the entries of the record about the early end, and about the step of the exported model."""
         return {"early_end": asdict(self.end) if self.end else None, "exported_step": self.exported_step}
 
 

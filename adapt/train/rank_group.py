@@ -1,7 +1,7 @@
 """Starts the ranks of a group: first the watch of each rank, then their process group.
 
-The watch begins before libraries and model are loaded, so a rank that is stopped or hangs at its start is named and the
-group is started again. Ray Train itself waits for such a rank for minutes or without end.
+The watch begins before libraries and model are loaded, so a rank that is stopped or hangs at its start is
+reported, and the group is started again. Ray Train itself waits for such a rank for minutes or forever.
 
 Ranks that all run on this machine find each other through a file, and listen only on loopback. With Ray Train's own
 backend, rank 0 would open PyTorch's TCPStore, which listens on all interfaces and requires no token. Rank 0 also
@@ -44,7 +44,7 @@ _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _ANSWER_S = 60.0
 """Longest time until the watch of each new rank has begun [s]. It takes less than a second on an idle machine."""
 _LOOK_S = 5.0
-"""Time between two looks for stopped processes [s]."""
+"""Time between two checks for stopped processes [s]."""
 _WIDTH = 300
 _NODE_DIED = "its node has died"
 """Part of Ray's message for a worker that was lost with its node."""
@@ -58,7 +58,7 @@ class RankGroupConfig(TorchConfig):
         rules: rules for restarts of the training. None for ranks that are not watched.
         limits: longest times without progress of a rank, from its start on.
         local: existing folder that only this user may enter, in which ranks on this machine create their store. Empty
-            for ranks of a cluster, which meet as Ray Train arranges it.
+            for ranks of a cluster, which find each other as in Ray Train.
     """
 
     rules: RestartRules | None = None
@@ -80,7 +80,7 @@ class RankGroup(Backend):
         """Starts watches and process group, after Ray has started the processes and before they train.
 
         Raises:
-            StallError: a rank made no progress, and was named and ended.
+            StallError: a rank made no progress and was ended. The error names the rank.
             TrainingError: ranks ended, and a limit of restarts is exceeded.
             RayActorError: ranks ended. Ray Train starts all of them again.
         """
@@ -113,8 +113,8 @@ class RankGroup(Backend):
 def _watch(worker_group: Any, folder: Path, limits: Limits) -> None:
     """Begins the watch of each rank.
 
-    The start of a rank may take several times as long as earlier starts in this job on its host. If there were none,
-    the time is not known, and its limit is that of phases of unknown duration.
+    The start of a rank may take several times as long as earlier starts in this job on its host. Without
+    an earlier start, the limit for phases of unknown duration applies.
 
     Raises:
         StallError: a rank does not answer, so its watch could not begin.
@@ -139,7 +139,7 @@ def _watch(worker_group: Any, folder: Path, limits: Limits) -> None:
 
 @contextmanager
 def _explained(rules: RestartRules) -> Iterator[None]:
-    """Names the stall if ranks that were killed in the block had stalled. Otherwise, counts the failure of the ranks.
+    """Raises StallError if ranks that were killed in the block had stalled. Otherwise, counts the failure.
 
     Ray Train calls no callback for ranks that end before they train, and starts them again without end.
     """
@@ -158,7 +158,7 @@ def _explained(rules: RestartRules) -> Iterator[None]:
 
 
 def _cause(error: RayError) -> Cause:
-    """Returns why ranks ended at their start. Preempted and lost nodes are no failures."""
+    """Returns why ranks ended at their start. Preempted and lost nodes do not count as failures."""
     if getattr(error, "preempted", False):
         return "preemptions"
     return "lost_nodes" if _NODE_DIED in str(error) else "failures"
@@ -168,7 +168,7 @@ def _cause(error: RayError) -> Cause:
 class UnwatchedStarts:
     """Ends processes of our own Ray that a signal stops before their watch begins. The driver uses it.
 
-    Ray needs some seconds to create the process of a rank, and waits without end if the process is stopped meanwhile.
+    Ray needs some seconds to create the process of a rank. If the process is stopped meanwhile, Ray waits forever.
 
     Args:
         folder: folder of the stage.

@@ -200,7 +200,7 @@ def _fit(trainer: Any, run: RankedRun, local: Path | None) -> None:
             if local:
                 starts.look()
     except KeyboardInterrupt:
-        if library.is_active():  # in a program that uses the library; otherwise, Ray ends with the process
+        if library.is_active():  # needed in a program that uses the library; otherwise, Ray ends with the process
             disconnect()
         raise
     if errors:
@@ -242,9 +242,9 @@ def _group(run: RankedRun, avoided: frozenset[str]) -> "FixedGroup":
 
 
 class LostRanksError(TrainingError):
-    """Ends a run of Ray Train in which ranks ended between the start of their group and that of their function.
+    """Ends a run of Ray Train in which ranks died after their group had started and before their function did.
 
-    Ray Train does not start the ranks again after such an error, so the driver does.
+    Ray Train does not start the ranks again after such an error. The driver does it instead.
     """
 
 
@@ -266,7 +266,7 @@ class FixedGroup:
     def leave_bad_nodes(self) -> None:
         """Raises BadNodeError if ranks failed twice on a node that is not avoided yet, and other nodes suffice.
 
-        Ray may take a node as long as the run of Ray Train lasts. Therefore the driver starts another one.
+        A run of Ray Train cannot exclude nodes once it has started. The driver therefore starts another run.
         """
         log = RestartLog(self.rules.folder)
         bad = log.bad_nodes()

@@ -30,7 +30,7 @@ _MOST_WAIT_S = 60.0
 """Longest wait before a restart [s]."""
 
 Cause = Literal["stalls", "preemptions", "lost_nodes", "failures", "resizes", "interruptions"]
-"""Why workers had to start again: a field of `Restarts`. If there are several causes, the first of this list counts."""
+"""Cause of a restart of the workers, also a field of `Restarts`. Of several causes, the first in this list counts."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Restarts:
 
 
 def summed_restarts(parts: Sequence[Restarts | None]) -> Restarts | None:
-    """Adds up the restarts of the phases of a run. Returns None if those of a phase are not known."""
+    """Adds up the restarts of the phases of a run. Returns None if the restarts of one phase are not known."""
     known = [part for part in parts if part]
     if len(known) < len(parts):
         return None
@@ -101,7 +101,7 @@ class RestartLog:
         self.note("interruptions", "a job began")
 
     def group_began(self, step: int, nodes: Sequence[str], names: Mapping[str, str] | None = None) -> None:
-        """Notes that all workers have loaded their state and begin to train. Rank 0 calls it.
+        """Records that all workers have loaded their state and begin to train. Rank 0 calls it.
 
         Args:
             step: number of finished steps in the loaded checkpoint, or 0.
@@ -111,13 +111,13 @@ class RestartLog:
         reached, since = self._reached()
         pending = self.pending()
         if pending and all(line["cause"] == "interruptions" for line in pending):
-            since = pending[-1]["time"]  # before that, no job ran
+            since = pending[-1]["time"]  # no job ran before that time
         redone, seconds = max(reached - step, 0), max(time.time() - since, 0.0)
         names = dict(names or {})
         self._add({"step": step, "nodes": list(nodes), "names": names, "redone": redone, "seconds": seconds})
 
     def started(self, starts: Mapping[str, float]) -> None:
-        """Notes how long the slowest phase of the start took on each host. Rank 0 calls it after its first step.
+        """Records how long the slowest phase of the start took on each host. Rank 0 calls it after its first step.
 
         Args:
             starts: duration [s], by host name.
@@ -140,7 +140,7 @@ class RestartLog:
             os.pwrite(self._file, f"{step:12d} {time.time():18.6f}\n".encode(), 0)
 
     def lines(self) -> list[dict[str, Any]]:
-        """Returns all lines of the log. Lines that a killed process wrote in part are left out."""
+        """Returns all lines of the log. Incomplete lines of a killed process are left out."""
         try:
             text = (self._folder / RESTARTS_FILE).read_text(errors="replace")
         except OSError:
@@ -148,7 +148,7 @@ class RestartLog:
         return list(_parsed(text))
 
     def pending(self) -> list[dict[str, Any]]:
-        """Returns the causes that were noted since the last start of the workers."""
+        """Returns the causes that were recorded since the last start of the workers."""
         lines = self.lines()
         start = max((number for number, line in enumerate(lines, 1) if "step" in line), default=0)
         return [line for line in lines[start:] if "cause" in line]
@@ -174,7 +174,7 @@ class RestartLog:
         return {node for node, count in failed.items() if count >= _BAD}
 
     def avoid(self, nodes: Collection[str]) -> str:
-        """Notes that no worker runs on some nodes from now on. Returns their names for messages.
+        """Records that no worker runs on some nodes from now on. Returns the names of the nodes for messages.
 
         Args:
             nodes: ids of the nodes.
@@ -240,9 +240,9 @@ def workers_failed(why: str) -> TrainingError:
 
 @dataclass(frozen=True)
 class RestartRules:
-    """Decides whether a training starts again after its workers ended, and after which time.
+    """Decides whether a training starts again after its workers ended, and how long to wait before.
 
-    Ray Train's controller calls it. All counts are read from the log, and begin anew when the job runs again.
+    Ray Train's controller calls it. All counts are read from the log, and start at 0 when the job is run again.
     """
 
     folder: Path
@@ -252,10 +252,10 @@ class RestartRules:
     max_failures: int
     """Allowed number of crashes of workers (`resources.max_failures`)."""
     max_idle_restarts: int
-    """Allowed number of restarts in a row without a new checkpoint, of any cause (`resources.max_idle_restarts`)."""
+    """Allowed number of consecutive restarts without a new checkpoint, of any cause (`resources.max_idle_restarts`)."""
 
     def after(self, cause: Cause, why: str, ranks: Sequence[int] = ()) -> float:
-        """Notes the cause of a restart, and returns the time to wait before it [s].
+        """Records the cause of a restart, and returns the time to wait before the restart [s].
 
         There is no wait if a new checkpoint was saved since the last restart. Otherwise, the wait doubles with each
         restart, from 2 s to at most 60 s.
@@ -270,7 +270,7 @@ class RestartRules:
         """
         log, newest = RestartLog(self.folder), newest_whole(self.checkpoints)
         saved = step_of(newest) if newest else 0
-        is_new = bool(log.pending())  # a group that has not begun to train may have other nodes than the one before
+        is_new = bool(log.pending())  # a group that has not begun to train may have other nodes than the previous group
         log.note(cause, why, [] if is_new else log.nodes_of(ranks), saved)
         lines = [line for line in log.of_this_job() if line["saved"] is not None]
         if cause == "failures" and sum(line["cause"] == cause for line in lines) > self.max_failures:

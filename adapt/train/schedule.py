@@ -165,8 +165,8 @@ def micro_batch(training: TrainingConfig, workers: Workers, most: int | None = N
 
     Args:
         training: training settings.
-        workers: number or range of training processes. For a range, the number of passes is that of the fewest
-            workers.
+        workers: number or range of training processes. For a range, the number of passes is for the smallest number
+            of workers.
         most: largest number of sequences per pass. None means the configured number or, with `auto`, all sequences
             of a worker's share (see `adapt.train.capacity.memory`).
 

@@ -3,7 +3,7 @@
 A value is a spike if it is not finite, or if it exceeds m + k max(1.4826 MAD, |m| / 100). m is the median of the values
 of the last n steps, and MAD their median absolute deviation from m. For normally distributed values, 1.4826 MAD is
 their standard deviation. Unlike mean and standard deviation, m and MAD hardly change if a few values are extreme. The
-decision needs n / 2 values, so nothing but non-finite values is a spike in the first n / 2 steps.
+decision needs n / 2 values, so only non-finite values are spikes in the first n / 2 steps.
 """
 
 import json
@@ -61,11 +61,11 @@ class Spike:
 class SpikeWatch:
     """Decides for each step whether it is a spike.
 
-    All ranks pass equal values, so they decide alike. The values of the window are in the run's progress, and so in its
-    checkpoints. A resumed run therefore decides as an undisturbed one.
+    All ranks pass equal values, so they make the same decision. The run's progress, and therefore each checkpoint,
+    contains the values of the window. A resumed run makes the same decisions as an uninterrupted run.
 
     Args:
-        training: settings, among them the window and the limits.
+        training: settings, including the window and the limits.
         progress: counts of the run, whose window and skipped steps are updated.
         named: function that describes the text of a step, given its number, counted from 1.
     """
@@ -76,7 +76,7 @@ class SpikeWatch:
         """Whether the last step was skipped."""
 
     def judge(self, step: int, loss: float, norm: float) -> Spike | None:
-        """Returns the spike if a step is one, and counts it. Adds finite values to the window.
+        """Decides whether a step is a spike. Returns and counts the spike. Adds finite values to the window.
 
         Args:
             step: number of the step, counted from 1.

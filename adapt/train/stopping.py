@@ -16,10 +16,10 @@ from adapt.config import StopConfig, TrainingConfig
 from adapt.support.errors import ConfigError
 
 DOMAIN, GENERAL, PAST = "domain_loss", "general_loss", "past_loss"
-"""Names of the losses on the domain, on general text, and of the mean loss on the domains before."""
+"""Names of the loss on the domain, the loss on general text, and the mean loss on the earlier domains."""
 DEV, OTHER_DEV = "dev_", "other_dev_"
-"""Beginnings of the names of probes' scores after the name of the task: on the half of the dev examples that decides
-when a training ends and which model it exports, and on the other half, which is reported."""
+"""Prefixes of the names of probes' scores; the name of the task follows. The first score is on the half of the dev
+examples that decides when a training ends and which model it exports. The second is on the other half, for reports."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Point:
 
 @dataclass(frozen=True)
 class EarlyEnd:
-    """Why and where a training ended before its last step, and which model it exported."""
+    """Describes why and when a training ended before its last step, and which model it exported."""
 
     step: int
     """Step at which the training ended."""
@@ -65,7 +65,7 @@ def exported_point(points: Sequence[Point], training: TrainingConfig) -> int | N
 
     A training with forgetting budgets exports the model of the last point that is within all budgets. The first point
     is before the first step and always within. With `training.keep: best`, it exports the best of the points within all
-    budgets; of equal points, the first one.
+    budgets. If several points are equally good, it exports the first of them.
 
     Returns:
         The index. None if the training exports the model of its last step.
@@ -83,7 +83,7 @@ def exported_point(points: Sequence[Point], training: TrainingConfig) -> int | N
 
 
 def early_end(points: Sequence[Point], training: TrainingConfig) -> EarlyEnd | None:
-    """Returns how the training ends after the last of the points, or None if it goes on."""
+    """Returns how the training ends after the last of the points, or None if it continues."""
     for rule in training.rules:
         limit = _left(points, rule) if rule.rise is not None else _stalled(points, rule)
         if limit is not None:
@@ -113,12 +113,12 @@ def _stalled(points: Sequence[Point], rule: StopConfig) -> float | None:
 
 
 def check_rules(training: TrainingConfig, interval: int | None, metrics: Mapping[str, str]) -> None:
-    """Refuses rules that cannot be judged.
+    """Refuses rules whose figures are not measured, and rules that contradict other settings.
 
     Args:
         training: training settings.
         interval: `evaluation.interval_steps`.
-        metrics: names of all figures. The value is empty for a figure that is measured, else how to measure it.
+        metrics: for the name of each figure, an empty text if it is measured, else a text that says how to measure it.
 
     Raises:
         ConfigError: names the rule and the fix.
@@ -162,7 +162,7 @@ def described(end: EarlyEnd | None, points: Sequence[Point]) -> list[str]:
     """Describes an early end in sentences: why the training ended, what is exported, and what a budget cost.
 
     Args:
-        end: the early end; None for a training that did not end early, of which nothing is said.
+        end: the early end. None if the training did not end early; the result is then empty.
         points: all points of the training.
     """
     if end is None:
@@ -180,7 +180,7 @@ def described(end: EarlyEnd | None, points: Sequence[Point]) -> list[str]:
         f" budget of {end.rise:g}. The exported model is that of step {end.exported_step:,}, the last measurement"
         " within the budget."
     ]
-    if len(points) == 2:  # the one before the first step, and the one beyond the budget
+    if len(points) == 2:  # the measurement before the first step, and the measurement that exceeded the budget
         said.append(
             "This is the initial model, because already the next measurement was beyond the budget: lower"
             " training.learning_rate, or measure more often (evaluation.interval_steps)."
@@ -195,7 +195,7 @@ def described(end: EarlyEnd | None, points: Sequence[Point]) -> list[str]:
 
 
 def kept(points: Sequence[Point], training: TrainingConfig) -> list[str]:
-    """Says which model `training.keep: best` exports. Empty for trainings that do not choose.
+    """Says which model `training.keep: best` exports. Returns an empty list for trainings without this option.
 
     Args:
         points: all points of the training.

@@ -70,7 +70,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """All settings that a worker of a training gets."""
+    """All settings that the driver sends to a worker of a training."""
 
     config: Config
     key: str
@@ -80,7 +80,7 @@ class TrainingRun:
     corpora: tuple[str, ...]
     """Folders of the prepared sources of text."""
     stretches: tuple[Stretch, ...]
-    """The steps with their batches, rows and mixtures. Empty if the corpus is streamed."""
+    """The run as consecutive stretches of steps with the same batches and mixture. Empty if the corpus is streamed."""
     pretrained: Pretrained
     """Model that the training starts from."""
     steps: int
@@ -106,7 +106,7 @@ class TrainingRun:
     head_warmup: int = 0
     """Number of steps at the start in which only the language-model head is trained."""
     measures: "tuple[PointMeasure, ...]" = ()
-    """What is measured while the model trains."""
+    """The measurements that run while the model trains."""
     measure_interval: int = 0
     """Number of steps between two measurements."""
     teachers: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class TrainingRun:
 
 @dataclass
 class Progress:
-    """Counts of a run. A resumed run needs only these counts, besides weights, optimizer state and seed."""
+    """Counts of a run. A resumed run needs only these counts, the weights, the optimizer state and the seed."""
 
     step: int = 0
     """Number of completed steps."""

@@ -57,7 +57,7 @@ from adapt.train.training_run import CARRIED, CHECKPOINTS, PROGRESS_FILE, Progre
 from adapt.train.worker_process import StarvationNotice, die_with_parent, only_run, use_threads
 
 _LARGE = (f"{CHECKPOINTS}/", f"{BRANCHES}/", f"{MODEL_FOLDER}/", f"{CARRIED}/")
-"""Beginnings of the names of files of the stage that no rank reads, apart from the checkpoint that it loads."""
+"""Folders of the stage whose files ranks do not read. The only exception is the checkpoint that a rank loads."""
 
 
 def train_rank(job: TrainingRun, sealing: Sealing) -> None:
@@ -147,7 +147,7 @@ def _starts() -> dict[str, float]:
 def _reach(folder: Path, restarts: RestartLog, starts: dict[str, float], step: int) -> None:
     """Stores the number of finished steps. After the first step of this group, also stores how long the start took.
 
-    All ranks take their steps together, so the first step of rank 0 lasts as long as that of the others.
+    All ranks take their steps together, so the first step takes as long on rank 0 as on the other ranks.
     """
     restarts.reach(step)
     if starts:
@@ -230,7 +230,7 @@ class RankParts:
             "precision": precision,
             "micro_batch": size,
             "accumulation": accumulation,
-            "micro_batch_asked": training.micro_batch,  # the configured value, which may be `auto`
+            "micro_batch_asked": training.micro_batch,  # the configured precision, which may be `auto`
             "gradient_checkpointing": training.gradient_checkpointing,
             "compile": training.compile,
             "device": on_gpu_name or f"CPU, {torch.get_num_threads()} threads",

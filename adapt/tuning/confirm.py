@@ -58,8 +58,8 @@ class Confirmed:
     gained: float | None
     """Gain of the best configuration in the first objective with fresh seeds; None if trial 0 failed."""
     selection: float | None
-    """The part of the apparent gain that was luck: `apparent` minus `gained`. None if one of these is None, or if the
-    search measured the first objective on dev and this stage measures it on test."""
+    """The part of the apparent gain that was luck: `apparent` minus `gained`. None if `apparent` or `gained` is None,
+    or if the search measured the first objective on dev and this stage measures it on test."""
     bound: BoundConfig | None = None
     """Condition that the search set on a second figure; None without a condition."""
     meets_bound: bool | None = None
@@ -77,7 +77,7 @@ class Confirmed:
         return [*summary(self._sentence(), self._bounded()), table, *([TextBlock(self.gain)] if self.gain else [])]
 
     def _bounded(self) -> str:
-        """Returns a sentence that says whether the best trial meets the bound with fresh seeds; empty without one."""
+        """Says in a sentence whether the best trial meets the bound with fresh seeds; empty without a bound."""
         if self.bound is None:
             return ""
         name, figure = self.bound.metric, self.fresh[self.bound.metric].best
@@ -106,7 +106,7 @@ class Confirmed:
 
     @property
     def gain(self) -> str:
-        """A sentence on how much of the gain in the first objective was luck.
+        """Returns a sentence on how much of the gain in the first objective was luck.
 
         If trial 0 failed, the sentence says that the gain is not known. The text is empty if the search measured the
         objective on dev and this stage measures it on test.
@@ -185,7 +185,7 @@ class Confirm(Stage[Confirmed]):
 
 
 def is_of_dev(objective: str) -> bool:
-    """Whether a score or loss is always measured on dev or held-out text, never on the test split."""
+    """Returns whether a score or loss is always measured on dev or held-out text, never on the test split."""
     return objective == DEV_SCORE or "loss" in objective or objective.startswith("general")
 
 

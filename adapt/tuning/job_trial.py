@@ -54,7 +54,7 @@ class TrialMeasured:
 
     @classmethod
     def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts the metrics of any record. Earlier versions recorded losses per byte in nats instead of bits."""
+        """Updates the metrics of a record. Earlier versions recorded losses per byte in nats instead of bits."""
         figures: dict[str, Any] = {}
         for name, figure in metrics["figures"].items():
             text, dot, last = name.rpartition(".")
@@ -200,7 +200,7 @@ def figures_of(trial: Trial) -> set[str]:
 
 
 def is_lower_better(objective: str, result: type[Any] = SequenceResult) -> bool:
-    """Whether lower values of an objective are better, as its field in the type of the result declares.
+    """Returns whether lower values of an objective are better, as its field in the type of the result declares.
 
     Args:
         objective: name of a score or loss.
@@ -297,7 +297,7 @@ def smaller_micro_batches(trial: Trial, given: Container[str], store: Store) -> 
 
 
 def _is_less(ran: int, stage: Stage[Any], record: Record) -> bool:
-    """Whether a stage ran with a smaller micro-batch than the present configuration has."""
+    """Returns whether a stage ran with a smaller micro-batch than the configured one."""
     if isinstance(stage, Finetune):
         return ran < stage.config.finetune.passing
     assert isinstance(stage, Train)

@@ -4,8 +4,8 @@ Proposals depend on nothing else, so a search proposes the same values on any ma
 Finished stages are found by their keys and do not run again. Searcher `tpe` is Optuna's tree-structured Parzen
 estimator (Bergstra et al. 2011).
 
-With one objective alone, the best trial for a domain is often the one that forgot most. With a bound (`tune.bound`), a
-condition on a second figure, the best trial is the best one among those that forget little enough.
+With only one objective, the best trial on a domain is often the trial that forgot most. A bound (`tune.bound`) is a
+condition on a second figure, such as forgetting. The best trial is then the best among the trials that meet the bound.
 
 A scheduler divides trials into turns. After each turn, a trial is measured, and Ray Tune's scheduler may end it. Turns
 need the learning-rate schedule `wsd`, which ends with a cooldown. Each turn is a separate training that is longer than
@@ -46,10 +46,10 @@ class Proposals:
     """Number of trials."""
     propose: Callable[[Sequence[Values], Results], Values]
     """Function that returns the values of the next trial. Its arguments are the values of all earlier trials, and the
-    results of the first of these trials."""
+    results of those earlier trials that must have finished (see `told`)."""
     lag: int | None
-    """Number of latest trials whose results a proposal ignores, because these trials may still run. None if proposals
-    use no results."""
+    """Number of latest trials whose results a proposal ignores, because these trials may still be running. None if
+    proposals use no results."""
 
     def told(self, number: int) -> int:
         """Returns how many of the first trials must have results before trial `number` (counted from 0) is proposed."""
@@ -171,11 +171,11 @@ def tpe(
 
 
 EXCESS = "(excess over the bound)"
-"""Name of a trial's excess among its results for the searcher."""
+"""Name of the excess over the bound, which the searcher gets as an additional result of each trial."""
 
 
 def excess_of(bound: BoundConfig, figures: Mapping[str, Estimate], lower_is_better: bool) -> float:
-    """Returns by how much a trial is beyond the bound, in the unit of the bound's figure; 0 if it meets the bound.
+    """Returns how far a trial exceeds the bound, in the unit of the bound's figure; 0 if it meets the bound.
 
     Args:
         bound: the bound.
@@ -187,10 +187,10 @@ def excess_of(bound: BoundConfig, figures: Mapping[str, Estimate], lower_is_bett
 
 
 def penalised(known: Sequence[Sequence[float] | None], lower_is_better: Sequence[bool]) -> list[Sequence[float] | None]:
-    """Replaces the objectives of trials beyond the bound by values that are worse than those of all others.
+    """Replaces the objectives of trials that exceed the bound by values worse than those of all other trials.
 
-    The farther a trial is beyond the bound, the worse its values. A searcher that learns from the order of trials, such
-    as TPE, then prefers trials that meet the bound, and among the others those nearest to it.
+    The more a trial exceeds the bound, the worse its values. A searcher that learns from the order of trials, such as
+    TPE, then prefers trials that meet the bound. Among the other trials, it prefers those nearest to the bound.
 
     Args:
         known: for each trial, its objectives and then its excess over the bound; None for a failed trial.

@@ -36,7 +36,7 @@ GOES_ON = "free memory on the machines, then run the same command: the search co
 DEATHS = 3
 """Largest number of times that the waiting process of a trial is restarted after it died."""
 TO_END_S = 30.0
-"""Longest time, in seconds, that a search which failed waits until Tune has ended its processes."""
+"""Longest time that a failed search waits until Tune has ended its processes [s]."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Board:
     may_begin: Callable[[int], bool | None]
     """Function that returns whether the budget allows the trial with this number; None while the cost is unknown."""
     lengths: list[int] = field(default_factory=lambda: [1])
-    """Length of a trial at each measurement, in multiples of its length at the first. Trial 0 has only the last."""
+    """Length of a trial at each measurement, in multiples of the first length. Trial 0 is only measured at the last."""
     values: list[Values] = field(default_factory=lambda: [{}])
     """Values of each trial. The entry of trial 0, the unchanged configuration, is empty."""
     heard: dict[Asked, Answer] = field(default_factory=dict)
@@ -164,7 +164,7 @@ def dispatch(
 def _leftover(board: Board, begin: Callable[[Asked], None], look: Callable[[], Mapping[Asked, Answer]]) -> None:
     """Runs the trials whose waiting processes died too often, each up to its first measurement, and ends them.
 
-    Trial 0 runs to its end, because it is measured only there.
+    Trial 0 runs to its end, because it is only measured at its end.
     """
     left = [number for number in range(len(board.values)) if number not in board.answers]
     first = {number: (number, 0 if number != AS_IT_IS else board.turns - 1) for number in left}
@@ -180,7 +180,7 @@ def _tune(board: Board, at_once: int, scheduler: Any, mailbox: Any, scratch: str
     """Runs Ray Tune; called in a thread. Tune's own files are temporary, because all results are in the store."""
     hush()
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # Ray's new output prints a message even with verbose=0
-    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # nobody reads the logs that Tune writes into its own files
+    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # turns off Tune's own log files, which nobody reads
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # Tune must accept failed trials, which report no metrics
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     asked = tune.with_parameters(_asks, mailbox=mailbox)
@@ -233,7 +233,7 @@ class _Mailbox:
         if self._is_closed:
             return None
         self._asked.append(asked)
-        return await asyncio.shield(self._answer_to(asked))  # a restarted process can await a shielded future again
+        return await asyncio.shield(self._answer_to(asked))  # shielded, so that a restarted process can await it again
 
     async def take(self) -> list[Asked]:
         taken, self._asked = self._asked, []

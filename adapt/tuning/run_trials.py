@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 
 HOPELESS = (ClusterError, StorageError)
-"""Types of errors that all trials would have. Such an error ends the search. Any other error ends only the trial in
-which it occurs."""
+"""Types of errors that would occur in all trials. Such an error ends the search. Other errors end only their trial."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Trials:
         """Starts stages that are ready, and returns the results of all turns (parts of trials) that have ended.
 
         Raises:
-            AdaptError: an error that all trials would have.
+            AdaptError: an error that would occur in all trials.
         """
         step(self.work, self.store, *self.room)
         with self.work.changed:
@@ -198,7 +197,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
         folder: folder of the search, in which trackers write.
 
     Raises:
-        AdaptError: all trials failed, or a trial failed with an error that all would have.
+        AdaptError: all trials failed, or a trial failed with an error that would occur in all trials.
     """
     config = search.config
     trials = Trials(search, store, room(config.resources, config.tune.at_once))
@@ -246,8 +245,8 @@ def _line(row: TrialRow, objectives: list[str]) -> str:
 
 
 MOST_ROWS = 15
-"""Largest number of finished trials that the progress table shows (the best ones), and largest number of failed
-trials."""
+"""Largest number of finished trials in the progress table, which lists the best. Also the largest number of failed
+trials in the table."""
 PERIOD_S = 1.0
 """Shortest time between two writes of the progress file while no trial ends [seconds]."""
 

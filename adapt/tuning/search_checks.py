@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 SEEDS = ("seed", "finetune.seeds", "tune.seed", "tune.fresh_seeds")
-"""Fields that must not be searched: the best seed would only be the luckiest one."""
+"""Fields that must not be searched, because the best seed would only be the luckiest seed."""
 DRAWS = 4
 """Number of random samples of the space with which a check tests whether a field changes the trial."""
 
@@ -109,7 +109,7 @@ def check_fields(space: Space, place: str, configure: Configure, trial: Callable
 
 
 def _matters(name: str, space: Space, configure: Configure, trial: Callable[[Config], Trial]) -> bool:
-    """Whether a field affects trials: its first and last value give different keys if other fields are equal."""
+    """Returns whether a field affects trials: its lowest and highest values give different keys, all else equal."""
     generator = np.random.default_rng(0)
     for _ in range(DRAWS):
         drawn = {other: draw(domain, generator) for other, domain in space.items()}

@@ -136,8 +136,8 @@ def known_proposals(asked: Proposals) -> list[Values]:
 def hours_of_all(ahead: Iterable[TrialAhead], count: int) -> float | None:
     """Estimates the device-hours of trial 0 and `count` further trials from the forecasts of some trials.
 
-    Returns None if the device-hours of trial 0 are not known, or if there are other forecast trials but the
-    device-hours of none of them are known.
+    Returns None if the device-hours of trial 0 are not known. Also returns None if there are other forecast trials, but
+    their device-hours are all unknown.
     """
     first, *others = [each.device_hours for each in ahead if not each.refused]
     known = [hours for hours in others if hours is not None]
@@ -243,7 +243,7 @@ def _search_and_confirm(search: Search, store: Store) -> SearchRun:
 
 
 def _report(search: Search, entries: list[Entry], store: Store) -> Path:
-    """Writes the HTML report, unless it is newer than all its records, and returns its path."""
+    """Writes the HTML report if it is missing or older than a record. Returns the report's path."""
     folder = store.root / "reports" / f"search-{search.name}"
     page, records = folder / HTML, [entry.record.path / RECORD_FILE for entry in entries]
     if not page.exists() or any(record.stat().st_mtime > page.stat().st_mtime for record in records):

@@ -197,7 +197,7 @@ class Search(Stage[Searched]):
     as_it_is: str
     """Key of the stage of trial 0, the unchanged configuration."""
     context_of: Callable[[Config], Context] = Context.of
-    """Returns the context from which a trial's stages are created. In a chain, trials start from a stage's model."""
+    """Function that returns the context for a trial's stages. In a chain, trials start from the model of a stage."""
     given: tuple[Any, ...] = ()
     """Inputs that all trials share and that the search does not run: `adapt.model.start.Start`, stages, or None. These
     are also inputs of the search stage."""
@@ -238,12 +238,12 @@ class Search(Stage[Searched]):
 
     @property
     def figures_needed(self) -> list[str]:
-        """Names of the figures that each trial must report: the objectives, and that of the bound."""
+        """Names of the figures that each trial must report: the objectives, and the figure of the bound."""
         bound = self.config.tune.bound
         return list(dict.fromkeys([*self.config.tune.objectives, *([bound.metric] if bound else [])]))
 
     def excess(self, row: TrialRow) -> float | None:
-        """Returns by how much a trial is beyond the bound, 0 without a bound, and None for a failed trial."""
+        """Returns how far a trial exceeds the bound. Returns 0 without a bound, and None for a failed trial."""
         bound = self.config.tune.bound
         if not row.figures:
             return None
@@ -313,9 +313,8 @@ def _cost(row: TrialRow, objective: str, way: str) -> float:
 def nondominated(costs: Sequence[Sequence[float]]) -> list[int]:
     """Returns the indices of the points on the Pareto front.
 
-    A point is on the front if every other point is higher in at least one cost.
-
-    Of equal points, only the first is on the front.
+    A point is on the front if every other point is higher in at least one cost. If several points are equal, only the
+    first of them is on the front.
 
     Args:
         costs: costs of the points, [points, objectives]; lower is better.

@@ -45,7 +45,7 @@ class SearchTrackers:
     """
 
     def __init__(self, search: Search, folder: Path, store: Store) -> None:
-        shutil.rmtree(folder / FOLDER, ignore_errors=True)  # deletes files of a killed run; all is logged again
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)  # deletes a killed run's files; trials are logged again
         self._search, self._store, self._folder = search, store, folder / FOLDER
         uri = anchored(search.config.tracking).mlflow_uri
         self._mlflow = SearchInMLflow(search, uri) if uri else None
@@ -81,7 +81,7 @@ class SearchTrackers:
 
 
 def _trainings(search: Search, trial: Trial | None) -> list[Train]:
-    """Returns the trainings of a trial, the last one first, without those that are inputs of the search."""
+    """Returns the trainings of a trial, the last training first. Inputs of the whole search are left out."""
     given = {stage.key for stage in everything(search.inputs.values())}
     stages = everything([trial]) if trial else []
     return [stage for stage in stages if isinstance(stage, Train) and stage.key not in given]
@@ -90,7 +90,7 @@ def _trainings(search: Search, trial: Trial | None) -> list[Train]:
 def _note_in_tensorboard(folder: Path, row: TrialRow, reports: list[dict[str, Any]]) -> None:
     steps, figures = row.steps or 0, {name: figure.value for name, figure in row.figures.items()}
     target = folder / f"trial-{row.number}"
-    with SummaryWriter(str(target), filename_suffix=f".{steps}") as writer:  # unique even within a second
+    with SummaryWriter(str(target), filename_suffix=f".{steps}") as writer:  # so that names differ within a second
         for summary in hparams(_told(row.values), figures):
             writer.file_writer.add_summary(summary)
         for name, value in figures.items():

@@ -35,7 +35,7 @@ def analyze_domains(
         config: the job's configuration (`vocabulary`, `objective` and the sequence length).
         pretrained: the model, for its tokenizer and its dimensions.
         texts: documents, keyed by domain. General text must come first, if there is any.
-        general: name of general text in `texts`, with which domains are compared.
+        general: key of the general text in `texts`, with which domains are compared.
 
     Raises:
         DataError: a domain has no words.
@@ -71,7 +71,7 @@ def analyze_words(
         min_count: words with fewer occurrences are not candidates for tokens.
         size: the dimensions of the model; None if they are not known.
         work: sequence length and objective, from which FLOPs per token follow.
-        general: the result for general text, with which the number of pieces per byte is compared.
+        general: the result for general text, whose number of pieces per byte the result is compared with.
     """
     chunks, size_in_bytes = count_chunks(texts)
     words = count_words(chunks, reader)
@@ -188,7 +188,7 @@ def broken_words(words: Sequence[CountedWord], min_count: int) -> list[CountedWo
 
 
 def elbow(saved: Sequence[int]) -> int:
-    """Returns the number of tokens after which a further token saves less than the mean of all tokens.
+    """Returns the number of tokens after which each further token saves less than the mean over all tokens.
 
     At this number, the curve of total savings is farthest above the straight line between its ends (Kneedle, Satopaa et
     al. 2011).
@@ -210,7 +210,7 @@ def sizes(most: int) -> list[int]:
 
 
 LONGEST = 10
-"""Largest number of pieces in a beginning of a word that may become a token, as in arXiv 2109.07460."""
+"""Largest number of pieces of a word's beginning that may become a token, as in arXiv 2109.07460."""
 
 LETTERS = 60
 """Largest length of a word [characters]. Longer strings are codes or badly extracted text."""

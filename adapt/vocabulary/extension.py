@@ -100,7 +100,7 @@ def _wordpiece(
 
 
 def _bpe(model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]) -> tuple[list[str], list[str]]:
-    """Appends new merges, and returns the new tokens, intermediate ones last, and the words that are left out."""
+    """Appends new merges. Returns the new tokens, with intermediate results last, and the words that are left out."""
     merges, left_out = new_merges(pieces.values(), old)
     in_lists = not model["merges"] or isinstance(model["merges"][0], list)  # otherwise, merges are strings with a space
     model["merges"] += [list(merge) if in_lists else " ".join(merge) for merge in merges]
@@ -121,7 +121,7 @@ def _unigram(
 
 
 def _by_name(model: Described, ids: Mapping[str, int]) -> None:
-    """Sets the vocabulary of WordPiece or BPE. It includes the old added tokens, so that new ids come after theirs."""
+    """Sets the vocabulary of WordPiece or BPE. It includes the old added tokens, so that new tokens get higher ids."""
     model["vocab"] = dict(sorted(ids.items(), key=lambda item: item[1]))
 
 
@@ -141,13 +141,13 @@ def _by_place(model: Described, ids: Mapping[str, int]) -> None:
 
 Family = Callable[[Described, Mapping[str, Sequence[str]], Mapping[str, int]], tuple[list[str], list[str]]]
 FAMILY: dict[str, Family] = {"WordPiece": _wordpiece, "BPE": _bpe, "Unigram": _unigram}
-"""For each type of model, the function that adds tokens to it. It returns new tokens and left-out words."""
+"""For each type of tokenizer model, the function that adds tokens. It returns new tokens and left-out words."""
 
 
 def new_merges(words: Iterable[Sequence[str]], known: Container[str]) -> tuple[list[tuple[str, str]], list[str]]:
     """Returns merges from left to right: for `hep at itis`, (hep, at) and then (hepat, itis).
 
-    New merges come after all old merges, so a text is first split into its old pieces. These pieces remain if no new
+    New merges come after all old merges, so a text is first split into its old pieces. The split remains if no new
     merge applies. The intermediate result `hepat` becomes a token too, and all words with this beginning share it. A
     word is left out if an intermediate result is an old token, because a merge to an old token would change texts
     without a new word.
@@ -174,8 +174,8 @@ def new_merges(words: Iterable[Sequence[str]], known: Container[str]) -> tuple[l
 
 
 MARGIN = 0.01
-"""Difference between the score of a new piece and the best path over other pieces [nats]. It is small, so that the new
-piece is chosen and little else changes."""
+"""Difference between the score of a new piece and the best path over other pieces [nats]. It is just large enough
+that the new piece is chosen and little else changes."""
 UNKNOWN = 10.0
 """Difference between the lowest score of a piece and the score of an unknown character [nats], as in the library."""
 
@@ -183,7 +183,7 @@ UNKNOWN = 10.0
 def new_scores(scores: Mapping[str, float], pieces: Sequence[str]) -> dict[str, float]:
     """Returns the scores of new pieces.
 
-    Shorter pieces are scored first, so that a longer piece also scores above paths over new shorter ones.
+    Shorter pieces are scored first, so that the score of a longer piece is also above paths over shorter new pieces.
 
     Args:
         scores: scores of the old pieces [nats].
@@ -214,7 +214,7 @@ def best_path(text: str, scores: Mapping[str, float], unknown: float) -> float:
 CHECKED = 1000
 """Number of tokens that are checked after a tokenizer was written. The tokens with the highest ids are checked."""
 ROUNDS = 3
-"""Largest number of times that the tokenizer is built. Each time, tokens that no word used are left out."""
+"""Largest number of times that the tokenizer is built. Each rebuild leaves out the new tokens that no word contains."""
 
 
 def tokens_to_add(size: int | str | None, candidates: Sequence[CountedWord], vocabulary: int) -> int:
@@ -243,7 +243,7 @@ class Reached:
 
 
 def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequence[CountedWord]) -> Reached:
-    """Builds a tokenizer with some candidates, and rebuilds it without those that no tokenized word contains.
+    """Builds a tokenizer with some candidates, and rebuilds it without candidates that no tokenized word contains.
 
     Args:
         backend: the tokenizer.
@@ -291,7 +291,7 @@ def write_extended(
         causal: whether the model predicts next tokens.
         folder: the folder in which model and tokenizer are written.
         donor: for `omp`, the model that knows the new tokens.
-        module_share: size of an exBERT module as a share of the model's heads and neurons
+        module_share: size of the added exBERT module, as a share of the model's heads and neurons
             (`adapt.model.additions.exbert.add_exbert`); None for no module.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Extends a model's vocabulary by words of domains, trims it to some texts, or makes a new model with a new one.
+"""Extends a model's vocabulary by words of domains, trims it to some texts, or creates a model with a new vocabulary.
 
 This module imports torch.
 """
@@ -57,7 +57,7 @@ class ExtensionTask:
     base: str
     """Name of the original model in the model card."""
     donor: Pretrained | None
-    """For `vocabulary.init` omp, the model that knows the words."""
+    """Donor model for `vocabulary.init` omp, whose vocabulary contains the words."""
     domains: Sequence[str]
     """Names of the domains, for messages."""
     is_listed: bool
@@ -79,7 +79,7 @@ def extend_model(
         The result, and a list of the new tokens with their ids and old pieces.
 
     Raises:
-        DataError: the domains have no words, or none that can become tokens; or the file of words cannot be used.
+        DataError: the domains have no words, no word can become a token, or the file of words cannot be used.
         ModelError: the tokenizer or the model cannot be extended.
     """
     config, start = task.config, task.start
@@ -217,7 +217,7 @@ DIMENSIONS = {
 def write_scratch(
     pretrained: Pretrained, texts: Iterable[str], size: int | None, dimensions: str | None, seed: int, folder: Path
 ) -> tuple[int, int]:
-    """Writes a new tokenizer and model, and returns the numbers of tokens and of parameters.
+    """Writes a new tokenizer and model. Returns the number of tokens and the number of parameters.
 
     Args:
         pretrained: the model whose architecture, kind of tokenizer and special tokens are used.
@@ -245,7 +245,7 @@ def write_scratch(
 
 
 def _resized(settings: Mapping[str, Any], dimensions: str | None, folder: Path) -> dict[str, Any]:
-    """Returns the settings of config.json with the named dimensions (a key of DIMENSIONS), or unchanged for None."""
+    """Returns the settings of config.json with the dimensions of this name in DIMENSIONS. None changes nothing."""
     changed = dict(settings)
     for name, value in (DIMENSIONS[dimensions] if dimensions else {}).items():
         named = [key for key in ALIASES[name] if key in settings]
@@ -265,7 +265,7 @@ def _resized(settings: Mapping[str, Any], dimensions: str | None, folder: Path) 
 def _special_ids(
     settings: Mapping[str, Any], old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast
 ) -> dict[str, Any]:
-    """Returns the settings of config.json that are ids of special tokens, or lists of them, with their new ids."""
+    """Returns the settings of config.json that name ids of special tokens, with the new ids."""
     names, ids = {number: token for token, number in old.get_vocab().items()}, new.get_vocab()
 
     def renewed(number: int) -> int | None:

@@ -1,12 +1,12 @@
-"""Adds rows for new tokens to a model's embeddings and head, initializes them, and trains these rows only.
+"""Adds rows for new tokens to a model's embeddings and head, initializes them, and trains only these rows.
 
 `transplant_rows` initializes rows with the help of another model that knows the tokens, by orthogonal matching pursuit
 (arXiv 2506.06607): in the donor's embeddings, a new token is approximated by a weighted sum of a few tokens that both
 models have. The same weighted sum of this model's rows becomes the new row.
 
 Token distillation (arXiv 2505.20133) trains the embedding row of a new token such that the text around the token has
-the same hidden states as with its old pieces. The warm-up trains the rows of new tokens, and nothing else, with the
-objective of pre-training, so that the model also learns to predict the tokens.
+the same hidden states as with its old pieces. The warm-up trains only the rows of new tokens, with the objective of
+pre-training, so that the model also learns to predict the tokens.
 """
 
 import random
@@ -39,7 +39,7 @@ from adapt.vocabulary.word_reader import WordReader
 
 Pieces = Sequence[Sequence[int]]
 Rows = Callable[[Tensor, Pieces, torch.Generator], Tensor]
-"""Function that computes rows of new tokens from a table [V, ...], each new token's old pieces, and a generator."""
+"""Function that computes rows of new tokens. Arguments: table [V, ...], old pieces of each new token, and generator."""
 
 
 def mean_subword(table: Tensor, pieces: Pieces, draws: torch.Generator) -> Tensor:
@@ -113,14 +113,14 @@ def embedding_rows(model: PreTrainedModel) -> int:
 
 
 def token_tables(model: PreTrainedModel) -> list[nn.Parameter]:
-    """Returns the parameters with one row per token: embeddings, head and head bias. Tied ones are returned once."""
+    """Returns the parameters with one row per token: embeddings, head, head bias. Tied parameters occur once."""
     head = model.get_output_embeddings()
     tables = embedding_table(model), getattr(head, "weight", None), getattr(head, "bias", None)
     return list({id(table): table for table in tables if isinstance(table, nn.Parameter)}.values())
 
 
 class OnlyRows:
-    """An optimizer that changes the rows of some tokens, and nothing else in a model.
+    """An optimizer that changes only the rows of some tokens in a model.
 
     Gradients of all other rows are set to 0, and there is no weight decay, so AdamW does not change them at all.
 
@@ -187,7 +187,7 @@ def transplant_rows(
         donor: the other model.
 
     Raises:
-        ModelError: the donor cannot be loaded, or has no token in common.
+        ModelError: the donor cannot be loaded, or shares no token with the model.
     """
     other = WordReader(load_text_tokenizer(donor).backend_tokenizer)
     given = embedding_table(load_base(donor.model, donor.trust_remote_code)).detach().numpy()
@@ -434,7 +434,7 @@ def warm_rows(extended: Pretrained, new: Sequence[int], texts: Iterable[str], co
     asked, causal = config.vocabulary, config.objective.kind == "causal"
     model = load_model(extended.model, causal, extended.trust_remote_code)
     tokenizer = load_tokenizer(extended.model, extended.tokenizer, extended.trust_remote_code)
-    # Single tokens are masked. Masking words, spans or entities needs marks that only prepared text has.
+    # Single tokens are masked, because only prepared text stores where words, spans and entities are.
     objective = make(replace(config.objective, kind="causal" if causal else "mlm"), tokenizer, config.seed)
     documents, length = _documents(extended, texts), config.training.sequence_length
     warmed = warm_up(model, objective, documents, new, asked.warmup_steps, asked.learning_rate, length, _device())

@@ -68,7 +68,7 @@ def trim_tokenizer(backend: Tokenizer, used: Iterable[int], special: Iterable[in
 
 
 def _is_basic(token: str, model: Mapping[str, Any]) -> bool:
-    """Returns whether a token, anywhere in a word, is a byte or one character (in Unigram and WordPiece, in ASCII).
+    """Returns whether a token is a single byte or character. In Unigram and WordPiece, only ASCII characters count.
 
     A byte is a character of a byte-level BPE, or a token such as `<0x0A>`, with which tokenizers like Llama's write
     characters that are not in their vocabulary (`byte_fallback`).
@@ -83,7 +83,7 @@ def _pair(merge: Any) -> tuple[str, str]:
 
 
 def _needed_by_merges(model: Mapping[str, Any], ids: Mapping[str, int], keep: set[int]) -> set[int]:
-    """Returns the ids of all tokens from which the remaining tokens are merged, down to characters."""
+    """Returns the ids of all tokens that merge into the remaining tokens, down to single characters."""
     parts: dict[str, list[str]] = {}
     for merge in model["merges"]:
         left, right = _pair(merge)

@@ -71,17 +71,17 @@ class DomainWords:
     """Number of words that would save pieces if they became tokens, among words with at least `vocabulary.min_count`
     occurrences; at most 20,000."""
     elbow: int
-    """Number of tokens after which a further token saves less than the mean of all candidates."""
+    """Number of tokens after which each further token saves less than the mean over all candidates."""
     curve: list[Extension]
     """Savings for several numbers of new tokens, from 0 to all candidates, including the elbow."""
 
     @property
     def at_elbow(self) -> Extension:
-        """Savings with the number of new tokens at the elbow."""
+        """Savings if the number of new tokens is at the elbow."""
         return next(extension for extension in self.curve if extension.tokens == self.elbow)
 
     def sentence(self, name: str) -> str:
-        """Returns sentences on how often words are split and how many tokens new tokens would save."""
+        """Returns sentences on how often words are split, and on the share of tokens that new tokens would save."""
         best = self.at_elbow
         said = (
             f"The tokenizer splits {self.broken_share:.1%} of the words of {name} into several tokens"
@@ -290,7 +290,7 @@ class TrimmedVocabulary(OneModel):
     vocabulary: int
     """Number of tokens after trimming."""
     used: int
-    """Number of distinct tokens that occur in the text. Further tokens are kept for other reasons."""
+    """Number of distinct tokens that occur in the text. The model keeps further tokens for other reasons."""
     parameters_saved: More[int]
     """Number of parameters that were removed from the embeddings and the head."""
     compute_saved: More[float | None] = None

@@ -1,7 +1,7 @@
 """Reads a sample of a corpus's training text, and splits it into words and pieces as a tokenizer does.
 
-The sample is read in one process, in equal parts from all items (file ranges). Words are those of the tokenizer's
-pre-tokenizer.
+The sample is read in one process, in equal parts from all items (file ranges). The tokenizer's
+pre-tokenizer determines the words.
 """
 
 import json
@@ -33,7 +33,7 @@ WORTH_CHUNKS = 300_000
 """Smallest number of distinct chunks for which `by_piece` is used. `by_piece` first tests where chunks may be cut, and
 then splits each distinct part once, which is slower for fewer chunks."""
 NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"
-"""Character that a decoder returns for an incomplete character, such as some bytes of it."""
+"""Character that a decoder returns for an incomplete character, such as the first of its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class CountedWord:
 
 
 class WordReader:
-    """Finds words and their pieces with the parts of a tokenizer: normalizer, pre-tokenizer, model, decoder.
+    """Finds words and their pieces with a tokenizer's normalizer, pre-tokenizer, model and decoder.
 
     A word is a unit that the pre-tokenizer does not split, as it occurs after a space. Without a pre-tokenizer, words
     are separated by spaces. No piece extends over two words, so a new token for a word affects this word only.
@@ -136,7 +136,7 @@ class WordReader:
         return found
 
     def joined(self, pieces: Sequence[int]) -> str:
-        """Joins pieces to one string, the beginning of a word in the tokenizer's spelling."""
+        """Joins pieces to the beginning of a word, in the tokenizer's spelling."""
         first, *others = (str(self.backend.id_to_token(piece)) for piece in pieces)
         return "".join([first, *(other.removeprefix(self._continues) for other in others)])
 
@@ -207,7 +207,7 @@ def by_piece(chunks: Mapping[str, int], reader: WordReader) -> Counter[str] | No
         reader: the word reader of the tokenizer.
 
     Returns:
-        The number of occurrences of each word; None if the tokenizer does not allow to cut chunks into parts.
+        The number of occurrences of each word; None if chunks cannot be cut into parts with this tokenizer.
     """
     texts = probes(reader.backend)
     rules = allowed_rules(reader.backend, texts)
@@ -266,7 +266,7 @@ def corpus_texts(
     items, screen = items_of(manifest, corpus), local_screen(corpus, measured, duplicates)
     left, total = megabytes * MEGABYTE, Tally()
     for index, number in enumerate(permute(np.arange(len(items)), max(len(items), 1), seed, 0).tolist()):
-        share = left / (len(items) - index)  # the unused share of small items goes to later items
+        share = left / (len(items) - index)  # later items get what small items left of their share
         tally = Tally()
         for text, is_held_out in _item_texts(number, items[number], corpus, tally, screen):
             if share <= 0:

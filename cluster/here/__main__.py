@@ -13,7 +13,7 @@ from cluster.here.demonstrations import grow_and_shrink, lose_a_node, restart_th
 from cluster.here.submission import Story
 
 Demonstration = Callable[[Path, Path, Story], dict[str, Any]]
-"""Function that shows a demonstration and returns the metrics of its jobs.
+"""Function that runs a demonstration and returns the metrics of its jobs.
 
 Its arguments are a folder, the demo's model, and the story that records events.
 """

@@ -20,7 +20,7 @@ _HEAD_TYPE = "ray.head.default"
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment variables of a head that runs the autoscaler's second version, as in clouds."""
+    """Returns the environment variables of a head that runs version 2 of the autoscaler, as in clouds."""
     version = {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": HEAD, "RAY_NODE_TYPE_NAME": _HEAD_TYPE}
     here = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_METRIC_PORT": str(free_port())}
     return {**version, **here, "AUTOSCALER_UPDATE_INTERVAL_S": "1"}

@@ -22,7 +22,7 @@ def arguments(folder: Path, model: Path, workers: str, *further: str, steps: int
 
     Args:
         folder: folder of the text. Results go to its subfolder `runs`.
-        model: folder of the demo's checkpoint, because jobs on a cluster have another cache.
+        model: folder of the demo's checkpoint. It is passed as a folder, because jobs on a cluster have another cache.
         workers: value of `resources.workers`.
         further: additional arguments.
         steps: number of training steps.
@@ -97,12 +97,12 @@ def tell_end(found: dict[str, Any], story: Story) -> None:
 DRIVER = "driver"
 """Ray resource of the node on which the driver of the job runs."""
 STEPS_WITH_HEAD_LOST = 200
-"""Number of steps, large enough that the training runs both while the head is down and after its return."""
+"""Number of training steps. It is large enough that the training still runs when the head has restarted."""
 AWAY_S = 5.0
 
 
 def kept_in(folder: Path) -> dict[str, str]:
-    """Returns the environment variables with which a head stores its state in a folder and survives a restart."""
+    """Returns environment variables that make a head store its state in a folder, so that it survives a restart."""
     return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder)}
 
 

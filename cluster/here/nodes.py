@@ -111,7 +111,7 @@ class Nodes:
 
     Args:
         folder: folder for the token.
-        notices_quickly: whether Ray detects dead nodes sooner; see QUICK.
+        notices_quickly: whether Ray detects dead nodes sooner than by default; see QUICK.
         with_jobs: whether the head accepts jobs, which needs Ray's dashboard.
         further: additional environment variables of all nodes.
     """

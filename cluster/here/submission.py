@@ -64,7 +64,7 @@ class Submission:
             patience_s: longest time to wait [s].
 
         Raises:
-            ClusterError: the time is over, or the command ended before the condition was true.
+            ClusterError: the time limit passed, or the command ended, before the condition was true.
         """
         end = time.monotonic() + patience_s
         while not holds():
@@ -118,7 +118,7 @@ class Reports:
     def beginning_again(self) -> Callable[[], int | None]:
         """Returns a function that returns the step from which the training was resumed.
 
-        It returns None before the resumption.
+        The returned function returns None before the training is resumed.
         """
         (file,) = self._files()
         before, kept = file.stat().st_ino, list[int]()

@@ -56,7 +56,7 @@ def test_evidence_of_a_text(tiny_bert: Path) -> None:
     assert found.general.fertility < 2
     assert found.general.loss > 0
     assert (found.tasks, found.pool) == ([], None)
-    assert found.corpus.extension is None  # new tokens need words that occur at least five times
+    assert found.corpus.extension is None  # only words that occur at least five times can become tokens
 
 
 def test_savings_of_an_extended_vocabulary(tiny_bert: Path) -> None:
@@ -91,7 +91,7 @@ def test_evidence_of_a_task_with_overlaps(tiny_bert: Path, task: Path) -> None:
     assert toy.general_overlap is not None
     assert toy.overlap > 0.7 > 0.3 > toy.general_overlap
     assert found.overlap is not None
-    # The evidence is unchanged after it was stored in a record and read again.
+    # The evidence does not change when it is stored in a record and read again.
     assert TypeAdapter(Evidence).validate_python(asdict(found)) == found
 
 
@@ -106,9 +106,9 @@ def test_an_empty_sample_is_refused(tiny_bert: Path) -> None:
 
 
 def test_padding_is_estimated_for_models_that_take_no_packed_documents(tiny_bert: Path, tmp_path: Path) -> None:
-    """A pass has two rows of 64 tokens, and all its documents share a rectangle, since further passes cost more."""
+    """A pass has two rows of 64 tokens. All its documents are padded to one length, because more passes cost more."""
     sizes = {"vocab_size": len(VOCABULARY), "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = DebertaV2Config(**sizes, conv_kernel_size=3)  # a convolution would mix documents that share a row
+    config = DebertaV2Config(**sizes, conv_kernel_size=3)  # convolutions mix documents that share a row
     DebertaV2ForMaskedLM(config).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path)
     training = TrainingConfig(sequence_length=64, micro_batch=2)
@@ -118,7 +118,7 @@ def test_padding_is_estimated_for_models_that_take_no_packed_documents(tiny_bert
         for folder in (tmp_path, tiny_bert)
     )
     assert found.corpus
-    # 30 and 10 tokens, and 40 cut at the end of the first row into 24 and 16, then 48
+    # documents of 30, 10, 40 and 48 tokens; the third is cut into 24 and 16 at the end of the first row
     assert found.corpus.padding == pytest.approx(1 - 128 / (5 * 48))
     assert packed.corpus
     assert packed.corpus.padding is None

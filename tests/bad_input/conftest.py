@@ -54,7 +54,7 @@ def run(
         capfd.readouterr()
         code = attempt(lambda: carry_out(DAPT_JOB, sys.argv[1:]))
         out, err = capfd.readouterr()
-        return Ran(code, out, caplog.text + err)  # `caplog` has what Ray logs, unlike `capfd`
+        return Ran(code, out, caplog.text + err)  # `caplog` also contains the logs of Ray, unlike `capfd`
 
     return run
 

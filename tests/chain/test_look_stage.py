@@ -36,7 +36,7 @@ class Ran(Stage[SequenceResult]):
 
 
 def looked(folder: Path, figure: str, look: int = 2) -> tuple[Looked, Any]:
-    """Makes a look at three methods with eight seeds and two orders, and returns its result and the study."""
+    """Runs an interim look at three methods with eight seeds and two orders. Returns its result and the study."""
     study = fake_sequences(folder)
     entries = [
         entry
@@ -58,7 +58,7 @@ def looked(folder: Path, figure: str, look: int = 2) -> tuple[Looked, Any]:
 
 @pytest.mark.parametrize(("figure", "ended"), [("forgetting", "better"), ("loss_forgetting", "better")])
 def test_a_look_at_sequences_compares_pairs_of_seeds(tmp_path: Path, figure: str, ended: str) -> None:
-    """DAS forgets less than the baseline. The lower values of these figures are the better ones."""
+    """DAS forgets less than the baseline. Lower values of these figures are better."""
     found, _ = looked(tmp_path, figure)
     assert set(found.found) == {"DAS", "EWC"}
     seen = found.found["DAS"]

@@ -105,7 +105,7 @@ def test_models_of_the_chain_are_read_from_their_stages_folders(chain: Chain, tm
 
 
 def test_stages_after_a_merge_use_the_tokens_of_the_extended_model(tmp_path: Path, tiny_bert: Path) -> None:
-    """Covers an extended model on disk, and an extended model that a stage of the chain makes."""
+    """Covers an extended model on disk, and an extended model that a stage of the chain creates."""
     for number, name in enumerate(("one", "train", "dev", "test")):
         write(tmp_path / f"{name}.jsonl", labelled(8, number))
     model = extended(tmp_path / "more", tiny_bert, ["qubit"])

@@ -170,7 +170,7 @@ def test_the_best_trial_of_a_search_is_run_with_fresh_seeds_and_then_tested(cont
 
 
 def test_a_missing_test_split_is_reported_before_the_search(content: dict[str, Any]) -> None:
-    content["common"]["tune"]["fresh_seeds"] = []  # the stages below set their own seeds
+    content["common"]["tune"]["fresh_seeds"] = []  # the stages `winner` and `tapt` set their own seeds
     assert chain_of(content).later
     Path(TASK["test"]).write_text("nobody reads this")
     chain_of(content)

@@ -2,7 +2,7 @@
 
 `make faults` tries each fault once, `make chaos` at 20 moments. Nothing here is collected by pytest.
 
-- `storage`: reads and damages a storage root. A root in a bucket needs a class with the same functions.
+- `storage`: reads and damages a storage root. A storage root in a bucket would need a class with the same functions.
 - `work`: the chain, and the ways to run it: on this machine, from a node of a cluster, or submitted.
 - `cluster_field`: a cluster whose number of nodes changes.
 - `failing_store`: lets every third write of a process fail.

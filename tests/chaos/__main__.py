@@ -30,12 +30,12 @@ DISK_MB = 48
 
 
 class Trials:
-    """Tries faults, and keeps what they share: the chain, the cluster, and undisturbed runs.
+    """Tries faults. All faults share the chain, the cluster, and undisturbed runs.
 
     Args:
         folder: folder for all files.
         seed: seed of all random choices.
-        stack: ends the cluster.
+        stack: context to which the cluster is added, so that it is stopped at the end.
         said: folder for the messages of chains that went wrong.
     """
 
@@ -79,12 +79,12 @@ class Trials:
             scene = Scene(self._chain, place, draw, start, start(), outcome, field)
             try:
                 try_at(fault.happen, scene, undisturbed)
-            except Exception as error:  # the other faults are tried nevertheless
+            except Exception as error:  # recorded, so that the other faults are still tried
                 outcome.wrong.append(f"{type(error).__name__}: {error}")
             finally:
                 for process in (*scene.run.below(), *scene.seen.values()):
                     with suppress(psutil.NoSuchProcess):
-                        process.kill()  # the chain hangs
+                        process.kill()  # a process still runs if the chain hangs
             if outcome.wrong and self._said:
                 self._said.mkdir(parents=True, exist_ok=True)
                 (self._said / f"{name}-{moment}").write_text("\n=====\n".join([*scene.said, scene.run.said()]))

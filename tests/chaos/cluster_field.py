@@ -29,24 +29,24 @@ class Field:
         self.cluster, self.temporary, self.nodes = cluster, temporary, list[Node]()
 
     def set_number(self, number: int) -> None:
-        """Starts or kills nodes until this many run."""
+        """Starts or kills nodes until this number of nodes runs."""
         while len(self.nodes) < number:
             self.nodes.append(self.cluster.add(NODE_CPUS))
         while len(self.nodes) > number:
             self.lose(self.nodes[-1])
 
     def lose(self, node: Node) -> None:
-        """Kills all processes of a node for good."""
+        """Kills all processes of a node, which is not started again."""
         node.lose()
         self.nodes.remove(node)
 
     def replace(self, draw: Random) -> None:
-        """Lets up to two nodes join, so that at least one and at most `MOST` run."""
+        """Lets up to two nodes join, so that at least one and at most `MOST` nodes run."""
         fewest = max(1, len(self.nodes))
         self.set_number(draw.randint(fewest, min(MOST, fewest + 1)))
 
     def restart_head(self, away_s: float) -> None:
-        """Kills what remains of the head, and restarts it with its state, as a supervisor does."""
+        """Kills the remaining processes of the head, and restarts the head with its state, as a supervisor does."""
         self.cluster.head.lose()
         time.sleep(away_s)
         self.cluster.head.start()
@@ -93,7 +93,7 @@ def _command(process: psutil.Process) -> str:
 
 @contextmanager
 def field_of(folder: Path) -> Iterator[Field]:
-    """Yields a cluster whose head runs, and stops it at the end of the block.
+    """Yields a cluster whose head is running. Stops the cluster at the end of the block.
 
     Raises:
         RuntimeError: processes of the cluster remain.

@@ -1,8 +1,8 @@
 """Lets every third write of this process fail, as long as a control file exists.
 
-A process imports this module before its work (`FORKS_IMPORT`, see `tests.forks.process`). Then each third time that
-Python opens a file below the storage root for writing, or renames, links or makes one there, an input/output error is
-raised. The file named by the variable `FAILING_STORE` holds the storage root; without the file, nothing fails.
+A process imports this module before its work (`FORKS_IMPORT`, see `tests.forks.process`). Then every third time that
+Python opens a file for writing, renames it, links it or creates it below the storage root, an input/output error is
+raised. The environment variable `FAILING_STORE` names the control file, which contains the storage root.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""The faults. Each is a function that disturbs a running chain once."""
+"""The faults. Each fault is a function that disturbs a running chain once."""
 
 import os
 import re
@@ -110,7 +110,7 @@ def flip_a_shard(scene: Scene) -> None:
 
 
 def flip_a_checkpoint(scene: Scene) -> None:
-    """Kills the command once there are two checkpoints, and changes one bit of the newest."""
+    """Kills the command once there are two checkpoints, and changes one bit of the newer checkpoint."""
     scene.until(lambda: scene.place.root.saved() > EVERY)
     scene.end_by_kill()
     if any(stage.startswith("train/") for stage in scene.place.root.records()):
@@ -130,11 +130,11 @@ def flip_a_model(scene: Scene) -> None:
 
 
 _ADVICE = re.compile(r"delete \S*/(\w+)/[^/\s]+/stage\.json")
-"""Advice in the message about a changed file. It names the record to delete."""
+"""Pattern of the advice in the message about a changed file. The advice names the record to delete."""
 
 
 def _obey_later(scene: Scene) -> None:
-    """Deletes the records that the messages of the following commands say to delete."""
+    """Makes later repairs delete the records that the commands' messages say to delete."""
 
     def obey() -> None:
         for kind in _ADVICE.findall(scene.run.said()):
@@ -146,7 +146,7 @@ def _obey_later(scene: Scene) -> None:
 
 
 def race(scene: Scene) -> None:
-    """Gives the same command a second time while the first one runs."""
+    """Starts the same command a second time while the first command is running."""
     other = scene.start()
     scene.seen |= {each.pid: each for each in other.below()}
     wait_for(lambda: scene.run.poll() is not None and other.poll() is not None, other, PATIENCE_S)

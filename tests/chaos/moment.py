@@ -17,7 +17,7 @@ from tests.chaos.storage import LocalRoot, identity, models
 from tests.chaos.work import PATIENCE_S, STAGES, Chain, Place, Run, wait_for
 
 TRIES = 4
-"""Number of times that the same command is given before the chain counts as lost."""
+"""Number of times that the same command is run before the chain counts as lost."""
 _GONE_S = 90.0
 """Time after the chain's end in which all its processes must have ended [s]."""
 _LOOK_S = 0.25
@@ -25,7 +25,7 @@ _ALLOWED = (FOLDER_PREFIX, "pymp-")
 """Prefixes of temporary files that may remain: Ray's logs of a killed job, for a day, and Python's folder of a running
 dashboard."""
 _PART = 0.8
-"""Share of an undisturbed run's time in which faults happen. Later ones could miss a run that happens to be faster."""
+"""Share of an undisturbed run's time in which faults happen. Later faults could miss a run that is faster."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,19 @@ class Undisturbed:
 
 @dataclass
 class Scene:
-    """A chain that runs, and what a fault needs to disturb it."""
+    """A running chain, and the objects that a fault needs to disturb the chain."""
 
     chain: Chain
     place: Place
     draw: Random
     start: Callable[[], Run]
-    """Gives the same command again."""
+    """Function that starts the same command again."""
     run: Run
     outcome: Outcome
     grid: Field | None = None
     """The cluster, if the chain runs on one."""
     repairs: list[Callable[[], None]] = field(default_factory=list)
-    """Functions that mend the surroundings when the command has ended, before it is given again."""
+    """Functions that undo a fault when the command has ended, before the command is started again."""
     forgotten: set[str] = field(default_factory=set)
     """Kinds of stages whose files were damaged, so that they must run again."""
     names_file: str = ""
@@ -72,11 +72,11 @@ class Scene:
         return self.grid
 
     def until(self, holds: Callable[[], bool]) -> bool:
-        """Waits until a condition holds. Returns whether it did before the command ended."""
+        """Waits until a condition holds or the command ends. Returns whether the condition holds."""
         return wait_for(holds, self.run)
 
     def look(self) -> None:
-        """Remembers the command's processes."""
+        """Adds the command's present processes to `seen`."""
         self.seen |= {each.pid: each for each in self.run.below()}
 
     def end_by_kill(self) -> None:
@@ -96,7 +96,7 @@ def try_at(
     scene: Scene,
     undisturbed: Undisturbed,
 ) -> Outcome:
-    """Lets a fault happen at a random moment of a chain that has just been started, and brings the chain to its end."""
+    """Causes a fault at a random moment of a chain that has just been started, and runs the chain to its end."""
     outcome, root = scene.outcome, scene.place.root
     scene.until(lambda: bool(root.names()))
     moment = time.monotonic() + scene.draw.random() * _PART * undisturbed.seconds
@@ -121,7 +121,7 @@ def state_of(scene: Scene) -> str:
 
 
 def _bring_to_end(scene: Scene, at: tuple[int, int]) -> float | None:
-    """Gives the same command until the chain is finished. Returns the time of the first progress."""
+    """Repeats the same command until the chain is finished. Returns the time of the first progress."""
     came: float | None = None
     for attempt in range(TRIES):
         if attempt:
@@ -179,7 +179,7 @@ def _check(scene: Scene, before: dict[str, dict[str, object]], undisturbed: Undi
 
 
 def lasting(processes: list[psutil.Process], within_s: float = _GONE_S) -> list[str]:
-    """Waits for the end of processes, and returns the names and states of those that remain."""
+    """Waits for the end of processes, and returns the names and states of the remaining processes."""
     end = time.monotonic() + within_s
     while True:
         left = []
@@ -194,7 +194,7 @@ def lasting(processes: list[psutil.Process], within_s: float = _GONE_S) -> list[
 
 @contextmanager
 def place_in(folder: Path, root: Path | None = None) -> Iterator[Place]:
-    """Yields a place with an empty storage root and an empty folder for temporary files, and deletes both."""
+    """Yields a `Place` with an empty storage root and an empty folder for temporary files. Deletes both at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     store = LocalRoot(root or folder / "runs")
     with tempfile.TemporaryDirectory(prefix="c-", dir="/tmp", ignore_cleanup_errors=True) as temporary:
@@ -208,7 +208,7 @@ def run_undisturbed(place: Place, start: Callable[[], Run]) -> Undisturbed:
     """Runs the chain without a fault.
 
     Raises:
-        RuntimeError: it did not succeed.
+        RuntimeError: the chain failed.
     """
     run = start()
     wait_for(lambda: bool(place.root.names()), run)

@@ -1,4 +1,4 @@
-"""The result of a fault at a moment, the file of all results, and their table."""
+"""Records what happened after each injected fault, stores the results in a file, and formats them as a table."""
 
 import json
 import statistics
@@ -10,19 +10,19 @@ from pathlib import Path
 
 @dataclass
 class Outcome:
-    """What happened after a fault."""
+    """The result of one fault at one random moment."""
 
     fault: str
     moment: int
-    """Number of the moment, from 0."""
+    """Number of the trial of this fault, counted from 0."""
     at: str = ""
     """State of the chain when the fault happened, such as `train, step 23`."""
     nodes: str = ""
     """Numbers of nodes before and after the fault. Empty on one machine."""
     commands: int = 1
-    """Number of times that the command was given, until it succeeded."""
+    """Number of times that the command was run until it succeeded."""
     recovered_s: float = 0.0
-    """Time from the fault to the first step or stage that was not finished before [s].
+    """Time from the fault to the first new progress, a step or a stage [s].
 
     It includes the duration of the fault, and the start of a new command.
     """
@@ -31,13 +31,13 @@ class Outcome:
     redone_stages: list[str] = field(default_factory=list)
     """Finished stages that ran again although their files were intact. None are allowed."""
     wrong: list[str] = field(default_factory=list)
-    """What should not have happened. Empty if the fault did no harm."""
+    """Descriptions of everything that went wrong. Empty if the fault did no harm."""
     left_out: str = ""
     """Reason why the fault could not be tried on this machine."""
 
 
 class Results:
-    """Outcomes in a file of JSON lines, so that a killed command continues.
+    """Stores outcomes as JSON lines in a file, so that a killed command can continue.
 
     Args:
         file: the file. None keeps them in memory.
@@ -46,7 +46,7 @@ class Results:
     def __init__(self, file: Path | None) -> None:
         self._file = file
         lines = file.read_text().splitlines() if file and file.exists() else []
-        whole = [line for line in lines if line.endswith("}")]  # the last line may be torn
+        whole = [line for line in lines if line.endswith("}")]  # the last line may be incomplete
         self.outcomes = [Outcome(**json.loads(line)) for line in whole]
 
     def has(self, fault: str, moment: int) -> bool:
@@ -65,7 +65,7 @@ def table(outcomes: Iterable[Outcome], about: dict[str, str], day: date) -> str:
     """Returns the dated table of all faults as Markdown.
 
     Args:
-        outcomes: what happened.
+        outcomes: outcomes of all trials.
         about: description of each fault, in the order of the rows.
         day: date of the title.
     """

@@ -1,6 +1,6 @@
 """Reads and damages the storage root of a chain.
 
-`Root` is what the faults need from a storage. `LocalRoot` is a folder; a bucket needs a class with the same functions.
+`Root` is the interface that the faults use. `LocalRoot` implements it for a folder. A bucket would need its own class.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Tests the parts of the harness that need no chain: the failing store, damage to files, and the table."""
+"""Tests the parts of the chaos harness that need no chain: the failing store, damage to files, and the table."""
 
 import subprocess
 import sys

@@ -23,7 +23,7 @@ from tests.samples import save_tiny_bert, sentences
 
 ROOT = Path(__file__).parents[2]
 STEPS, EVERY = 60, 5
-"""Number of training steps, and of steps between two checkpoints."""
+"""Number of training steps, and number of steps between two checkpoints."""
 STAGES = 6
 """Number of stages of the chain: manifest, prepare, evaluate, train, evaluate, export."""
 STALL_S = 8.0
@@ -41,7 +41,7 @@ class Chain:
     used: Path
     """The same chain with a seventh stage, which reads the exported model."""
     options: list[str]
-    """Options with which the command of a single job makes the same six stages."""
+    """Options with which the command of a single job runs the same six stages."""
 
     @classmethod
     def made(cls, folder: Path) -> "Chain":
@@ -199,7 +199,7 @@ class Place:
         return Process(Forked(become_member, f"{ROOT}/jobs/chain.py", given, environment, files), messages)
 
     def submit_to(self, cluster: Nodes, chain: Chain) -> Run:
-        """Submits the stages to a cluster, as a job whose options are sent instead of a file outside of the project."""
+        """Submits the stages to a cluster as options of a job, because the chain file is outside of the project."""
         self.commands += 1
         where = ["--address", cluster.dashboard, "--resources.gpus_per_worker=0"]
         given = ["--job", "dapt", *chain.options, f"--storage.root={self.root.url}", *where]
@@ -228,7 +228,7 @@ def set_loopback(process: int, state: str) -> None:
 
 
 def wait_for(holds: Callable[[], bool], run: Run, patience_s: float = PATIENCE_S) -> bool:
-    """Waits until a condition holds, and returns whether it held before the command ended and before the limit."""
+    """Waits until a condition holds, the command ends or the time limit is over. Returns whether the condition held."""
     end = time.monotonic() + patience_s
     while not holds():
         if run.poll() is not None or time.monotonic() > end:

@@ -1,7 +1,7 @@
 """Implements the features of Kustomize that the cluster files use, so that tests see the objects of `kubectl apply -k`.
 
-It is stricter than Kustomize: it refuses a field that it does not know, and a patch that changes nothing. `kubectl
-kustomize` gives the same objects.
+It is stricter than Kustomize: it refuses unknown fields, and patches that change nothing. `kubectl kustomize` gives the
+same objects.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def rendered(folder: Path) -> list[Object]:
 
 
 def _accumulated(folder: Path, found: list[Object]) -> list[Object]:
-    """Adds a kustomization to the objects found so far. It may change these only if it is a component."""
+    """Adds the objects of a kustomization to `found`. Only a component may change the objects in `found`."""
     (content,) = _read(folder / "kustomization.yaml")
     if unknown := set(content) - _FIELDS:
         raise ValueError(f"{folder}: unknown fields {unknown}")

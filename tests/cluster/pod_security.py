@@ -25,7 +25,7 @@ def violations(pod: dict[str, Any]) -> list[str]:
 
 
 def of_container(container: dict[str, Any], pod: dict[str, Any]) -> Iterator[str]:
-    """Yields the names of the rules that a container breaks. Some rules hold if the pod keeps them."""
+    """Yields the names of the rules that a container breaks. Some rules may be fulfilled by the pod instead."""
     context, shared = container.get("securityContext", {}), pod.get("securityContext", {})
     capabilities = context.get("capabilities", {})
     if context.get("privileged"):

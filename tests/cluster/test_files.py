@@ -57,7 +57,7 @@ def test_the_files_for_ray_up_have_the_same_setup_and_access() -> None:
     first, *others = (read(name) for name in LAUNCHED)
 
     def setup(content: dict[str, Any]) -> list[str]:
-        """Returns the commands without those for a shared file system, which AWS's cluster does not need."""
+        """Returns the commands except the commands for a shared file system, which AWS's cluster does not need."""
         commands = [each.replace(" XDG_CACHE_HOME=/shared/cache", "") for each in content["setup_commands"]]
         return [each.replace("nfs-common ", "") for each in commands if "/shared" not in each]
 

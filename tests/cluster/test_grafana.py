@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "cluster" / "grafana.json").read_text())
 ALL = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 EXPRESSIONS = [each for each in ALL if "eval_past_loss" not in each]
-"""All expressions except that of the loss on earlier domains, which only a sequence has."""
+"""All expressions except the loss on earlier domains, which only sequences of domains report."""
 PROMETHEUS = shutil.which("prometheus")
 PATIENCE_S = 600.0
 """Longest time to wait [s]. The steps take a minute on an idle machine."""
@@ -84,7 +84,7 @@ def wait(holds: Callable[[], object], process: "subprocess.Popen[bytes] | Forked
 
 
 def targets(cluster: Nodes) -> Path:
-    """Returns the file in which Ray lists the addresses from which Prometheus reads metrics."""
+    """Returns the file in which Ray lists the addresses of the metrics for Prometheus."""
     return cluster.head.folder / "prom_metrics_service_discovery.json"
 
 

@@ -39,7 +39,7 @@ def test_all_processes_of_a_node_end_and_no_others(tmp_path: Path) -> None:
     for parent, name in zip(parents, (one, ten), strict=True):
         assert wait_for_line(tmp_path / name[-3:-1], "up", parent, 60)
     found = list(processes(FOLDER, one))
-    assert len(found) == 2  # including the child, which has a separate session
+    assert len(found) == 2  # the child has ended too, although it has a separate session
     assert end_all(FOLDER, one) == 2
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in found)
     assert parents[1].poll() is None
@@ -123,7 +123,7 @@ def test_a_process_is_found_by_its_open_log_files(tmp_path: Path) -> None:
     (tmp_path / "node").mkdir()
     with (tmp_path / "node" / "worker.out").open("w") as out:
         process = subprocess.Popen(["sleep", "600"], env={}, stdout=out)
-    # a process that only works in the folder, such as a user's shell
+    # a process whose working directory is the folder, such as a user's shell
     with subprocess.Popen(["sleep", "600"], cwd=tmp_path / "node", env={}) as other:
         assert end_all(FOLDER, f"{tmp_path}/node/") == 1
         process.wait(60)

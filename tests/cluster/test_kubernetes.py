@@ -22,7 +22,7 @@ TOKEN = "dontstop-token"
 OF_KUBERAY = {"ray.io/is-ray-node": "yes", "ray.io/cluster": "dontstop"}
 """Labels that KubeRay adds to its pods, next to `ray.io/node-type`."""
 
-# Fields of KubeRay 1.7's ray.io/v1 as named in its CRDs, as far as these tests need them.
+# Fields of ray.io/v1 in the CRDs of KubeRay 1.7, as far as these tests need them.
 CLUSTER_FIELDS = {
     *("rayVersion", "enableInTreeAutoscaling", "authOptions", "autoscalerOptions", "headGroupSpec", "workerGroupSpecs"),
     *("suspend", "gcsFaultToleranceOptions", "headServiceAnnotations", "managedBy", "upgradeStrategy"),
@@ -253,7 +253,7 @@ def test_a_job_has_the_cluster_of_the_volume_overlay_and_limits() -> None:
 def test_a_new_head_in_production_finds_the_state_of_the_old_one() -> None:
     recovery = cluster_of("production")["gcsFaultToleranceOptions"]
     assert recovery["backend"] == "rocksdb"
-    assert recovery["storage"]["accessModes"] == ["ReadWriteOnce"]  # two heads would damage the state
+    assert recovery["storage"]["accessModes"] == ["ReadWriteOnce"]  # a second head would damage the state
 
 
 def test_prometheus_may_read_the_metrics_port_and_alerts_use_existing_metrics() -> None:

@@ -1,4 +1,4 @@
-"""Tests of `cluster/slurm.sh` with stand-ins for SLURM, Ray and Python that record how they are called."""
+"""Tests `cluster/slurm.sh` with substitutes for SLURM, Ray and Python that record how they are called."""
 
 import os
 import re
@@ -49,7 +49,7 @@ STUBS = {
             get-auth-token) mkdir -p ~/.ray; echo secret > ~/.ray/auth_token ;;
         esac
     """,
-    "sleep": """[ "$1" = 2 ] && set -- 0.1; exec /bin/sleep "$@" """,  # the script looks every 2 s
+    "sleep": """[ "$1" = 2 ] && set -- 0.1; exec /bin/sleep "$@" """,  # the script checks every 2 s
     "python": """
         echo "python $* RAY_ADDRESS=${RAY_ADDRESS:-}" >> "$CALLS"
         if [ "$1" = jobs/chain.py ]; then eval "$WORK"; fi

@@ -78,7 +78,7 @@ def test_form_case_and_punctuation_do_not_hide_a_text() -> None:
 @pytest.mark.parametrize("unseen", ["\u00ad", "\u200b"])
 @pytest.mark.parametrize("where", ["document", "evaluation text"])
 def test_invisible_characters_do_not_hide_a_text(unseen: str, where: str) -> None:
-    """An invisible character in every word must not hide a copy, in the document or in the evaluation text.
+    """A copy must be found even if every word of the document or of the evaluation text has an invisible character.
 
     Such characters occur in practice: soft hyphens in books and on the web, zero-width spaces in HTML.
     """
@@ -227,7 +227,7 @@ def test_lists_of_words_and_second_texts_are_removed_from_a_corpus(tmp_path: Pat
 def test_an_unreadable_file_is_refused_among_larger_readable_ones(tmp_path: Path, record: Any, reason: str) -> None:
     """The limit on unreadable records applies to each file separately.
 
-    Otherwise 1,000 readable texts of one file would hide that no text of another file can be read.
+    Otherwise, 1,000 readable texts in one file would hide another file in which no text can be read.
     """
     good = lines(tmp_path / "good.jsonl", *({"text": f"{LONG} {number}"} for number in range(1000)))
     with pytest.raises(DataError, match=rf"evaluation set exam: .*odd\.jsonl:? {reason}") as caught:

@@ -56,7 +56,7 @@ def edited(text: str, changes: int, draw: random.Random) -> str:
 def corpus_of(documents: int, seed: int = 0) -> list[str]:
     """Returns texts of 60 to 120 words in random order.
 
-    A tenth of them has a copy in upper case with other spacing. A third has a copy with 1 to 8 changed words.
+    A tenth of the texts have a copy in upper case with other spacing. A third have a copy with 1 to 8 changed words.
     """
     draw = random.Random(seed)
     texts = sentences(documents, seed, shortest=60, longest=120)
@@ -202,7 +202,7 @@ def jsonl(path: Path, texts: Sequence[str]) -> str:
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_no_near_copy_is_both_trained_on_and_measured(tmp_path: Path, tiny_bert: Path) -> None:
-    """Leaves out documents of a later corpus whose near copy in an earlier corpus has the other purpose.
+    """Documents are dropped if their near copy in an earlier corpus has the other purpose.
 
     The later corpus loses training documents with a near copy that is held out, and held-out documents with a near copy
     that is trained on.
@@ -228,7 +228,7 @@ def test_no_near_copy_is_both_trained_on_and_measured(tmp_path: Path, tiny_bert:
         return is_heldout(text, corpora[name].heldout_fraction)
 
     def fits(text: str) -> bool:
-        """Returns whether all near copies of a text in earlier corpora are trained on or held out like the text.
+        """Returns whether all near copies in earlier corpora have the same purpose as the text: training or held out.
 
         Edited texts have a similarity of about .85 to their originals, so texts above .8 count as near copies.
         """
@@ -347,7 +347,7 @@ PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=60)
 
 
 def searched(pairs: list[tuple[int, int]]) -> dict[int, int]:
-    """Returns, for each document in a pair, the smallest document that a chain of pairs leads to, by brute force."""
+    """Returns the smallest document that is connected by pairs to each document, found by brute force."""
     reached = {document: {document} for pair in pairs for document in pair}
     for _ in reached:
         for one, other in pairs:

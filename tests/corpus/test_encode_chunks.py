@@ -238,7 +238,7 @@ def test_an_empty_text(family: str) -> None:
 @settings(max_examples=60)
 @given(st.data())
 def test_units_are_entities_and_the_words_between_them(family: str, data: st.DataObject) -> None:
-    """If entities consist of whole words, the units (masked as a whole) are the entities and every other word."""
+    """If entities consist of whole words, the units that are masked together are the entities and all other words."""
     words = data.draw(st.lists(words_of_letters, min_size=1, max_size=12))
     ends = sorted(data.draw(st.sets(st.integers(0, len(words)), max_size=6)))
     runs = [(first, last) for first, last in zip(ends[::2], ends[1::2], strict=False)]
@@ -302,7 +302,7 @@ def test_sentences(text: str, expected: list[str]) -> None:
 
 
 def test_each_sentence_is_a_document_with_the_key_of_its_text(tiny_bert: Path, tmp_path: Path) -> None:
-    """All sentences of a text are held out together, and count as trained on if the undivided text was trained on."""
+    """All sentences of a text are held out together. They count as trained on if the undivided text was trained on."""
     texts = ["The model. A loss! A layer.", "Text without an end", "The text. A word."]
     pretrained = Pretrained(tiny_bert, tiny_bert)
     form = Form.of(ObjectiveConfig(kind="tsdae"), sentences=True)

@@ -96,7 +96,7 @@ def test_a_missing_entity_field_is_refused_at_the_first_record(tmp_path: Path) -
 def test_cleaning_moves_entities_with_their_text(text: str, data: st.DataObject) -> None:
     """An entity covers the same text after cleaning, without the removed control characters and outer spaces.
 
-    An entity of which no character remains is removed.
+    An entity is removed if none of its characters remains.
     """
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, len(text)))

@@ -21,7 +21,7 @@ ENGLISH = sentences(300, seed=5)
 def small_vocabularies_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowers the constant SPELLS from 1,000 to 100 tokens.
 
-    Pieces of words are not counted for tokenizers smaller than SPELLS, and the tokenizers of these tests are small.
+    Pieces of words are only counted for tokenizers with at least SPELLS tokens, and these tests use small tokenizers.
     """
     monkeypatch.setattr(text_profile, "SPELLS", 100)
 

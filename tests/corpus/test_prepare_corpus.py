@@ -210,7 +210,7 @@ def test_prepare_measures_legibility_and_warns(
 
 
 def test_documents_measured_elsewhere_are_left_out_and_counted(tmp_path: Path, pretrained: Pretrained) -> None:
-    """Documents of a corpus that is held out as a whole are dropped from other corpora and counted.
+    """If a corpus is held out as a whole, its documents are dropped from other corpora and counted.
 
     The copies differ in case and spacing. Copies in the held-out share of their own corpus are dropped too.
     """
@@ -232,7 +232,7 @@ def test_documents_measured_elsewhere_are_left_out_and_counted(tmp_path: Path, p
 
 
 def test_prepare_reads_docstrings_of_a_package(tmp_path: Path, pretrained: Pretrained) -> None:
-    """Prepares a package of 240 modules, of which one cannot be parsed and 10 are missing.
+    """Prepares a package of 240 modules. One module cannot be parsed, and 10 are missing.
 
     The package has more modules than one task reads (100).
     """

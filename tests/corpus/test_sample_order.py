@@ -1,7 +1,7 @@
 """Tests the order in which a mixture takes samples from its sources.
 
-The shares of sources hold from the start of a run to any step. Each row comes once per epoch. Any sample can be located
-without the samples before it.
+Up to any step of a run, the sources have their configured shares. Each row occurs once per epoch. Any sample can be
+located without computing the samples before it.
 """
 
 from collections import Counter
@@ -107,7 +107,7 @@ def test_the_share_of_general_text_changes_linearly_along_the_run(begins: float,
     general, past = (sources == 3).mean(1), (sources == 2).mean(1)
     expected = begins + (ends - begins) * (np.arange(20) + 0.5) / 20
     assert np.abs(general[:20] - expected).max() <= 1 / SLOTS
-    assert (general[20:] == general[19]).all()  # after the planned length of 20 periods, the last share stays
+    assert (general[20:] == general[19]).all()  # after the planned length of 20 periods, the share no longer changes
     assert np.abs(past - 0.1).max() <= 1 / SLOTS
     assert general.tolist() == sorted(general, reverse=ends < begins)
 
@@ -124,7 +124,7 @@ def test_samples_of_a_changing_mixture_can_be_located_and_counted(
     counted = Counter(source for source, _, _ in everything)
     assert mixture.drawn(start + 50) == [counted[source] for source in range(3)]
     rows = [row for source, epoch, row in everything if (source, epoch) == (2, 0)]
-    assert len(rows) == len(set(rows))  # no row comes twice in an epoch
+    assert len(rows) == len(set(rows))  # no row occurs twice in an epoch
 
 
 @pytest.mark.parametrize("order", ["interleaved", "sequential"])

@@ -128,7 +128,7 @@ def test_documents_below_the_smallest_length_are_dropped(length: int, kept: int)
     [("ab12", 0.5), ("a b 1 2", 0.5), ("abc_", 0.75), ("éß東", 1.0), ("((a))", 0.2), ("a\n\n\n\t    b", 1.0)],
 )
 def test_documents_below_the_smallest_share_of_letters_are_dropped(text: str, fraction: float) -> None:
-    """A text whose share of letters is `fraction` passes the limit `fraction`, and is dropped at a limit .01 higher.
+    """A text whose share of letters is `fraction` passes the limit `fraction`, but not a limit that is higher by .01.
 
     Spaces and control characters are not counted.
     """
@@ -183,7 +183,7 @@ MODULES = ['"""First of all, a module."""\ndef f():\n    """x"""\n', "y = 1\n", 
 def sources(tmp_path: Path) -> str:
     """Returns an item of three slices as JSON, one slice per module.
 
-    The first module has two docstrings, and its second one is too short. The second module has no docstring.
+    The first module has two docstrings; its second docstring is too short. The second module has no docstring.
     """
     slices = []
     for number, text in enumerate(MODULES):

@@ -24,7 +24,7 @@ Batches = list[dict[str, np.ndarray]]
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Writes 100 documents in 4 shards, and returns their folder.
 
-    The documents have 483 tokens: 61 rows of 8 tokens, of which the last has only 3. With 12 rows per batch, an epoch
+    The documents have 483 tokens: 61 rows of 8 tokens, where the last row has only 3. With 12 rows per batch, an epoch
     is 5 batches and one row.
     """
     folder = tmp_path_factory.mktemp("corpus")
@@ -89,7 +89,7 @@ def test_batches_streamed_by_ray_data(
     block_bytes: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Batches read by Ray Data equal the expected ones, for several first steps, segment numbers and block sizes."""
+    """Batches read by Ray Data equal the expected batches, for several first steps, segment numbers and block sizes."""
     monkeypatch.setattr(module, "SEGMENTS", segments)
     monkeypatch.setattr(module, "BLOCK_BYTES", block_bytes)
     with streamed(feed(corpus, first, last, rank, world)) as batches:

@@ -39,7 +39,7 @@ def test_hashes_depend_on_the_order_and_number_of_words() -> None:
 
 
 def test_hashes_are_the_same_in_every_process_and_version() -> None:
-    """The hashes of a fixed text never change, because later versions read the corpora and keys of earlier ones."""
+    """The hashes of a fixed text never change, because later versions read corpora and keys of earlier versions."""
     assert shingles("the loss of the model", 3).tolist() == EXPECTED
 
 

@@ -1,4 +1,4 @@
-"""Tests how slots of a period are divided among groups in proportion to shares, and summed over earlier periods."""
+"""Tests how the slots of a period are divided among groups in proportion to their shares, and the sums over periods."""
 
 from hypothesis import given
 from hypothesis import strategies as st

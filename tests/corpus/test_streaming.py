@@ -82,7 +82,7 @@ def test_every_training_document_is_streamed_once(online: Online, tiny_bert: Pat
     assert documents(batches, tiny_bert) == Counter(wanted)
     assert {len(batch["rows"]) for batch in batches} == {6}
     starts = sum(int(batch["starts"][batch["epochs"] == 0][:, 1:].sum()) for batch in batches)
-    # `starts` leaves out the documents that start at the first position of a row, about an eighth of all
+    # `starts` leaves out documents that start at the first position of a row, about an eighth of the documents
     assert len(wanted) * 15 / 17 < starts + len(wanted) / 8 < len(wanted) * 1.2
 
 
@@ -174,7 +174,7 @@ def test_too_many_unreadable_records_end_a_stream(
 ) -> None:
     (tmp_path / "a.jsonl").write_text("{\n" * 30 + "".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     online = of(CorpusConfig(paths=str(tmp_path / "a.jsonl"), max_bad_fraction=0.05), tiny_bert, tmp_path)
-    assert list(online.batches(0, False))  # no error below 1,000 records, although 30 of 530 are more than 5%
+    assert list(online.batches(0, False))  # no error is raised below 1,000 records, although 30 of 530 are more than 5%
     monkeypatch.setattr(module, "ENOUGH_RECORDS", 100)
     with pytest.raises(DataError, match="30 of 530 records read so far are unreadable: 30 malformed JSON"):
         list(online.batches(0, False))
@@ -204,7 +204,7 @@ def test_an_index_with_a_partial_last_line_can_be_continued(tmp_path: Path, torn
     assert index.tokens == [10, 0]
     index.add(2, 5)
     index.add(3, 7)
-    for _ in range(2):  # also when the index is opened again later
+    for _ in range(2):  # the same holds when the index is opened again later
         assert ItemIndex.open(file).tokens == [10, 0, 5, 7]
 
 

@@ -30,7 +30,7 @@ GERMAN = [
 
 
 def near_by_definition(texts: list[str]) -> int:
-    """Counts the texts that share at least 80% of their runs of five words with an earlier one (Jaccard)."""
+    """Counts the texts that share at least 80% of their runs of five words with an earlier text (Jaccard)."""
     runs = [{tuple(words[start : start + 5]) for start in range(len(words) - 4)} for words in map(str.split, texts)]
     return sum(
         any(len(mine & other) / len(mine | other) >= 0.8 for other in runs[:number]) for number, mine in enumerate(runs)

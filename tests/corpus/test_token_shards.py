@@ -171,8 +171,8 @@ def finish(folder: Path, **metrics: int) -> None:
 def test_a_finished_corpus_with_a_missing_shard_is_refused(tmp_path: Path, gone: int) -> None:
     """A missing shard is detected by the number of tokens in the stage's record.
 
-    A gap in the numbers of the files proves nothing, because a chunk whose documents are all held out has no training
-    shard.
+    A gap in the numbering of the files is not enough, because a chunk has no training shard if all of its documents are
+    held out.
     """
     write(tmp_path, [[[1, 2]], [[3]], [[4, 5, 6]]])
     finish(tmp_path, train_tokens=6, heldout_tokens=0)

@@ -75,7 +75,7 @@ def test_different_words_have_different_hashes() -> None:
 
 
 CHARACTERS = [*range(0x33000), *range(0xE0000, 0xE1000)]
-"""Code points to test: all that have a name, and some that have none."""
+"""Code points to test: all code points with a name, and some without."""
 
 
 def between(found: int) -> list[str]:

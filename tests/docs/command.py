@@ -33,11 +33,11 @@ from tests.docs.world import SMALL
 
 
 def make_small() -> None:
-    """Replaces fields of every configuration that this process reads by the small configuration.
+    """Replaces fields of every configuration that this process reads by the values of the small configuration.
 
-    Values that a search tries are not replaced. The demo model is a stand-in, so its digests are not compared.
-    The machine's speed is set to a constant, because measuring it needs a
-    new process and takes four times as long as the rest of a plan.
+    Values that a search tries are not replaced. A tiny model replaces the demo model, so its digests are not compared.
+    The machine's speed is set to a constant, because measuring it needs a new process and takes four times as long as
+    the rest of a plan.
     """
     with_defaults = adapt.parse._with_defaults
     of_command, of_chain = search_run._configured, chain_nodes._configured
@@ -47,7 +47,7 @@ def make_small() -> None:
         made = overlaid(overlaid(with_defaults(given, kind), SMALL), nested(tried[-1]))
         if made["training"].get("phases"):  # each phase has its own warm-up, and needs at least a step
             made["training"] = {**made["training"], "warmup_steps": None, "max_steps": 10}
-        if made["evaluation"].get("interval_steps"):  # an interval may not exceed so short a training
+        if made["evaluation"].get("interval_steps"):  # an interval must not be longer than this short training
             made["evaluation"] = {**made["evaluation"], "interval_steps": 1, "share": 0.9}
         return made
 
@@ -89,7 +89,7 @@ def check(file: str) -> None:
 
 
 def check_all(files: list[str]) -> None:
-    """Checks YAML files, and prints for each wrong file what is wrong with it."""
+    """Checks YAML files, and prints the errors of each wrong file."""
     wrong = 0
     for file in files:
         try:

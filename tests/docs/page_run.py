@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 COMMAND, SHIM, PYTHON_BLOCKS = (str(HERE / name) for name in ("command.py", "shim.py", "python_blocks.py"))
 OF_CLUSTERS = {"--address": 1, "--retries": 1, "--port": 1, "--drive-on": 1, "--stage": 1}
 OF_CLUSTERS |= {"--job-per-stage": 0, "--again": 0, "--serve": 0, "--follow": 0}
-"""Options of `dontstop chain` that decide where a chain runs, with the number of their values. A plan omits them."""
+"""Options of `dontstop chain` that decide where a chain runs, each with its number of values. A plan omits them."""
 MADE_BEFORE = re.compile(r"[\w./-]+-(?:KEY|[0-9a-f]{16})\b[\w./-]*")
 """Pattern of paths in the folders of stages, such as `runs/export/papers-KEY`. The pages cannot know the keys."""
 
@@ -68,7 +68,7 @@ def planned(arguments: Sequence[str]) -> list[str]:
             else:
                 kept.append(word)
         if rest[0] == "logs" and len(kept) > 1 and not kept[0].startswith("-") and not kept[1].startswith("-"):
-            del kept[1]  # A plan takes no name of a stage.
+            del kept[1]  # a plan does not accept the name of a stage
         return ["chain", "plan", *kept]
     return [*arguments]
 
@@ -112,7 +112,7 @@ class PageRun:
         return self._sh(text, plan) if block.language == "sh" else self._python(text, plan, place)
 
     def _made(self, match: re.Match[str]) -> str:
-        """Returns the folder that an earlier command of the page made, or a tiny model's folder if there is none."""
+        """Returns the folder that an earlier command of the page has created, or else the folder of a tiny model."""
         pattern = re.sub(r"-(KEY|[0-9a-f]{16})\b", "-*", match[0])
         found = sorted(self.folder.glob(pattern)) if not pattern.startswith("/") else []
         return str(found[-1].relative_to(self.folder)) if found else str(self.models / STAND_IN)

@@ -27,11 +27,11 @@ SMALL: dict[str, Any] = {
     "tune": {"samples": 2, "at_once": 1, "fresh_seeds": []},
     "resources": {"workers": 1, "zero_stage": 0, "offload": "none", "gpus_per_worker": None, "address": None},
 }
-"""Settings of every job of a page. They replace the values that the page gives."""
+"""Settings of all jobs of the pages. They replace the values on the page."""
 DEMO = "dontstop/demo/bert-tiny-7167313d"
 """Path of the demo model in a cache folder."""
 STAND_IN = "FacebookAI/roberta-base"
-"""The model that replaces models which earlier commands of a page would have made."""
+"""Model that replaces the models that earlier commands of a page would have created."""
 DOMAINS = {
     "papers": ["model", "training", "gradient", "data"],
     "reviews": ["text", "first", "time", "order"],

@@ -35,7 +35,7 @@ def test_a_documents_id_is_its_item_and_its_record_there(
 ) -> None:
     monkeypatch.setattr(text_chunks, "EMBEDDED_CHARACTERS", characters)
     for number in range(2):
-        some = [{"text": text} for text in ["!", *TEXTS[number::2], "!"]]  # the first and the last are too short
+        some = [{"text": text} for text in ["!", *TEXTS[number::2], "!"]]  # the first and the last text are too short
         write(tmp_path / f"{number}.jsonl", some)
     corpus = replace(CorpusConfig(), paths=str(tmp_path), heldout_fraction=heldout)
     items = numbered_items(build_manifest(corpus, Digests()), corpus)

@@ -86,7 +86,7 @@ def test_a_resumed_run_gives_the_same_bits_as_an_uninterrupted_one(tmp_path: Pat
 
 
 def test_every_batch_draws_different_noise_and_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The published code seeds the generator again before each batch, so its batches all get the same noise."""
+    """Unlike the published code, which seeds the generator before each batch and gives all batches the same noise."""
     drawn: list[Draw] = []
     forward = TopicVae.forward
 
@@ -228,7 +228,7 @@ def test_vectors_are_weighted_sums_of_both_layers_and_theta(mix: str, weight: fl
 
 
 def test_layers_are_mixed_as_by_the_softmax_of_vampires_code() -> None:
-    """The shares of layers are twice the softmax of VAMPIRE's code. Cosine similarity ignores the factor 2."""
+    """The weights of layers are twice the softmax in VAMPIRE's code. Cosine similarity ignores the factor 2."""
     shares = torch.tensor([1.0, -20.0, 1.0]).softmax(-1)
     torch.testing.assert_close(2 * shares, torch.tensor([1.0, MIXES["mixed"], 1.0]), atol=1e-8, rtol=0)
 

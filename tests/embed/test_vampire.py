@@ -1,4 +1,4 @@
-"""Tests of the embedder `vampire`: texts of a topic are near each other, and vectors do not depend on the batch."""
+"""Tests the embedder `vampire`: texts of a topic are near each other, and vectors do not depend on the batch."""
 
 import json
 import os

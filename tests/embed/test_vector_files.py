@@ -1,4 +1,4 @@
-"""Tests of files of vectors: writing, reading, and building an index from ranges of their rows."""
+"""Tests files of vectors: writing them, reading them, and building an index from ranges of their rows."""
 
 from itertools import pairwise
 from pathlib import Path

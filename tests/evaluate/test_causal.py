@@ -30,7 +30,7 @@ EVALUATION = EvaluationConfig(sequence_length=64, micro_batch=4, max_documents=4
 
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny decoder, its tokenizer without mask and padding tokens, and a corpus prepared for it."""
+    """Returns a folder with a tiny decoder, a tokenizer without mask and padding tokens, and a prepared corpus."""
     from transformers import PreTrainedTokenizerFast
 
     folder = tmp_path_factory.mktemp(request.param)
@@ -110,9 +110,9 @@ def test_next_words_are_predicted_from_the_preceding_tokens(folder: Path) -> Non
 
 
 def _place(tokenizer, tokens: np.ndarray, prefix: str) -> int:
-    """Returns the largest number of first tokens whose text is the prefix.
+    """Returns the largest number n such that the first n tokens have the text `prefix`.
 
-    Several numbers may have this text, because special tokens add nothing to it.
+    There may be several such numbers, because special tokens have no text.
     """
     return max(n for n in range(len(tokens)) if tokenizer.decode(tokens[:n], skip_special_tokens=True) == prefix)
 

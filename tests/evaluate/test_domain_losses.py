@@ -1,4 +1,4 @@
-"""Tests held-out losses of models with parts for each domain, and of mixtures of experts."""
+"""Tests held-out losses of models with separate parts per domain, and of mixtures of experts."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ EVALUATION, CPU = EvaluationConfig(sequence_length=32), torch.device("cpu")
 
 @pytest.fixture
 def parts(tiny_bert: Path) -> tuple[Any, Any, Heldout]:
-    """A model with adapters for two domains, an objective, and eight documents that belong to the domains in turn."""
+    """Returns a model with adapters for two domains, an objective, and eight documents of alternating domains."""
     model = load_model(tiny_bert)
     attach_adapters(model, 2, 4, "sequential", "both", 1.0)
     attach_domains(model, ["first", "second"])

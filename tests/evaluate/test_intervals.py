@@ -31,7 +31,7 @@ N = 1000
 
 @pytest.fixture(scope="module")
 def measured() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Summed losses of two models and numbers of predictions for 1000 documents of unequal length.
+    """Returns summed losses of two models, and numbers of predictions, for 1000 documents of unequal length.
 
     The losses differ more between documents than between the models.
     """
@@ -68,7 +68,7 @@ def test_value_is_summed_loss_over_summed_predictions(documents: list[tuple[floa
 
 
 def test_documents_weigh_by_their_predictions() -> None:
-    # The mean over all 10 predictions is 28 / 10. The mean of the documents' losses 1 and 3 would be 2.
+    # The mean over all 10 predictions is 28 / 10. The plain mean of the documents' losses, 1 and 3, would be 2.
     assert mean_loss(np.array([1.0, 27.0]), np.array([1, 9]), 10).value == 2.8
 
 
@@ -170,7 +170,7 @@ TEXTS = [*sentences(20, seed=5), "Ünïcode zählt in Bytes.", "jxfd"]
 
 @pytest.fixture
 def corpus(tiny_bert: Path, tmp_path: Path) -> Path:
-    """A prepared corpus in which all texts are held out."""
+    """Returns a prepared corpus in which all texts are held out."""
     Encode(Pretrained(tiny_bert, tiny_bert), tmp_path, 1.0)(_row(0, 0, TEXTS, None))
     return tmp_path
 
@@ -194,7 +194,7 @@ def test_all_ordinary_tokens_are_predictable(corpus: Path, tiny_bert: Path) -> N
     special = set(tokenizer.all_special_ids)
     ordinary = [sum(token not in special for token in tokens.tolist()) for tokens in sample.tokens]
     found = predictable_tokens(objective, sample, EVALUATION)
-    # A piece that consists only of special tokens counts one of them as predictable.
+    # If a piece consists only of special tokens, one of these tokens counts as predictable.
     assert all(0 <= more <= 1 for more in found - ordinary)
     assert found.sum() <= sum(ordinary) + 1
 
@@ -281,7 +281,7 @@ def test_bits_per_byte_do_not_depend_on_the_length_of_tokens(tmp_path: Path) -> 
     base = TextLosses(counts * np.random.default_rng(0).normal(3, 0.3, 40), counts, counts * 7, counts * 30)
     folders = {
         "base": evaluation(tmp_path / "base", base),
-        # The sample is limited by tokens, so the second model measured fewer documents. Only these are compared.
+        # The sample is limited by tokens, so the second model measured fewer documents. The others are not compared.
         "long": evaluation(tmp_path / "long", halved(base)[:35]),
     }
     found = compare_models(folders, ["cells"], 50, tmp_path, "byte")

@@ -133,7 +133,7 @@ def brute_force(
 ) -> tuple[list[float], list[int]]:
     """Computes the loss and the number of predictions of each document, with one piece per pass and without padding.
 
-    The output head is applied to all tokens, not only to the masked ones.
+    The output head is applied to all tokens, not only to masked tokens.
     """
     losses, counts = [], []
     for number, tokens in zip(sample.documents, sample.tokens, strict=True):

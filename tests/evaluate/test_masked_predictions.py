@@ -48,7 +48,7 @@ def one_by_one(folder: Path, pieces: list[list[int]]) -> tuple[float, int]:
 
 @pytest.mark.parametrize("micro_batch", [1, 2, 50])
 def test_equals_the_loop(tiny_bert: Path, micro_batch: int) -> None:
-    texts = [*documents(4, 40), [2, 3], [2, 1, 3]]  # the last two have no ordinary token
+    texts = [*documents(4, 40), [2, 3], [2, 1, 3]]  # the last two pieces contain only special tokens
     sample = Heldout(list(range(len(texts))), [np.array(text, np.uint16) for text in texts])
     evaluation = EvaluationConfig(sequence_length=16, micro_batch=micro_batch)
     losses, counts = pseudo_losses(load_model(tiny_bert), load_tokenizer(tiny_bert), sample, evaluation, CPU)
@@ -181,7 +181,7 @@ def test_dropout_is_off(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFa
 
 @pytest.fixture(scope="module")
 def byte_level() -> PreTrainedTokenizerFast:
-    """A tokenizer like RoBERTa's, whose tokens include the space before a word."""
+    """Returns a tokenizer like RoBERTa's, whose tokens include the space before a word."""
     trained = ByteLevelBPETokenizer()
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     trained.train_from_iterator(sentences(300), vocab_size=600, special_tokens=special)

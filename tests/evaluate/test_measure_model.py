@@ -42,7 +42,7 @@ def test_an_evaluation_shares_the_cores_with_trainings(monkeypatch: pytest.Monke
         asked.append(shared_by)
         raise InterruptedError
 
-    monkeypatch.setattr(evaluation_task, "hide_unreserved_gpus", lambda: None)  # asks Ray, and would start one
+    monkeypatch.setattr(evaluation_task, "hide_unreserved_gpus", lambda: None)  # the original starts Ray
     monkeypatch.setattr(evaluation_task, "use_threads", noted)
     config = Config(resources=ResourcesConfig(trainings_per_machine=3))
     with pytest.raises(InterruptedError):
@@ -63,7 +63,7 @@ def record(folder: Path, stage: str, what: dict[str, Any] | None = None, **input
 
 @pytest.fixture
 def lineage(tmp_path: Path) -> dict[str, Record]:
-    """Records of two trainings in a row, and of an export and a fine-tuning of the second.
+    """Returns records of two consecutive trainings, and of an export and a fine-tuning of the second.
 
     The first training read texts 2 and 3 in capitals. The second read texts 4 to 7, and general texts 8 and 9.
     """

@@ -110,7 +110,7 @@ def test_the_summary_names_the_most_and_least_similar_domains(tmp_path: Path) ->
 
 
 def test_records_in_nats_per_byte_are_read_in_bits(tmp_path: Path) -> None:
-    """Older records store nats per byte, which are converted on reading: 1 nat is 1.442695 bits."""
+    """Older records store nats per byte, which are converted when they are read: 1 nat is 1.442695 bits."""
     fake = Fake(tmp_path)
     earlier = {"per_byte_before": 1.0, "per_byte_after": 0.5}
     losses = asdict(loss_change("domain", 4.0, 3.0))

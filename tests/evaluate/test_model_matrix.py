@@ -41,7 +41,7 @@ def evaluation(folder: Path, losses: dict[str, np.ndarray], counts: np.ndarray) 
 
 @pytest.fixture
 def evaluations(tmp_path: Path) -> dict[str, Path]:
-    """Evaluations of two models on 40 documents per domain, keyed by model.
+    """Returns the folders of evaluations of two models on 40 documents per domain, keyed by model.
 
     The second model's loss per token is lower by 0.5 on cells and higher by 0.25 on general text, in every document.
     """
@@ -61,7 +61,7 @@ def test_losses_and_paired_changes(evaluations: dict[str, Path], tmp_path: Path)
     values = json.loads((evaluations["DAPT"] / LOSSES_FILE).read_text())["cells"]
     assert found.loss[1][0] == pytest.approx(sum(values["losses"]) / sum(values["counts"]))
     np.testing.assert_allclose(found.change, [[0, 0], [-0.5, 0.25]], atol=1e-9)
-    # The difference is the same in all documents, so its interval has no width. The intervals of the losses have.
+    # The difference is the same in all documents, so its interval has width 0. The losses' intervals are wider.
     np.testing.assert_allclose(found.change_low, found.change_high, atol=1e-9)
     assert (np.array(found.loss_low) + 0.1 < found.loss).all()
     assert (np.array(found.loss_high) - 0.1 > found.loss).all()
@@ -70,7 +70,7 @@ def test_losses_and_paired_changes(evaluations: dict[str, Path], tmp_path: Path)
 def test_accuracies_are_compared_text_by_text(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     base = draw.integers(0, 2, 200)
-    other = np.where(draw.random(200) < 0.3, 1, base)  # right more often
+    other = np.where(draw.random(200) < 0.3, 1, base)  # the second model is right more often
     folders = {"base": tmp_path / "one", "DAPT": tmp_path / "two"}
     for folder, hits in zip(folders.values(), (base, other), strict=True):
         folder.mkdir()
@@ -80,7 +80,7 @@ def test_accuracies_are_compared_text_by_text(tmp_path: Path) -> None:
     error = (other - base).std() / 200**0.5
     assert found.low == pytest.approx(found.value - 1.96 * error, abs=0.01)
     assert found.high == pytest.approx(found.value + 1.96 * error, abs=0.01)
-    (folders["DAPT"] / HITS_FILE).unlink()  # as for results of earlier versions
+    (folders["DAPT"] / HITS_FILE).unlink()  # as in results of earlier versions
     assert accuracy_changes(folders, 100) == {}
 
 
@@ -105,7 +105,7 @@ def test_a_domain_without_heldout_text_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def corpora(tmp_path: Path) -> dict[str, Path]:
-    """Folders of two prepared corpora with words of the tiny tokenizer, keyed by domain."""
+    """Returns the folders of two prepared corpora with words of the tiny tokenizer, keyed by domain."""
     found = {}
     for place, name in enumerate(("cells", "code")):
         folder = tmp_path / name
@@ -143,14 +143,14 @@ CODE = ["programs divide work", "programs grow", "programs the of run", "program
 def test_overlap_of_the_most_frequent_words(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "TOP_WORDS", 3)
     # The three most frequent words of "cells": cells (4), divide (2) and eat (1, before grow and mice by alphabet).
-    # Those of "code": programs (4), divide (2) and grow (1). One of three words is in both.
+    # The words of "code": programs (4), divide (2) and grow (1). One of the three words is in both domains.
     found = similarities({"cells": CELLS, "code": CODE})
     assert found.overlap == [[1, pytest.approx(1 / 3)], [pytest.approx(1 / 3), 1]]
     assert found.documents == [4, 4]
 
 
 def test_jaccard_of_words_in_three_documents():
-    # Words in at least three documents: {cells} in the first, {cells, divide, programs} in the second domain.
+    # Words in at least three documents: {cells} in the first domain, {cells, divide, programs} in the second.
     assert similarities({"a": CELLS, "b": CELLS + CODE}).jaccard[0][1] == pytest.approx(1 / 3)
     assert similarities({"a": CELLS, "b": CODE}).jaccard == [[1, 0], [0, 1]]
 
@@ -161,7 +161,7 @@ def test_cross_loss_is_the_divergence_of_word_frequencies():
     code = np.array([0, 2, 0, 1, 0, 4, 1, 1]) + SMOOTHING
     found = similarities({"cells": CELLS, "code": CODE}).cross_loss
     assert len(words) == len(cells)
-    # Row: the domain of the word frequencies that predict. Column: the domain of the predicted text.
+    # Row: domain whose word frequencies are used for the prediction. Column: domain of the predicted text.
     assert found[0][1] == pytest.approx(entropy(code / code.sum(), cells / cells.sum()))
     assert found[1][0] == pytest.approx(entropy(cells / cells.sum(), code / code.sum()))
     assert [found[0][0], found[1][1]] == pytest.approx([0, 0])

@@ -81,7 +81,7 @@ def test_weights_do_not_depend_on_probes_and_scores_not_on_ranks(
     ((_, on_one),) = ranks(1).run(trained, replace(case, zero_stage=0), task, kind)
     assert [point["step"] for point in on_two.points] == [0, 2, 4]
     assert on_two.points[0]["figures"].keys() == NAMES
-    assert on_two.points[0] == on_one.points[0]  # later weights differ by rounding
+    assert on_two.points[0] == on_one.points[0]  # the weights of later steps differ by rounding
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -108,7 +108,7 @@ def test_scores_follow_from_features_of_texts_passed_one_by_one(
         expected[split] = rows, [texts.labels[number] for number in kept]  # type: ignore[misc]
     both = np.array([*expected["train"][0], *expected["dev"][0]])
     found = features[np.lexsort(features.T)]
-    np.testing.assert_allclose(found, both[np.lexsort(both.T)], atol=1e-5)  # in another order
+    np.testing.assert_allclose(found, both[np.lexsort(both.T)], atol=1e-5)  # the same rows, in another order
 
     known, labels = np.array(expected["train"][0]), np.array(expected["train"][1])
     unit = known / np.linalg.norm(known, axis=1, keepdims=True)
@@ -118,7 +118,7 @@ def test_scores_follow_from_features_of_texts_passed_one_by_one(
     ]
     right = np.mean(np.array(votes) == expected["dev"][1])
     assert scores.keys() == NAMES
-    assert abs(np.mean(list(scores.values())) - right) < 0.35  # macro-F1 of each half is only near the accuracy of all
+    assert abs(np.mean(list(scores.values())) - right) < 0.35  # the macro-F1 of a half only approximates the accuracy
 
 
 def test_scores_are_those_of_scikit_learn() -> None:
@@ -155,7 +155,7 @@ def test_each_label_of_a_text_is_predicted_as_if_it_were_the_only_one(kind: str)
 
 
 def test_a_task_with_several_labels_per_text_is_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts have the label of their tokens, and b as well if their number is even."""
+    """A text has the label of its tokens. Texts with an even number also have the label b."""
     prepared(tmp_path)
     for split in ("train", "dev"):
         one = Split.load(tmp_path, split)
@@ -199,7 +199,7 @@ def test_the_linear_probe_minimizes_regularized_log_loss() -> None:
     with torch.no_grad():
         expected = (torch.tensor((asked - mean) / spread) @ weights[:3] + weights[3] > 0).int().numpy()
     assert (linear_labels(known, labels, asked) == expected).mean() > 0.99
-    assert linear_labels(known, np.ones(60, int), asked).tolist() == [1] * 200  # only one class in the sample
+    assert linear_labels(known, np.ones(60, int), asked).tolist() == [1] * 200  # the sample contains only one class
 
 
 def test_halves_have_equal_shares_of_each_class() -> None:

@@ -51,7 +51,7 @@ def test_measures_against_a_plain_computation() -> None:
 
 
 def test_equal_scores_give_no_credit() -> None:
-    """A model whose vectors are all equal ranks relevant documents last."""
+    """If all vectors of a model are equal, relevant documents are ranked last."""
     found = ranking_measures(np.ones((1, 50)), [[0, 1]])
     assert {name: float(of[0]) for name, of in found.items()} == {"recall_at_10": 0, "mrr": 1 / 49, "ndcg_at_10": 0}
 
@@ -69,7 +69,7 @@ def test_the_mean_cosine_is_that_of_all_pairs() -> None:
 
 
 def test_isoscore_follows_its_algorithm() -> None:
-    """Computes IsoScore by the paper's algorithm 1: principal components, variances, scaling, defect, share, score."""
+    """Repeats the paper's algorithm 1 for IsoScore: principal components, variances, scaling, defect, share, score."""
     vectors = RNG.normal(size=(200, 6)) @ RNG.normal(size=(6, 6))
     variances = PCA(6).fit_transform(vectors).var(0, ddof=1)
     scaled = math.sqrt(6) * variances / math.sqrt((variances**2).sum())

@@ -18,7 +18,7 @@ def test_short_examples_are_not_truncated() -> None:
 
 def test_a_text_is_cut_before_the_token_that_ends_it() -> None:
     assert kept([CLS, 1, 2, 3, 4, SEP], 4) == [CLS, 1, 2, SEP]
-    assert kept([1, 2, 3, 4], 3) == [1, 2, 3]  # the text has no special tokens to keep
+    assert kept([1, 2, 3, 4], 3) == [1, 2, 3]  # the text has no special tokens that must remain
 
 
 def test_the_longer_text_of_a_pair_is_truncated() -> None:

@@ -219,7 +219,7 @@ def test_a_run_that_runs_out_of_memory_names_the_field(monkeypatch: pytest.Monke
 def test_the_seeds_share_a_gpu(ray_cluster: None, monkeypatch: pytest.MonkeyPatch, seeds: int) -> None:
     monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 1.0})
     share = gpus_per_seed(FinetuneConfig(seeds=list(range(seeds))))
-    # the share must be a whole number of the GPU_PARTS parts into which Ray divides a GPU
+    # Ray divides a GPU into GPU_PARTS parts; a seed must get a whole number of them
     assert share * GPU_PARTS == pytest.approx(round(share * GPU_PARTS))
     assert 0.99 < round(share * GPU_PARTS) * seeds / GPU_PARTS <= 1
 
@@ -340,7 +340,7 @@ def test_lora_does_not_change_the_model_before_training(tiny_bert: Path, tmp_pat
 def test_a_saved_model_loads_with_transformers(learn: Learn, tmp_path: Path, kind: str) -> None:
     for name in ("model", ".model.aside"):
         (tmp_path / "out" / name).mkdir(parents=True)
-        (tmp_path / "out" / name / "half.safetensors").touch()  # a leftover of a killed run
+        (tmp_path / "out" / name / "half.safetensors").touch()  # a file of a killed run
     found = learn(kind, save_model=True, pooling="first", epochs=2)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model"]
     assert not (tmp_path / "out" / "model" / "half.safetensors").exists()

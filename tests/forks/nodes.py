@@ -23,19 +23,19 @@ ROOT = Path(__file__).parents[2]
 COMMAND = 7
 """Number of words in a command before the node's own arguments.
 
-These are the keeper's command with a number, and Python with -m and a module.
+The words are the keeper's command with a number, then Python with -m and a module.
 """
 
 
 DISK = "FORKS_DISK"
-"""Environment variable with two folders, separated by a colon. The node that is started with it sees the first folder
-at the path of the second one, as a disk of its own."""
+"""Environment variable with two folders, separated by a colon. A node that is started with it sees the first folder
+at the path of the second folder, as if each node had its own disk."""
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000  # values from <linux/sched.h>
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000  # values from <linux/mount.h>
 
 
 def has_own_disks() -> bool:
-    """Returns whether this user may mount a folder in a process of its own."""
+    """Returns whether this user may mount a folder that only one process sees."""
     if not (child := os.fork()):
         try:
             _mount(tempfile.gettempdir(), tempfile.gettempdir())
@@ -46,7 +46,7 @@ def has_own_disks() -> bool:
 
 
 def _mount(source: str, target: str) -> None:
-    """Lets this process and its children see a folder at the path of another one.
+    """Lets this process and its children see a folder at the path of another folder.
 
     Raises:
         OSError: this user may not do so.
@@ -79,7 +79,7 @@ def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
         return process
 
     def lose(node: Node) -> None:
-        """Stops a node's forked process. Its environment variables are its parent's, so they do not identify it."""
+        """Stops a node's forked process. Its environment variables are those of its parent and do not identify it."""
         started[f"{node.folder}/"].kill()
         usual(node)
 
@@ -97,5 +97,5 @@ def become_member(script: str, arguments: list[str], environment: dict[str, str]
     """Turns this process into a member of a cluster: a node, or a job with the cluster's address."""
     if disk := environment.get(DISK):
         _mount(*disk.split(":"))
-    ray_constants.ENABLE_RAY_CLUSTER = True  # false so far, because the fork server imported Ray without a cluster
+    ray_constants.ENABLE_RAY_CLUSTER = True  # was set to false when the fork server imported Ray without a cluster
     become_job(script, arguments, str(ROOT), environment, files)

@@ -38,7 +38,7 @@ LAUNCH = Path(__file__).with_name("launch")
 WORKER, *AGENTS = "python_worker", "dashboard_agent", "runtime_env_agent"
 """Programs of a raylet that are forked. The raylet has an option for the command of each."""
 IMPORT = "FORKS_IMPORT"
-"""Environment variable with modules, separated by commas, that each forked process imports before its work."""
+"""Environment variable with the names of modules that each forked process imports before its work (comma-separated)."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # values from <linux/prctl.h>
 
 
@@ -84,7 +84,7 @@ def become_raylet(command: list[str], environment: dict[str, str]) -> NoReturn:
     if not os.fork():
         _answer(listener)
     _control(_PR_SET_CHILD_SUBREAPER, 1)
-    # agents of a Ray with monitors, as on the nodes of a cluster, need modules that have not been imported
+    # with monitors, as on nodes of a cluster, agents need modules that have not been imported
     has_small_agents = any("--minimal" in part for part in command)
     for option in (f"--{name}_command=" for name in [WORKER, *(AGENTS if has_small_agents else [])]):
         command = [part.replace(option + sys.executable, f"{option}{LAUNCH}", 1) for part in command]
@@ -172,7 +172,7 @@ def _run(script: str, arguments: list[str], folder: str, environment: dict[str, 
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    Config.initialize("")  # reads again whether there is a token, because a job decides this when it starts Ray
+    Config.initialize("")  # reads again whether a token exists, because a job decides this when it starts Ray
     for number, file in enumerate([os.open(os.devnull, os.O_RDONLY), *outputs]):
         os.dup2(file, number)
         os.close(file)
@@ -190,7 +190,7 @@ def _run(script: str, arguments: list[str], folder: str, environment: dict[str, 
         code = ended.code
     except BaseException:
         sys.excepthook(*sys.exc_info())
-    threading._shutdown()  # at its end, Python also calls these two functions
+    threading._shutdown()  # Python calls these two functions when it exits normally
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -1,7 +1,7 @@
 """Starts a server process that has imported all modules, from which tests fork.
 
-Imports take a job and its workers 30 s. The server has no threads and does nothing else. Each fork sets its own
-working directory, environment and files.
+Without forks, the imports of a job and its workers take 30 s. The server has no threads and does nothing else. Each
+fork sets its own working directory, environment and files.
 """
 
 import multiprocessing

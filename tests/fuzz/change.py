@@ -16,7 +16,7 @@ LINES = (".jsonl", ".json", ".csv", ".tsv", ".txt")
 """Suffixes of uncompressed formats, in which a line can be inserted."""
 OUTSIDE = {"model", "storage", "tracking", "resources", "comparison", "similarity", "advice", "sequence"}
 OUTSIDE |= {"generate", "synthesize"}
-"""Sections that contain models or decide where work is done. No random change affects them."""
+"""Sections about models, and sections that decide where work is done. Random changes do not affect them."""
 PLACES = {"paths", "sources", "source", "dataset", "dataset_config", "dataset_split", "dataset_revision", "packages"}
 PLACES |= {
     "general_paths",
@@ -107,7 +107,7 @@ def _field(draw: Random, world: World) -> tuple[str, World]:
 
 
 def _fields() -> list[tuple[str, Any, Any, bool]]:
-    """Returns, for each field that may change at random: name, type, default, and whether it is declared `how`."""
+    """Returns name, type and default of each field that may change at random, and whether it is declared `how`."""
     found = []
     for section, default in vars(Config()).items():
         if section in OUTSIDE or not hasattr(default, "__dataclass_fields__"):

@@ -1,7 +1,7 @@
-"""Runs worlds, which are random configurations with their files. No other fuzz file depends on how stages are built.
+"""Runs worlds. A world is a random configuration with its files. No other fuzz file depends on how stages are built.
 
 The code of `adapt` computes everything up to the rows of a training. Stages that load a model are left out. Trainings
-read their batches and learn nothing. Ray Data's tasks run in this process, so a world takes a fraction of a second.
+only read their batches. Ray Data's tasks run in this process, so a world takes a fraction of a second.
 """
 
 import hashlib
@@ -131,7 +131,7 @@ def reading(model: Path) -> Iterator[None]:
 
 def _read(job: TrainingRun, model: Path) -> dict[str, Any]:
     """Reads the batches of a training, records their content, and writes a copy of `model` as the result."""
-    _stream.cache_clear()  # forgets shards of folders that were rewritten
+    _stream.cache_clear()  # clears the cache, because folders of shards may have been rewritten
     digest, steps, pieces = hashlib.sha256(), 0, dict[int, list[int]]()
     for batch in islice(_batches(job), min(job.steps, BATCHES)):
         steps += 1

@@ -1,4 +1,4 @@
-"""Faults while a random job (a world) runs: a full disk, a kill, a file that is lost or changes, a lost output."""
+"""Causes faults while a random job (a world) runs: a full disk, a kill, a lost or changed file, a lost output."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Worlds: small random corpora in files of every format, each with a random configuration of a job that reads them.
+"""Creates worlds: small random corpora in files of every format, with a random configuration of a job that reads them.
 
 A seed determines a world. The sources, general and replayed text, evaluation sets, pools and splits of tasks draw
 from the same small set of texts and files, so that they overlap in all possible ways.

@@ -1,4 +1,4 @@
-"""Checks properties that hold for every world, which is a random configuration with its files.
+"""Checks properties that hold for every world. A world is a random configuration with its files.
 
 The checks do not use the code of `adapt` to count, read and compare.
 """
@@ -30,7 +30,7 @@ from tests.tokenizers import SPECIAL, roberta
 
 UNPACK = {".gz": gzip.decompress, ".xz": lzma.decompress, ".bz2": bz2.decompress}
 ALIKE = 0.9
-"""Minimum Jaccard similarity of near copies. If near copies are removed, no trained text is this similar to a measured
+"""Minimum Jaccard similarity of near copies. If near copies are removed, no training text is this similar to a measured
 text."""
 
 
@@ -85,7 +85,7 @@ def check_special(ran: Ran) -> None:
 
 
 def _is_gathered(record: Record) -> bool:
-    """Returns whether a record belongs to several corpora combined for measuring. It then has only held-out shards."""
+    """Returns whether a record combines several corpora for measuring. Such a record has only held-out shards."""
     return all(each["stage"] == "prepare" for each in record.inputs.values())
 
 
@@ -137,7 +137,7 @@ def _trainings(stage: Any) -> Iterator[str]:
 
 
 def _trained(record: Record) -> set[str]:
-    """Returns the texts that a training read, and those that it would have read if it had continued."""
+    """Returns the texts that a training read, and the texts that it would have read if it had continued."""
     if streamed := json.loads((record.path / SEEN).read_text())["stream"]:
         return set(map(text_of, split(streamed)))
     texts = (made for made in record.inputs.values() if made["stage"] == "prepare")

@@ -1,4 +1,4 @@
-"""Random mixtures, windows and batches: no row is lost or repeated, and any position can be computed directly."""
+"""Tests random mixtures, windows and batches: no row is lost or repeated, and any position can be computed directly."""
 
 from collections import Counter
 
@@ -77,7 +77,7 @@ def test_the_numbers_of_drawn_rows_add_up(mixture: Mixture, count: int) -> None:
 def test_no_row_repeats_before_all_rows_of_its_group_came_once(mixture: Mixture) -> None:
     places = mixture.locate(np.arange(min(MOST, 3 * mixture.epoch)))
     seen = Counter(zip(*(column.tolist() for column in places), strict=True))
-    assert max(seen.values()) == 1  # Each row of an epoch of a source occurs once.
+    assert max(seen.values()) == 1  # Each row of a source occurs once per epoch.
     if (exhausted := mixture.exhausted) < MOST:  # `exhausted` is slow with many sources.
         first = mixture.locate(np.arange(exhausted))
         assert len(set(zip(first.sources.tolist(), first.rows.tolist(), strict=True))) == exhausted

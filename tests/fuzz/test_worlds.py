@@ -46,7 +46,7 @@ def test_properties_of_all_worlds_hold(group: int, tmp_path: Path, model: Path) 
 
 @pytest.mark.timeout(0)
 def test_properties_hold_for_further_worlds(request: pytest.FixtureRequest, tmp_path: Path, model: Path) -> None:
-    """Runs for the time in the arguments of `make fuzz`.
+    """Checks further worlds, for the time that is configured in the arguments of `make fuzz`.
 
     If a world hangs, a stack trace is printed and the process ends.
     """
@@ -122,7 +122,7 @@ def disturbed(draw: Random, base: World, expected: Results, folder: Path, model:
     yield lose(draw, mended)
     again = driver.run(base, data, root, model)
     check_error(again)
-    if not again.error:  # The lost files were made again.
+    if not again.error:  # The lost files were created again.
         same(expected, results(again))
 
 

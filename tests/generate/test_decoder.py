@@ -1,4 +1,4 @@
-"""Texts generated in a refilled batch equal the texts that the model generates one at a time and without a cache."""
+"""Tests that texts from a refilled batch equal the texts that the model generates one at a time and without a cache."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Blocks made on Ray do not depend on interruptions, and filters count what they drop and why."""
+"""Tests that blocks of text generated on Ray do not depend on interruptions, and that filters count dropped texts."""
 
 import json
 from dataclasses import asdict, replace
@@ -53,7 +53,7 @@ def test_an_interrupted_generation_goes_on_and_ends_with_the_same_text(ray_clust
     assert figures.tokens == sum(line["tokens"] for line in lines) >= 1500
     assert figures.tokens - sum(line["tokens"] for line in lines[-64:]) < 1500
     assert not (whole / "blocks").exists()
-    # A killed run leaves some blocks, and a block without figures, which is made again.
+    # A killed run leaves finished blocks, and a block without figures. The latter is generated again.
     content = part_files(whole)[0].read_text().splitlines(keepends=True)
     text_file, figures_file = files_of_block(again, "00000001")
     text_file.parent.mkdir()
@@ -64,13 +64,13 @@ def test_an_interrupted_generation_goes_on_and_ends_with_the_same_text(ray_clust
     resumed = make_texts(maker, 1500, 20, again, ResourcesConfig())
     assert [file.read_text() for file in part_files(again)] == [file.read_text() for file in part_files(whole)]
     assert resumed.tokens == figures.tokens
-    assert resumed.cut >= 1000  # the finished block was not made again
+    assert resumed.cut >= 1000  # the finished block was not generated again
     assert make_texts(maker, 1500, 20, again, ResourcesConfig()) == resumed
     _rewritten(tmp_path, documents)
 
 
 def _rewritten(root: Path, folder: Path) -> None:
-    """Rewrites the documents of a corpus, half of which is held out."""
+    """Rewrites the documents of a corpus. Half of the corpus is held out."""
     texts = sentences(200, seed=1)
     (root / "corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     corpus = CorpusConfig(paths=str(root / "corpus.jsonl"), heldout_fraction=0.5)

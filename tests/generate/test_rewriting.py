@@ -1,4 +1,4 @@
-"""Templates are read from a file that users can replace, and prompts use the generator's chat template."""
+"""Tests that users can replace the file of templates, and that prompts use the generator's chat template."""
 
 from pathlib import Path
 

@@ -27,7 +27,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 
 def finalized(value: int) -> int:
-    """SplitMix64's finalizer, computed with Python's integers."""
+    """Computes SplitMix64's finalizer with Python's integers."""
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
     return value ^ (value >> 31)
@@ -67,14 +67,14 @@ def test_shares_of_drawn_tokens_are_their_probabilities() -> None:
 
 
 def test_added_tokens_that_are_marked_as_special_are_not_drawn(tmp_path: Path) -> None:
-    """Marks of a chat template have no role such as padding, so they are not among the tokenizer's special ids."""
+    """The tokenizer's special ids do not include the tokens of a chat template, which have no role such as padding."""
     tokenizer = load_tokenizer(tiny_decoder(tmp_path).model)
     size = len(tokenizer)
     tokenizer.add_tokens([AddedToken("<|image|>", special=True), AddedToken("<|end|>", special=True), "word"])
     never = never_drawn(tokenizer, size + 5, [size + 1, 2])
     assert size not in tokenizer.all_special_ids
     assert never[size:].tolist() == [True, False, False, True, True]
-    assert never[:6].tolist() == [True, True, False, True, True, False]  # 2 ends texts, and 4 is the added <mask>
+    assert never[:6].tolist() == [True, True, False, True, True, False]  # id 2 ends texts, id 4 is <mask>
 
 
 DRAWING = DrawSettings((0.8, 1.2), 1.0, 4, 9, seed=5, micro_batch=3)

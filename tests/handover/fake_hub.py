@@ -1,4 +1,4 @@
-"""A small local server that answers what huggingface_hub asks when it pushes a folder. It keeps the files in memory."""
+"""A small local server for the requests of huggingface_hub when it pushes a folder. It keeps the files in memory."""
 
 import base64
 import hashlib
@@ -24,7 +24,7 @@ class FakeHub:
     objects: dict[str, bytes] = field(default_factory=dict)
     """Uploaded large files, by SHA-256."""
     uploads: list[str] = field(default_factory=list)
-    """SHA-256 of each upload of a large file, in their order."""
+    """SHA-256 of each uploaded large file, in the order of uploads."""
     commits: int = 0
     asked: list[str] = field(default_factory=list)
     """Method and path of each request."""
@@ -33,7 +33,7 @@ class FakeHub:
     address: str = ""
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
-        """Returns the status and the content of an answer."""
+        """Returns the status and the content of the response to a request."""
         route = path.partition("?")[0]
         if self.breaks_at and self.breaks_at in route:
             return 500, {"error": "broken"}

@@ -41,7 +41,7 @@ LLAMA_3 = {
 def decoder(folder: Path, family: str, tokenizer: Tokenizer, **settings: Any) -> Path:
     """Writes a random decoder with a tokenizer."""
     torch.manual_seed(0)
-    size = tokenizer.get_vocab_size() + 3  # rows without a token, as many models have
+    size = tokenizer.get_vocab_size() + 3  # some rows have no token, as in many models
     ends = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, "vocab_size": size}
     config = AutoConfig.for_model(family, **{**FAMILIES[family], **ends, **settings})
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
@@ -73,7 +73,7 @@ def bytewise(split: str = "gpt-2") -> Tokenizer:
 
 
 def characterwise() -> Tokenizer:
-    """Returns a BPE on characters with bytes for unknown ones and a space before the text, as in Llama 2."""
+    """Returns a character-level BPE as in Llama 2: unknown characters become bytes, and a space precedes the text."""
     learnt = Tokenizer(models.BPE())
     learnt.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     octets = [f"<0x{number:02X}>" for number in range(256)]

@@ -1,4 +1,4 @@
-"""Tests GGUF files: transformers' own reader finds the same tokens and logits, and other models are refused."""
+"""Tests GGUF files: transformers' reader gives the same tokens and logits, and unsupported models are refused."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_transformers_reads_the_same_model(family: str, tmp_path: Path) -> None:
     assert written.files == ["gguf/model-f32.gguf"]
     assert written.difference == 0
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
-    # transformers reads neither the head size of Qwen3 nor the number of positions of GPT-2 from the file
+    # transformers does not read the head size of Qwen3 and the number of positions of GPT-2 from the file
     known = {"config": model.config} if family in ("qwen3", "gpt2") else {}
     read = AutoModelForCausalLM.from_pretrained(folder / "gguf", gguf_file="model-f32.gguf", **known).eval()
     ids = list(range(0, 60, 3))

@@ -1,4 +1,4 @@
-"""Tests the push of a model to a local fake of the Hub: its files, a broken upload, and what is said without access."""
+"""Tests the push of a model to a local fake of the Hub: files, a broken upload, and the message without access."""
 
 import json
 import shutil
@@ -58,7 +58,7 @@ def test_a_broken_push_keeps_the_model_and_goes_on(hub: FakeHub, model: Path) ->
     assert (model / "model.safetensors").is_file()
     hub.breaks_at = ""
     push_folder(model, "me/bert-physics")
-    assert len(hub.uploads) == 1  # the weights were not sent again
+    assert len(hub.uploads) == 1  # the weights were not uploaded again
     assert "model.safetensors" in hub.files
 
 

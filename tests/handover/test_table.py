@@ -1,4 +1,4 @@
-"""Tests which kinds of exports a model can have, what enters the key, and what is said before anything runs."""
+"""Tests which kinds of export a model supports, which settings change the key, and errors before anything runs."""
 
 import importlib.util
 import json
@@ -19,7 +19,7 @@ MEAN = SentenceVectors("mean", max_length=64)
 
 
 class Noted(ExportKind):
-    """A kind of a user's own."""
+    """A kind of export that a user has written."""
 
     def write(self, exported: ExportedModel) -> HandedOver:
         (exported.folder / "noted.txt").write_text(exported.config.name)
@@ -97,7 +97,7 @@ def test_tei_gets_the_files_that_it_reads(tiny_bert: Path, tmp_path: Path) -> No
         "config.json", "tokenizer.json", "model.safetensors", "1_Pooling/config.json", "sentence_bert_config.json",
     }  # fmt: skip
     pooling = json.loads((model.folder / "1_Pooling" / "config.json").read_text())
-    assert pooling["pooling_mode_mean_tokens"] is True  # TEI reads these switches
+    assert pooling["pooling_mode_mean_tokens"] is True  # Text Embeddings Inference reads these settings
     assert pooling["pooling_mode_cls_token"] is False
     assert "--model-id /model" in ToTei().example(model)
     (model.folder / "tokenizer.json").unlink()

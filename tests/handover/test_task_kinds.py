@@ -1,4 +1,4 @@
-"""Tests the folder for SetFit, which SetFit itself loads, and what is written for GLiNER."""
+"""Tests the exported folders for SetFit and GLiNER. SetFit loads its folder in the test."""
 
 import json
 import shutil

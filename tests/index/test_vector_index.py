@@ -28,7 +28,7 @@ def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_wide_search_finds_the_true_neighbours(index: VectorIndex) -> None:
-    """Ids and distances must equal those of brute force.
+    """Ids and distances must equal the result of brute force.
 
     For `ivf_pq`, whose codes have few bits, more than 90% of the results must be as near as the true neighbours.
     """
@@ -85,7 +85,7 @@ def test_a_search_can_be_limited_to_some_vectors(
 ) -> None:
     """A search compares all permitted vectors if they are few.
 
-    If FLAT_VECTORS is 0, any number is too many, and the search uses inverted lists and graphs.
+    If FLAT_VECTORS is 0, no number of vectors is small enough, so the search uses inverted lists and graphs.
     """
     ids = ids_for(VECTORS)
     only = np.sort(np.random.default_rng(0).choice(ids, len(ids) // share, replace=False))
@@ -131,7 +131,7 @@ def test_the_facts_of_an_index_are_read_back(tmp_path: Path) -> None:
 def test_exact_search_equals_brute_force_for_any_parts_and_ties(
     tmp_path_factory: pytest.TempPathFactory, seed: int, count: int, part: int, k: int
 ) -> None:
-    """Vectors consist of small integers, so many are equal or equally far from a query."""
+    """Vectors consist of small integers, so many vectors are equal or have the same distance from a query."""
     draw = np.random.default_rng(seed)
     vectors, queries = draw.integers(-1, 2, (count, 3)), draw.integers(-1, 2, (4, 3))
     ids = draw.permutation(count).astype(np.int64) + 2**24

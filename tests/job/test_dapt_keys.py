@@ -28,8 +28,8 @@ TRAINED = {"training", "after", "export"}
 ALL = {*LISTINGS, "domain", "general", *TRAINED, "before"}
 PREPARED = {"domain", "general", "before", *TRAINED}
 
-# Every field belongs to one of the three tables below. Choose the table of a new field: does the field change results
-# (of which stages), does it change only how work is done, or does it name something that is identified by its content?
+# Every field belongs to one of the three tables below. Choose the table of a new field: a field may change results (of
+# which stages?), change only how work is done, or name an input that is identified by its content.
 WHAT: dict[str, tuple[Any, set[str]]] = {
     "seed": (1, TRAINED),
     "corpus.source": ("docstrings", {"domain.listing", *DOMAIN}),
@@ -142,7 +142,7 @@ HOW: dict[str, Any] = {
     "notify.form": "slack",
     "notify.events": ["failure"],
 }
-# Fields that matter only together with other fields, with the stages whose keys then depend on the field.
+# Fields that only matter together with other fields, and the stages whose keys then depend on the field.
 NEAR = {"corpus.deduplicate": "near"}
 DAS = {"method.kind": "das"}
 AGAINST = {"corpus.decontaminate": [EvaluationSet("questions", "data/questions.jsonl")]}
@@ -195,13 +195,14 @@ CONTENT = {
     *("model.path", "model.revision", "model.tokenizer", "model.trust_remote_code"),
 }
 OF_DECODERS = ("model.attention",)
-"""Fields of decoders only, which other tests check."""
+"""Fields that only decoders have. Other tests check them."""
 BY_POINTS = ("training.keep", "training.keep_metric", "evaluation.probe", "evaluation.probe_pooling")
 """Fields of measurements while the model trains, which `tests/stage/test_measured_training.py` checks."""
 PUSHED = ("export.push",)
 """The field that adds a stage after the export, which `tests/stage/test_push_model.py` checks."""
 GENERATED = ("mixture.replay_kind", "mixture.rephrased_fraction")
-"""Fields of generated text, which `tests/job/test_generated_text.py` checks, as well as the sections below."""
+"""Fields about generated text. `tests/job/test_generated_text.py` checks them, and also the sections `generate` and
+`synthesize`."""
 BENCHMARKS = (*(f"harness.{name}" for name in vars(HarnessConfig())), *(f"mteb.{name}" for name in vars(MtebConfig())))
 """Fields of standard evaluations, which `tests/stage/test_benchmarks.py` checks."""
 OTHER_JOBS = {

@@ -1,4 +1,4 @@
-"""The evaluate job, which compares models: its stages, refused configurations, and a whole run on two tiny models."""
+"""Tests the evaluate job, which compares models: stages, refused configurations, and a whole run on two tiny models."""
 
 import json
 import shutil
@@ -123,7 +123,7 @@ def with_another_tokenizer(config: Config) -> Config:
 
 
 def test_an_equal_tokenizer_in_different_files_counts_as_the_same(config: Config) -> None:
-    """transformers saves a tokenizer with other settings than in the folder that the tokenizer was loaded from."""
+    """When transformers saves a tokenizer, its settings differ from those in the folder that it was loaded from."""
     folder = Path(config.comparison.models[0].path)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "local_files_only": False}))

@@ -131,7 +131,7 @@ def test_unusable_tasks_are_refused(config: Config, wrong: dict[str, Any], words
 
 @pytest.mark.parametrize("attention", ["own", "bidirectional"])
 def test_decoders_are_fine_tuned_whatever_the_objective(config: Config, attention: Any, tmp_path: Path) -> None:
-    """Fine-tuning neither trains by the objective nor measures its loss. Only decoders can be turned into encoders."""
+    """Fine-tuning does not train with the objective or measure its loss. Only decoders can be turned into encoders."""
     turning = replace(config, model=replace(config.model, attention=attention))
     file = tmp_path / "model" / "config.json"
     kept = json.loads(file.read_text())

@@ -1,4 +1,4 @@
-"""The stages that generate text: what their keys depend on, what is refused, and that training text stays separate."""
+"""Tests the stages that generate text: what their keys depend on, refused settings, and separate training text."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ SHORT = {"generate.max_length": 100}
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """Returns a configuration of a keyed encoder, with a keyed decoder next to it."""
+    """Returns a configuration with an encoder, and writes a decoder's folder next to it."""
     made = dapt_world(tmp_path, monkeypatch)
     folder = tmp_path / "decoder"
     folder.mkdir()

@@ -97,7 +97,7 @@ def test_a_job_has_a_script_of_its_name_that_carries_it_out(name: str, monkeypat
 
 
 def test_no_other_code_lists_the_jobs() -> None:
-    """Three names of jobs in one literal count as a list of jobs."""
+    """A literal that contains three names of jobs counts as a list of jobs."""
     lists = []
     for file in sorted((ROOT / "adapt").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -35,7 +35,7 @@ class Hop:
 
     start: Place
     called: str
-    """Name of the called function in the source."""
+    """Name by which the source calls the function."""
     here: Place | None
     """The called function, if the source calls it through a variable or field. Otherwise None."""
 
@@ -198,7 +198,7 @@ def test_the_path_leads_from_the_script_to_ray_in_few_hops() -> None:
     assert len(running) <= MOST
 
 
-# --- faults in a list of calls are noticed
+# --- errors in a list of calls are detected
 
 
 def test_a_missing_hop_is_noticed() -> None:

@@ -1,4 +1,4 @@
-"""A selection by vectors gives the same result if it is killed while it embeds and is then started again."""
+"""Tests that a selection by vectors gives the same result if it is killed while embedding and then started again."""
 
 import json
 import signal

@@ -250,7 +250,7 @@ def test_each_domain_can_have_a_model_with_adapters(config: Config) -> None:
 
 
 def test_stages_reserve_only_the_resources_that_they_use(config: Config) -> None:
-    """If a stage reserves no more than it uses, several models can be evaluated at the same time, for example."""
+    """If stages reserve no more than they use, other stages can run at the same time, such as evaluations of models."""
     resources = ResourcesConfig(workers=2, cpus_per_worker=3.0, gpus_per_worker=2.0)
     needs = {stage.kind: stage.needs() for stage in everything([built(replace(config, resources=resources))])}
     ranks, device = {"CPU": 6.0, "GPU": 4.0}, {"CPU": 1.0, "GPU": 1.0}

@@ -103,9 +103,9 @@ def test_importance_is_measured_on_the_training_text_of_sources(config: Config) 
 def test_the_key_of_importance_depends_on_these_fields(
     config: Config, field: str, value: Any, general: bool, domain: bool
 ) -> None:
-    """Compares `what` of the second stage that measures importance, and not its key.
+    """Compares `what` of the second stage that measures importance, and not the stage's key.
 
-    Its key also depends on all fields of the training before it.
+    The key also depends on all fields of the previous training.
     """
     first, second = measured(built(config)), measured(built(config, **{field: value}))
     assert (first[0].key != second[0].key) == general

@@ -91,7 +91,7 @@ def run(config: Config, trained: Ran | None = None, **changes: Any) -> Ran:
 
     Args:
         config: configuration of the sequence.
-        trained: a sequence whose last model replaces models that have not been trained, or None to train them.
+        trained: a sequence whose last model is used instead of training models. None to train them.
         changes: values for fields of section `sequence`.
     """
     context = Context.of(replace(config, sequence=replace(config.sequence, **changes)))
@@ -231,7 +231,7 @@ def test_a_job_killed_in_its_second_domain_gives_the_same_result(
     figures = record["metrics"]
     lost = figures["lost_device_seconds"]
     assert 0 < figures["goodput"] < 1
-    assert min(lost["start"], lost["restart"]) > 0  # the time of both jobs counts, and between them no device was held
+    assert min(lost["start"], lost["restart"]) > 0  # the time of both jobs counts; no device was held between them
     assert figures["held_device_seconds"] * (1 - figures["goodput"]) == pytest.approx(sum(lost.values()), abs=0.1)
     assert record["cost"]["device_seconds"] == figures["held_device_seconds"]
 

@@ -77,7 +77,7 @@ UNSEEN = [("one", "dev"), ("one", "test")]
 
 def test_every_field_is_classified() -> None:
     assert {field.name for field in fields(TaptConfig)} == {*TAPT, "pool_text_field"}
-    # tests/job/test_tapt_selection.py covers the kinds, and these two fields are alternative budgets
+    # tests/job/test_tapt_selection.py covers `kind`, and the other two fields are alternative budgets
     ways = {"documents", "tokens"}
     assert {field.name for field in fields(SelectConfig)} == {*SELECTED, *ways}
 

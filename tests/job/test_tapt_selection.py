@@ -65,7 +65,7 @@ def test_the_documents_with_the_highest_scores_are_selected(tmp_path: Path, tiny
         *(f"--task.{split}={file}" for split, file in files.items()),
         f"--select.pool_paths={write(tmp_path / 'pool.jsonl', [{'text': text} for text in POOL])}",
         "--select.per_example=1",
-        "--tapt.transductive=true",  # Otherwise dev and test texts would have to be prepared before, which needs Ray.
+        "--tapt.transductive=true",  # Otherwise, dev and test texts would have to be prepared first, which needs Ray.
         "--select.kind=own_selection:Alike",
         "--alike.at_least=3",
         "--corpus.cleaning=[]",

@@ -35,7 +35,7 @@ def keyed_model(folder: Path) -> Path:
 
 
 def enter(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> Config:
-    """Makes a folder with a model and the named files the working directory. Returns the fields that all jobs share."""
+    """Creates a folder with a model and the named files, and changes to it. Returns the fields that all jobs share."""
     monkeypatch.chdir(folder)
     (folder / "data").mkdir()
     for name in names:
@@ -103,7 +103,7 @@ def differing(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
 
 
 def tree(stage: Stage[Any], seen: set[str] | None = None) -> Iterator[Stage[Any]]:
-    """Yields a stage and all stages that it depends on, each once. Inputs come first."""
+    """Yields a stage and all stages that it depends on. Each stage occurs once, after its inputs."""
     seen = set() if seen is None else seen
     if stage.key in seen:
         return

@@ -87,7 +87,7 @@ METRICS: dict[str, Any] = {
     "train_documents": 20,
     "train_tokens": 4096,
 }
-"""Values that can be the metrics of any stage."""
+"""Metrics that are valid for every kind of stage."""
 
 
 def finish(arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

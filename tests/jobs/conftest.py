@@ -33,7 +33,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
 
 @pytest.fixture
 def forked(forks: Forks, tmp_path: Path) -> Run:
-    """Returns a function like `run` that forks a process which has loaded our code. This takes half the time."""
+    """Returns a function like `run` that forks a process in which our code is loaded. This takes half the time."""
     return lambda script, *arguments: forks.run(tmp_path, script, arguments)
 
 

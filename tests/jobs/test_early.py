@@ -1,4 +1,4 @@
-"""Errors that would occur after the corpus is prepared are raised before it is read. Plans raise them as well."""
+"""Tests that errors that would occur after the preparation of a corpus are raised before it is read, also by plans."""
 
 import json
 import shutil
@@ -50,7 +50,7 @@ ROW_SIZES: dict[str, dict[str, Any]] = {
 
 
 def other_model(kind: Any, tiny_bert: Path, folder: Path) -> Path:
-    """Writes a random model of an architecture that takes no packed documents, with the tokenizer of `tiny_bert`."""
+    """Writes a random model whose architecture does not accept packed documents, with the tokenizer of `tiny_bert`."""
     words = len(json.loads((tiny_bert / "tokenizer.json").read_text())["model"]["vocab"])
     torch.manual_seed(0)
     config = kind.config_class(vocab_size=words, hidden_size=32, **ROW_SIZES[kind.__name__])

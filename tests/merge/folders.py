@@ -78,7 +78,7 @@ def merged_in(
 
 
 def extended(folder: Path, like: Path, words: Sequence[str], seed: int = 0, filling: int = 0) -> Path:
-    """Writes a BERT model: a copy of another one with noise on its weights, and with new tokens that have random rows.
+    """Writes a copy of a BERT model with noise on its weights, and with new tokens that have random rows.
 
     Args:
         folder: folder of the new model.

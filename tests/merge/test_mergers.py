@@ -177,7 +177,7 @@ def test_dare_keeps_differences_at_random_and_scales_them() -> None:
     np.testing.assert_allclose(found[kept], 0.5 / 0.1, rtol=1e-6)
     deviation = math.sqrt(0.1 * 0.9 / 40_000)
     assert abs(kept.mean() - 0.1) < 4 * deviation
-    assert abs(kept.mean(axis=0) - 0.1).max() < 6 * math.sqrt(0.1 * 0.9 / 40)  # every column keeps about 10%
+    assert abs(kept.mean(axis=0) - 0.1).max() < 6 * math.sqrt(0.1 * 0.9 / 40)  # about 10% of every column are kept
 
 
 def test_the_expectation_of_dare_is_task_arithmetic() -> None:
@@ -208,7 +208,7 @@ def test_dare_draws_depend_only_on_seed_model_and_name() -> None:
     finally:
         torch.set_num_threads(threads)
     twice = {"a": [torch.zeros(64), torch.ones(64), torch.ones(64)]}
-    # Each model has its own random mask, so an element is kept from neither, one or both models.
+    # Each model has its own random mask, so the number of models that contribute an element is 0, 1 or 2.
     assert set(made("dare", twice, 1.0, density=0.5)["a"]) == {0.0, 2.0, 4.0}
 
 

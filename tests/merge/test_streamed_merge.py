@@ -26,7 +26,7 @@ PLAIN: dict[str, Tensor] = {
 
 
 def test_types_names_and_integers_are_those_of_the_base(tmp_path: Path) -> None:
-    """Models in fp32 are merged with a bf16 base in fp32. The result has the data types of the base."""
+    """Models in fp32 and a base in bf16 are merged in fp32. The result has the data types of the base."""
     base = folder_of(tmp_path / "base", PLAIN)
     other = {name: one.float() + 1 if one.is_floating_point() else one + one for name, one in PLAIN.items()}
     model = folder_of(tmp_path / "model", other)

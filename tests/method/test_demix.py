@@ -81,7 +81,7 @@ def test_a_saved_model_lists_its_experts(tiny_bert: Path, tmp_path: Path, monkey
     assert base
     assert two
     experts = 2 * 2 * base.layers * base.hidden * base.inner
-    assert 0 <= two.parameters - base.parameters - experts < 0.05 * experts  # the rest are biases
+    assert 0 <= two.parameters - base.parameters - experts < 0.05 * experts  # all other new parameters are biases
     assert two.layer_parameters == base.layer_parameters  # each token passes through one expert
     check(tmp_path / "two")
     config = json.loads((tmp_path / "two" / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""Compares the loss and gradient of distillation with those from transformers' own logits and states."""
+"""Compares the loss and gradient of distillation with results from transformers' own logits and states."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +74,7 @@ OTHER = Path("other")
 
 
 def either(folder: Path) -> Any:
-    """Returns the model of BEFORE, or, for another folder, a model with further weights."""
+    """Returns the model of BEFORE. For another folder, returns a model with different weights."""
     model = loaded(BEFORE)
     if folder == OTHER:
         with torch.no_grad():
@@ -85,7 +85,7 @@ def either(folder: Path) -> Any:
 
 @pytest.mark.parametrize("of", ["logits", "states"])
 def test_the_gradient_of_a_student_is_that_of_plain_torch(of: Any) -> None:
-    """Compares with transformers' own logits and states of two teachers, whose mean the student learns."""
+    """Compares with transformers' own logits and states of two teachers. The student learns the teachers' mean."""
     options = DistillOptions(of=of, weight=3.0, temperature=1.5, teachers=["a", "b"])
     method, seen = Distill(options), rows()
     setting = Setting(anchor=Path("unused"), load=either, teachers=(BEFORE, OTHER))
@@ -118,7 +118,7 @@ def test_the_work_and_memory_of_teachers_are_counted() -> None:
     method = Distill(DistillOptions(teachers=["no-such-folder", "nor-this"]))
     assert method.added_passes() == Added(seen=2.0)
     assert method.added_memory(ROBERTA).held == 8.0 * ROBERTA.parameters
-    assert method.what() == Distill(DistillOptions()).what()  # teachers enter the key by their content
+    assert method.what() == Distill(DistillOptions()).what()  # the key contains the content of the teachers
     assert Distill(DistillOptions(weight=0.0, teachers=["a"])).other_models == ()
 
 
@@ -160,7 +160,7 @@ CAPPED = "Gemma2ForCausalLM changes its scores after its last linear layer"
 
 
 def test_a_head_that_is_not_linear_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    """Gemma 2 caps its scores by a tanh. Its states can be compared."""
+    """Gemma 2 limits its logits by a tanh, so its head is not linear. Its states can still be compared."""
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
     made = Gemma2Config(vocab_size=80, **sizes, num_key_value_heads=2, head_dim=8, architectures=["Gemma2ForCausalLM"])
     made.save_pretrained(tmp_path)

@@ -26,7 +26,7 @@ from tests.train.toy import VOCABULARY, Case, model
 
 @pytest.mark.parametrize("stage", [0, 3])
 def test_frozen_parameters_do_not_change(ranks: Any, stage: int) -> None:
-    """Checks that frozen parameters stay and others move. A head tied to frozen embeddings stays, its bias does not."""
+    """Checks that frozen parameters stay and others move. A head tied to frozen embeddings stays, but not its bias."""
     runs = [
         Trained(Case(stage), "freeze", {"layers": 1}),
         Trained(Case(stage), "freeze", {"embeddings": False, "layers": 1}),

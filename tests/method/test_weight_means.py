@@ -63,7 +63,7 @@ def test_merge_returns_nothing_on_ranks_without_weights() -> None:
 
 
 class Moving:
-    """Replaces an engine: its model has two numbers and a counter, which change with each step."""
+    """Replaces an engine. Its model consists of two numbers and a counter, which change with each step."""
 
     step = 0
 

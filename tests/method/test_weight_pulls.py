@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 
 
 def other(folder: Path) -> nn.Module:
-    """Returns the model of a folder: for BASE, a model with other weights, else the toy model itself."""
+    """Returns the model of a folder. This is a model with other weights for BASE, else the toy model itself."""
     toy = model()
     if folder == BASE:
         with torch.no_grad():
@@ -133,7 +133,7 @@ def assert_close(found: Outcome, expected: Outcome) -> None:
 @pytest.mark.parametrize("options", [STRONG, BOTH])
 @pytest.mark.parametrize("world", [1, 2])
 def test_steps_equal_those_of_plain_torch(ranks: Any, world: int, options: L2spOptions) -> None:
-    """Checks weights, penalty and norms. Gradients are clipped by the norm of loss plus penalty."""
+    """Checks weights, penalty and norms. Gradients are clipped by the gradient norm of loss plus penalty."""
     expected = reference(options, 4)
     for found in ranks(world).run(train, [(Case(stage), options) for stage in STAGES])[0]:
         assert_close(found, expected)

@@ -53,7 +53,7 @@ CAUSAL = ("gpt2", "llama", "qwen3")
 def random_model(name: str, **changes: Any) -> PreTrainedModel:
     """Returns a model with random weights from a fixed seed. The model has no dropout unless `changes` sets it."""
     model, config, settings = ARCHITECTURES[name]
-    renamed = name in ("gpt2", "distilbert")  # these configs have other names for sizes
+    renamed = name in ("gpt2", "distilbert")  # these configs use other names for the sizes
     common = {k: v for k, v in COMMON.items() if not renamed or k not in RENAMED}
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -59,7 +59,7 @@ def plain(family: str, **changes: int) -> PreTrainedModel:
 
 
 def ready(family: str, **changes: int) -> PreTrainedModel:
-    """Returns a model with the same weights as `plain` that keeps packed documents apart."""
+    """Returns a model with the same weights as `plain` that separates packed documents."""
     model = plain(family, **changes)
     keep_documents_apart(model)
     return model

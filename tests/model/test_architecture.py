@@ -43,7 +43,7 @@ def folder(path: Path, **config: Any) -> Path:
                 "max_position_embeddings": 64,
                 "rope_parameters": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8},
             },
-            64,  # YaRN scales all lengths in the same way
+            64,  # YaRN applies the same scale at all lengths
         ),
     ],
 )

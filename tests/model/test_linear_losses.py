@@ -109,7 +109,7 @@ def test_fp16_loses_no_small_gradient_and_none_overflows(rows: int):
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == torch.float32
         error = (one.double() - other).norm(dim=-1) / other.double().norm(dim=-1)
-        assert error.max() < 1e-2  # the worst word or position
+        assert error.max() < 1e-2  # the word or position with the largest error
 
 
 def test_gradients_of_fp16_states_are_multiplied_by_the_loss_scale_first():
@@ -126,7 +126,7 @@ def test_gradients_of_fp16_states_are_multiplied_by_the_loss_scale_first():
 
 
 def test_losses_of_certain_and_of_hopeless_predictions_are_exact():
-    """Checks a probability of 1, and one that is far below the smallest positive fp32 number."""
+    """Checks a probability of 1, and a probability far below the smallest positive fp32 number."""
     hidden, weight = torch.tensor([[1.0], [-1.0]]), torch.tensor([[500.0], [-500.0], [0.0]])
     _, losses = linear_cross_entropy(hidden, weight, None, torch.tensor([0, 0]))
     assert losses.tolist() == [0.0, 1000.0]
@@ -199,7 +199,7 @@ def test_divergence_from_several_teachers_is_that_from_the_mean_of_their_probabi
 
 @pytest.mark.parametrize(("own", "theirs"), [(V - 3, V), (V, V - 3)])
 def test_divergence_of_tables_of_different_lengths_is_that_of_their_first_rows(own: int, theirs: int) -> None:
-    """Models with one tokenizer are padded to different lengths, such as Qwen2.5 with 0.5 and 7 billion parameters."""
+    """Models with the same tokenizer may have different numbers of padding rows, such as Qwen2.5 0.5B and 7B."""
     scores, wanted = layers()
 
     def begin(each: LinearScores, rows: int) -> LinearScores:

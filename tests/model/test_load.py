@@ -103,7 +103,7 @@ def test_separate_tokenizer_with_the_models_vocabulary_is_accepted(bert: Path, t
     for file in bert.glob("tokenizer*"):
         file.unlink()
     assert len(load_tokenizer(bert, apart)) == len(WORDS)
-    with pytest.raises(ModelError, match="holds no tokenizer"):  # transformers would create one with 5 tokens
+    with pytest.raises(ModelError, match="holds no tokenizer"):  # transformers would create a tokenizer with 5 tokens
         load_tokenizer(bert)
 
 

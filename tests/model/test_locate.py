@@ -25,7 +25,7 @@ def test_a_folder_is_used_and_takes_precedence_over_an_id(tmp_path: Path, monkey
     folder = write(tmp_path / "a" / "model", "config.json", "model.safetensors")
     assert locate(str(folder)) == folder
     monkeypatch.chdir(tmp_path)
-    assert locate("a/model") == folder  # the folder and not the Hugging Face id with the same name
+    assert locate("a/model") == folder  # the folder is used, not the Hugging Face id of the same name
     monkeypatch.setenv("HOME", str(tmp_path))
     assert locate("~/a/model") == folder
 
@@ -176,7 +176,7 @@ def test_unreachable_or_unknown_ids_are_refused_with_advice(monkeypatch: pytest.
     ) as caught:  # all tests set HF_HUB_OFFLINE
         locate("owner/no-such-model", "v1")
     assert "hf download owner/no-such-model" in caught.value.fix
-    monkeypatch.delenv("HF_HUB_OFFLINE")  # the library has read it at import
+    monkeypatch.delenv("HF_HUB_OFFLINE")  # the library has read the variable at import
     with pytest.raises(ModelError, match=r"'owner/no-such-model' .* could not be fetched") as caught:
         locate("owner/no-such-model", "v1")
     assert "model.path" in caught.value.fix

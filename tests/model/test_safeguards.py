@@ -57,7 +57,7 @@ def test_a_model_to_save_must_be_finite(bert: Path, tmp_path: Path, value: float
 
 
 def test_threads_do_not_disturb_each_other(tiny_bert: Path) -> None:
-    """Checks models that two threads load. If threads did not wait, almost half would lack their tied weights."""
+    """Checks models that two threads load. Without waiting, almost half of the models would lack tied weights."""
     alone = load_model(tiny_bert).state_dict()
     with ThreadPoolExecutor(2) as threads:
         for model in threads.map(load_model, [tiny_bert] * 8):

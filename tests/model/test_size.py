@@ -1,4 +1,4 @@
-"""Tests the sizes read from config.json and safetensors headers against those of the loaded models."""
+"""Compares sizes read from config.json and safetensors headers with the sizes of the loaded models."""
 
 import json
 from pathlib import Path

@@ -57,7 +57,7 @@ def pretrained(request: pytest.FixtureRequest, tmp_path: Path) -> Pretrained:
 
 
 def found(tokenizer: PreTrainedTokenizerFast, text: str) -> list[str]:
-    """Returns the special tokens into which a text itself is tokenized, except for the unknown token."""
+    """Returns the special tokens that result from a text, except for the unknown token."""
     tokens = [tokenizer.convert_ids_to_tokens(number) for number in tokenizer(text, add_special_tokens=False).input_ids]
     return [token for token in tokens if token in SPECIAL and token != "<unk>"]
 
@@ -126,7 +126,7 @@ def test_a_tokenizer_saved_again_by_transformers_is_equal(tiny_bert: Path, other
 def test_published_tokenizers_equal_those_saved_by_transformers(
     tokenizer: Tokenizer, config: type, tmp_path: Path
 ) -> None:
-    """Compares a tokenizer folder with few settings, like published ones, with the same tokenizer after a new save."""
+    """Compares a tokenizer folder with few settings, like published folders, with the same tokenizer after a save."""
     published, written = tmp_path / "published", tmp_path / "written"
     sizes = {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": tokenizer.token_to_id("<pad>")}
     for folder in (published, written):

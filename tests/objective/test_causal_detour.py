@@ -81,7 +81,7 @@ def test_a_model_whose_tokens_see_later_ones_is_refused() -> None:
 def test_a_plan_refuses_an_architecture_that_cannot_be_made_causal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The attention of such an architecture ignores the attribute `is_causal`."""
+    """The attention of this architecture ignores the attribute `is_causal`."""
     plain("bert").save_pretrained(tmp_path)
     check_loads(tmp_path, causal=False, only_earlier=True)
     monkeypatch.setattr("adapt.model.packing.attention.bool", lambda value: False, raising=False)

@@ -1,4 +1,4 @@
-"""Tests that words, entities and spans are predicted whole, with every family of tokenizers."""
+"""Tests that words, entities and spans are predicted as a whole, with every family of tokenizers."""
 
 from math import sqrt
 

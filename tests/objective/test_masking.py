@@ -87,7 +87,7 @@ def test_the_number_of_predictions_is_exact(tokenizer: PreTrainedTokenizerFast, 
 
 
 def test_ties_are_rounded_as_python_does(objective: MaskedLanguageModelling) -> None:
-    """Checks numbers of tokens at which fp32 would give another count: it would round 0.15 x 190 = 28.5 up."""
+    """Checks lengths at which fp32 would give another number of predictions: it would round 0.15 x 190 = 28.5 up."""
     for ordinary in (10, 30, 190, 350, 390, 510):
         corrupted = objective.corrupt(batch_of([[7] * ordinary]))
         assert int(corrupted.positions.sum()) == round(0.15 * ordinary)
@@ -121,7 +121,7 @@ def test_shares_of_masked_random_and_unchanged_tokens(
         return abs(count - share * n) <= 4 * sqrt(n * share * (1 - share))
 
     assert close(int(is_mask.sum()), mask)
-    assert close(int(is_kept.sum()), 1 - mask - random + random / 149)  # one random token in 149 is the original one
+    assert close(int(is_kept.sum()), 1 - mask - random + random / 149)  # one random token in 149 equals the original
     drawn = Counter(shown[~is_mask & ~is_kept].tolist())
     assert not drawn.keys() & set(SPECIAL)
     if random:
@@ -141,7 +141,7 @@ def test_each_position_is_equally_likely_to_be_predicted(objective: MaskedLangua
 def test_positions_and_replacements_are_drawn_independently(objective: MaskedLanguageModelling) -> None:
     """Checks that each predicted position is masked in 80% of cases.
 
-    If one random number decided both, the positions with the smallest numbers would always be the masked ones.
+    If one random number decided both, the positions with the smallest numbers would always be masked.
     """
     rows = [list(range(20, 60))] * 3000
     corrupted = objective.corrupt(batch_of(rows))
@@ -282,7 +282,7 @@ shapes = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, m
 
 
 def row_of(units: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a row's unit starts and eligible tokens, given each unit's counts of tokens and of eligible tokens."""
+    """Returns a row's unit starts and eligible tokens, given the number of tokens and eligible tokens of each unit."""
     starts = [place == 0 for tokens, _ in units for place in range(tokens)]
     eligible = [place < count for tokens, count in units for place in range(tokens)]
     return torch.tensor([starts]), torch.tensor([eligible])

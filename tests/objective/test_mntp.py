@@ -114,7 +114,7 @@ def test_a_mask_token_is_added_without_changing_how_texts_are_split(tmp_path: Pa
         torch.testing.assert_close(now[number], was[: len(before)].mean(0))
         assert torch.equal(now[:number], was[:number])
     (tmp_path / "own").mkdir()
-    after.save_pretrained(tmp_path / "start")  # now the tokenizer has a mask token of its own
+    after.save_pretrained(tmp_path / "start")  # now the tokenizer has its own mask token
     assert write_turned(start, tmp_path / "own") == (MASK, False)
 
 

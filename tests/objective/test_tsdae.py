@@ -1,4 +1,4 @@
-"""Compares objective `tsdae`, text by text, with transformers' decoder with cross-attention and tied weights."""
+"""Compares objective `tsdae`, text by text, with a transformers decoder with cross-attention and tied weights."""
 
 import copy
 import itertools
@@ -101,7 +101,7 @@ def test_losses_and_gradients_are_those_of_transformers_decoder(family: str, poo
     tsdae = objective(pooling=pooling)
     tsdae.prepare(prepared)
     for module in prepared.modules():
-        if type(module).__name__ == "VectorAttention":  # as large as other weights, so that the vector matters
+        if type(module).__name__ == "VectorAttention":  # as large as other weights, so that the vector has an effect
             torch.nn.init.normal_(module.value.weight, 0, 0.2)
             torch.nn.init.normal_(module.dense.weight, 0, 0.2)
     denoised = tsdae.corrupt(rows())

@@ -1,4 +1,4 @@
-"""Helpers for tests of `parse`: command lines, and the errors that these raise."""
+"""Helpers for tests of `parse`: command lines, and the errors that command lines raise."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Options of a method, selection or embedder are written in a section with the name of the kind."""
+"""Tests that the options of a method, selection or embedder are read from the section with its name."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -96,7 +96,7 @@ def train_two_ranks(folder: str) -> None:
 
 @pytest.mark.heavy
 def test_a_training_listens_on_loopback_and_leaves_no_process_if_it_is_killed(tmp_path: Path) -> None:
-    """All processes are new ones, as in a user's job, so they must end by themselves after SIGKILL."""
+    """No process is forked, as in a user's job, so all processes must end by themselves after SIGKILL."""
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     command = f"from tests.ray.test_connection import train_two_ranks; train_two_ranks({str(tmp_path)!r})"
     root, file, errors = Path(__file__).parents[2], tmp_path / "found", tmp_path / "errors"
@@ -180,7 +180,7 @@ def belonging_to(folder: Path) -> dict[psutil.Process, str]:
 
 
 def left_of(started: dict[psutil.Process, str], folder: Path) -> list[str]:
-    """Waits for the end of all processes of our Ray, and returns the command lines of those that do not end."""
+    """Waits for the end of all processes of our Ray, and returns the command lines of processes that do not end."""
     deadline = time.monotonic() + PATIENCE_S
     gone([*started], PATIENCE_S)
     while (left := belonging_to(folder)) and time.monotonic() < deadline:
@@ -221,7 +221,7 @@ def test_it_needs_no_home_and_no_short_tmpdir_and_leaves_nothing(tmp_path: Path)
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Returns a folder with a short path, which RAY_TMPDIR makes the first choice for Ray's folder."""
+    """Returns a folder with a short path, and sets RAY_TMPDIR so that it is the first choice for Ray's folder."""
     folder = Path("/tmp") / f"t{os.getpid()}"
     folder.mkdir()
     monkeypatch.setenv("RAY_TMPDIR", str(folder))

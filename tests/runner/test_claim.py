@@ -1,4 +1,4 @@
-"""Tests the files in a bucket after two runs of a stage, one of which was suspended or killed at a bad moment."""
+"""Tests the files in a bucket after two runs of a stage, if one run was suspended or killed at a bad moment."""
 
 import hashlib
 import json
@@ -207,7 +207,7 @@ def test_a_run_that_lost_its_lease_is_asked_to_end_and_says_why(
 
 
 def test_a_file_of_the_right_size_and_other_content_is_copied_again(machines: list[Machine]) -> None:
-    """A killed run of the same stage left it behind."""
+    """The file was written by a killed run of the same stage."""
     one, two, _ = machines
     two.work(x="of two")
     claim = one.claim(one.take())
@@ -236,7 +236,7 @@ def test_a_holder_that_copied_nothing_does_not_count_as_the_newest(machines: lis
     one, two, _ = machines
     two.work(step="100")
     one.work(step="900")
-    two.take()  # killed before it copies
+    two.take()  # a run that is killed before it copies
     two.work(other="x")
     assert two.files() == {"step": "900", "other": "x"}
 

@@ -34,7 +34,7 @@ def write(file: Path, content: bytes, at: int = 1_000_000_000) -> Path:
 
 
 def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Returns a function that returns the number of files read for their digest since its last call."""
+    """Returns a function that counts the files that were read for their digest since its last call."""
     real, calls = hashlib.file_digest, []
 
     def counted(*args: object) -> object:
@@ -371,7 +371,7 @@ def test_a_plan_and_a_finished_job_read_no_content(store: Store, runs: Path, mon
 
 
 def without_digests(record: Record) -> None:
-    """Removes the digests from a record, because records of earlier versions have none."""
+    """Removes the digests from a record, because records of earlier versions have no digests."""
     file = record.path / "stage.json"
     content = json.loads(file.read_text())
     del content["digests"]

@@ -85,7 +85,7 @@ def test_a_folder_is_tidied_after_its_record_is_written(store: Store, monkeypatc
     with pytest.raises(DataError):
         ensure(single(broken, rate=0.1), store)
     assert seen == []
-    for _ in range(2):  # a finished stage is neither run nor tidied again
+    for _ in range(2):  # a finished stage is not run again, and its folder is not cleaned again
         ensure(single(rate=0.1), store)
     assert seen == [True]
 

@@ -1,4 +1,4 @@
-"""Tests that the copies of a stage's folder on several nodes agree. Each node has a folder of its own."""
+"""Tests that the copies of a stage's folder on several nodes agree. Each node has its own folder."""
 
 import json
 from pathlib import Path
@@ -103,7 +103,7 @@ def test_files_through_which_processes_talk_appear_and_disappear_everywhere(node
 
 
 def test_a_node_takes_what_another_node_has_added_to_its_file(nodes: Nodes) -> None:
-    """As metrics do if rank 0 moves to another node and back."""
+    """This happens to the file of metrics if rank 0 moves to another node and back."""
     one, two = nodes.copies
     nodes.file(1, "metrics.jsonl").write_text("1\n")
     one.send()
@@ -138,7 +138,7 @@ def test_a_large_file_that_grows_is_sent_when_it_is_whole(nodes: Nodes) -> None:
 
 def test_a_model_outside_of_the_root_is_copied_to_the_same_path(nodes: Nodes, tmp_path: Path) -> None:
     class Elsewhere(HomeFiles):
-        """A home where the model exists, and this node does not see it."""
+        """A home node that has the model, while this node does not have it."""
 
         def stamps(self, folder, beginnings=("",)):  # type: ignore[no-untyped-def]
             return super().stamps(folder.replace("here", "there"), beginnings)

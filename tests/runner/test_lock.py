@@ -231,7 +231,7 @@ def test_the_next_holder_learns_which_local_copy_was_used_last(bucket: S3Bucket)
     with leased(bucket, "lease", "two") as held:
         assert held.progress == ("one", "whole", "run")
         assert held.is_restart
-    with leased(bucket, "lease", "three") as held:  # the second one had not copied the files
+    with leased(bucket, "lease", "three") as held:  # the second machine had not copied the files
         assert held.progress.mirror == "one"
 
 

@@ -177,9 +177,9 @@ def test_a_new_machine_reads_many_records_at_once(
     ensure(toys.diamond(runs), machine("one"))
     s3.faults()
     assert len(list(machine("two").records())) == 4
-    assert s3.requests()["GET"] == 2  # the list, and the pack
+    assert s3.requests()["GET"] == 2  # requests for the list and for the pack
     bucket_of(machine("two")).delete(["packs/records"])
-    assert len(list(machine("three").records())) == 4  # reads them one by one, and packs them
+    assert len(list(machine("three").records())) == 4  # reads the records one by one, and packs them
     s3.faults()
     assert len(list(machine("four").records())) == 4
     assert s3.requests()["GET"] == 2
@@ -228,7 +228,7 @@ def test_files_that_are_not_used_leave_a_local_copy_that_is_too_large(machine: M
 
 
 def test_a_run_that_lost_its_lease_changes_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first machine is suspended for longer than its lease while the second one runs the whole stage."""
+    """The first machine is suspended for longer than its lease, while the second machine runs the whole stage."""
     monkeypatch.setattr(lock, "LEASE_S", 0.3)
     monkeypatch.setattr(lock, "_RENEW_S", 1000.0)
     monkeypatch.setattr(lock, "_POLL_S", 0.02)

@@ -23,10 +23,10 @@ class Receiver(HTTPServer):
 
     def __init__(self) -> None:
         self.answers: list[int] = []
-        """Status codes of the next answers. When the list is empty, the answer is 200."""
+        """Status codes of the next responses. If the list is empty, the status is 200."""
         self.received: list[dict] = []
         self.location = ""
-        """Address to which the answers redirect, if any."""
+        """Address to which responses redirect, or empty."""
         self.may_answer = threading.Event()
         self.may_answer.set()
         super().__init__(("127.0.0.1", 0), Handler)
@@ -155,7 +155,7 @@ def test_a_message_that_cannot_be_sent_is_logged_without_the_address(
 
 
 def test_a_redirection_does_not_bring_the_address_into_the_log(webhook: Receiver, capsys) -> None:
-    """urllib puts the new address into the reason of its error."""
+    """The error of urllib contains the new address."""
     webhook.answers, webhook.location = [302], "file:///secret-part"
     run(JSON)
     said = capsys.readouterr().err
@@ -169,7 +169,7 @@ def test_a_webhook_that_hangs_does_not_hold_up_the_job(webhook: Receiver, capsys
     with notifying(JSON, "dapt papers") as finished:
         finished("The loss fell.", Path("/runs"))
     wait_until_sent(0.1)
-    assert time.monotonic() - began < notifications.ANSWER_S  # less than the time limit of an answer
+    assert time.monotonic() - began < notifications.ANSWER_S  # less than the time limit for a response
     assert "ends before the webhook has answered" in capsys.readouterr().err
 
 

@@ -150,7 +150,7 @@ def test_a_lock_of_an_earlier_version_can_be_taken(root: Path) -> None:
 def test_continuing_a_stage_that_another_user_began(root: Path, mode: int) -> None:
     """Members of the group may continue the stage.
 
-    In a folder with the sticky bit, only the first user may. The error names this user.
+    In a folder with the sticky bit, only the first user may continue it. The error names this user.
     """
     stage = single(fail)
     with pytest.raises(StageError, match="it failed"):

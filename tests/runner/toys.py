@@ -41,7 +41,7 @@ Act = Callable[[Path, Done], Outcome[ToyResult]]
 
 
 def idle(folder: Path, done: Done) -> Outcome[ToyResult]:
-    """Imitates a stage's work without doing any."""
+    """Imitates a stage's work without doing anything."""
     return Outcome(ToyResult())
 
 
@@ -79,7 +79,7 @@ def _lines_of_inputs(name: str) -> int:
 
 
 def work(name: str, runs: Path, pause_s: float) -> Act:
-    """Returns a stage's work: it writes lines to files, and counts all lines of its inputs to reveal partial inputs."""
+    """Returns a stage's work: it writes lines to files, and counts its inputs' lines to detect incomplete inputs."""
 
     def run(folder: Path, done: Done) -> Outcome[ToyResult]:
         with runs.open("a") as file:

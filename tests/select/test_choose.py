@@ -58,7 +58,7 @@ def test_a_pool_that_does_not_fill_the_budget_is_reported() -> None:
 def test_only_the_best_of_several_near_copies_is_taken(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many of the best documents are near copies.
 
-    If no further candidates are held (HELD is 0), the pool must be read again.
+    If no further candidates are in memory (HELD is 0), the pool must be read again.
     """
     monkeypatch.setattr("adapt.select.choose.HELD", held)
     copies = [" ".join([*["word"] * 100, text]) for text in TEXTS[:1] * 40]

@@ -145,7 +145,7 @@ def test_a_target_that_shares_no_word_with_the_pool_is_refused() -> None:
 def test_grams_that_never_occur_in_the_pool_are_ignored() -> None:
     """Words of markup in the target change no score.
 
-    Each of the few buckets contains words of the pool, so buckets alone do not tell which n-grams occur in the pool.
+    Each of the few buckets contains words of the pool, so buckets do not show which n-grams occur in the pool.
     """
     marked = [f"ENTITYSTART {text} ENTITYEND" for text in TARGET]
     pool = numbered([*POOL, *TARGET])

@@ -34,7 +34,7 @@ def test_samples_depend_on_the_seed_and_larger_ones_contain_smaller_ones() -> No
 
 
 def test_a_random_sample_depends_on_ids_and_not_on_texts() -> None:
-    """Cleaning that only changes letters therefore does not change which documents are selected."""
+    """Sampling uses ids, so cleaning that only changes letters does not change which documents are selected."""
     texts = [str(number) for number in range(100)]
     assert [place for place, _ in chosen(texts, 9)] == [place for place, _ in chosen(["x"] * 100, 9)]
 
@@ -137,7 +137,7 @@ def test_a_selection_sees_the_target_and_reads_the_pool_once_in_order() -> None:
 
 @pytest.mark.parametrize("room", [Room(documents=7), Room(characters=60), Room(documents=500)])
 def test_the_division_of_the_pool_does_not_change_the_best(room: Room) -> None:
-    """Covers equal scores, and pools with and without a hint about the documents that are already held."""
+    """Covers equal scores, and pools with and without a hint about the documents that are already in memory."""
     texts = [str(number % 13 / 4) + "x" * (number % 5) for number in range(300)]
 
     class Leading(Told):

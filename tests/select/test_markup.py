@@ -1,4 +1,4 @@
-"""Tests that markup which the pool lacks is found, reported and removed, and that signs in the pool are kept."""
+"""Tests that markup that the pool lacks is found, reported and removed, and that symbols of the pool remain."""
 
 import pytest
 

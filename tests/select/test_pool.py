@@ -178,7 +178,7 @@ def jaccard(one: str, other: str) -> float:
 
 @pytest.fixture
 def measured(tmp_path: Path) -> MeasuredText:
-    """Returns general text of eight documents, of which the first five are held out and measured."""
+    """Returns general text of eight documents. The first five are held out and measured."""
     file = write(tmp_path / "general.jsonl", [{"text": text} for text in texts(8, 1)])
     shards(tmp_path / "general", texts(8, 1)[5:], texts(8, 1)[:5])
     corpus = replace(PLAIN, paths=file)

@@ -30,9 +30,9 @@ def with_copies(count: int, seed: int = 0) -> np.ndarray:
 
 
 def by_hand(vectors: np.ndarray, most: float, labels: np.ndarray | None = None) -> list[int]:
-    """Returns the positions of kept vectors in order.
+    """Returns the indices of the remaining vectors in order.
 
-    A vector is removed if it is near a vector kept before it, in the same cluster if `labels` are passed.
+    A vector is removed if it is near an earlier remaining vector. With `labels`, both must be in the same cluster.
     """
     rows = unit_rows(vectors).astype(np.float64)
     stay: list[int] = []
@@ -51,7 +51,7 @@ def indexed_from_first(folder: Path, vectors: np.ndarray, part: int = 10**6) -> 
 @settings(max_examples=25)
 @drawn(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 9), st.sampled_from([0.5, 0.8, 0.99]))
 def test_the_first_of_several_copies_is_kept(seed: int, count: int, block: int, most: float) -> None:
-    """Vectors consist of small integers, so many are equal. Several block sizes are tested."""
+    """Vectors consist of small integers, so many vectors are equal. Several block sizes are tested."""
     vectors = np.random.default_rng(seed).integers(-1, 2, (count, 3)).astype(float)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(semdedup, "ROWS_AT_ONCE", block)
@@ -60,7 +60,7 @@ def test_the_first_of_several_copies_is_kept(seed: int, count: int, block: int, 
 
 
 def test_a_chain_of_copies_loses_every_other_link() -> None:
-    """Each document is near the previous one but not near the one before that, so only the second is removed."""
+    """Each document is only near its neighbours in the chain. The second document is removed, so the third remains."""
     angles = np.deg2rad([0, 20, 40])
     rows = unit_rows(np.stack([np.cos(angles), np.sin(angles)], 1))
     assert kept_vectors(rows, np.cos(np.deg2rad(25))).tolist() == [True, False, True]
@@ -112,7 +112,7 @@ def test_the_selection_drops_copies_and_takes_others_at_random(tmp_path: Path) -
     assert np.flatnonzero(scores > NEVER).tolist() == by_hand(vectors, 0.95)
     assert selection.figures() == {"documents": 120, "clusters": 1, "copies": (scores == NEVER).sum()}
     taken = [place for place, _, _ in highest(selection, pool, [], 10)]
-    assert max(taken) > 30  # documents are not simply taken from the beginning of the pool
+    assert max(taken) > 30  # the documents are not just the first documents of the pool
     with pytest.raises(DataError, match="no document is left"):
         selection.learn(
             given(pool, vectors=embedded(tmp_path / "b", vectors, ids, vectors[:1]), permitted=np.zeros(0, np.int64))

@@ -28,7 +28,7 @@ def situation(tmp_path: Path) -> Given:
 def scored(
     situation: Given, documents: int = 1, seed: int = 0, **options: float
 ) -> tuple[Offer, np.ndarray, dict[str, float]]:
-    """Returns the offer, the score of each document, and the selection's metrics."""
+    """Returns the result of `look_for`, the score of each document, and the selection's metrics."""
     selection = selection_of("tsds", options, seed)
     selection.learn(situation)
     offer = selection.look_for(Room(documents=documents), None)
@@ -68,7 +68,7 @@ def test_scores_are_log_masses_with_noise_for_any_number_of_first_neighbours(
 def test_copies_share_the_mass_of_one_document(situation: Given) -> None:
     """Only copies are closer to each other than sigma, which is 0.1 here.
 
-    Their masses must add up to the mass of a single document.
+    The masses of the copies must add up to the mass of a single document.
     """
     masses = by_hand(0.9, 0.1, 1)
     alone = by_hand(0.9, 0.1, 1, np.delete(POOL, np.s_[100:130], axis=0))
@@ -179,7 +179,7 @@ def test_a_smaller_alpha_spreads_the_mass_further_and_the_largest_takes_the_near
 def test_near_copies_share_the_mass_of_one_document() -> None:
     """There are three documents.
 
-    In the second case the nearest one is present four times, so each copy has density four.
+    In the second case, the nearest document occurs four times, so each copy has density four.
     """
     once = Surroundings(np.array([[0.1, 0.5, 0.9]]), np.ones((1, 3)))
     copied = Surroundings(np.array([[0.1] * 4 + [0.5, 0.9]]), np.array([[0.25] * 4 + [1, 1]]))

@@ -47,7 +47,7 @@ def ranks_of(similar: np.ndarray) -> np.ndarray:
 
 
 def scored(situation: Given, documents: int | None = None, per_text: int | None = None, **more: Any) -> Any:
-    """Returns the selection after its search, its offer, and the score of each document of the pool."""
+    """Runs the kNN search. Returns the selection, the result of `look_for`, and the score of each pool document."""
     selection = selection_of("knn", {}, 0)
     selection.learn(situation)
     room = Room(documents=documents if per_text is None else per_text * len(TARGET), **more)

@@ -1,4 +1,4 @@
-"""Tests that tables without rows are not shown, and that blocks with nothing except such tables are not shown."""
+"""Tests that tables without rows are not shown. Blocks that contain only such tables are not shown either."""
 
 import pytest
 

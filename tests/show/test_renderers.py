@@ -65,7 +65,7 @@ def test_a_verdict_is_shown_again_below_the_details(capsys: pytest.CaptureFixtur
     assert lines[:2] == ["Verdict: better.", "Loss fell."]
     assert lines[-2:] == ["Verdict: better.", "Model: here"]
     assert lines.count("Verdict: better.") == 2
-    show_blocks([verdict, TextBlock("Model: here")])  # without a table, the first lines are in sight
+    show_blocks([verdict, TextBlock("Model: here")])  # without a table, the verdict stays visible and is not repeated
     assert capsys.readouterr().err == "Verdict: better.\nModel: here\n"
 
 

@@ -1,4 +1,4 @@
-"""Standard evaluations in jobs: refused configurations, keys, and a training, a sequence and a comparison of models."""
+"""Tests standard evaluations in jobs: refused configurations, keys, a training, a sequence, and compared models."""
 
 import json
 import shutil
@@ -182,7 +182,7 @@ def test_a_training_is_measured_before_and_after_and_leaks_are_left_out(
     assert (benchmarks.models, benchmarks.seeds) == (["base", "dapt"], {"base": 1, "dapt": 2})
     row = next(row for row in benchmarks.rows if row.metric == "acc")
     assert row.changes["dapt"].value == pytest.approx(choice.changes["after"].value)
-    assert row.leaked == choice.leaked  # found by the export's record
+    assert row.leaked == choice.leaked  # the training is found through the export's record
 
 
 @pytest.mark.usefixtures("ray_cluster")

@@ -1,4 +1,4 @@
-"""Tests that a job keeps to its budget of device time, ends with a checkpoint, and continues with a larger budget."""
+"""Tests that a job stays within its device-time budget, ends with a checkpoint, and continues with a larger budget."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ class Repeated(Toy):
 
 
 def hours_of_work(folder: Path, done: Done) -> Outcome[ToyResult]:
-    """Imitates a training that takes 2 device-hours per run, and finishes unless it is told to end."""
+    """Imitates a training that takes 2 device-hours per run, and finishes unless the budget ends it."""
     (folder / END_FILE).unlink(missing_ok=True)
     with holding(folder, 1, waits=False):
         log = HeldLog(folder)
@@ -75,7 +75,7 @@ def test_a_training_ends_at_the_limit_and_goes_on_with_a_larger_budget(store: St
     assert "the budget is spent" in caught.value.what
     assert "raise resources.budget and run the same command" in caught.value.fix
     with (
-        pytest.raises(BudgetError, match="train papers did not start"),  # time spent before counts
+        pytest.raises(BudgetError, match="train papers did not start"),  # time that was spent earlier counts
         within_budget(resources(**limits), [EXPORT], store) as admitting,
     ):
         ensure(EXPORT, admitting)
@@ -168,7 +168,7 @@ def test_the_plan_compares_the_expected_time_with_the_budget(store: Store) -> No
 
 
 def test_the_plan_counts_what_an_unfinished_training_did_and_lost(store: Store) -> None:
-    """A started training has done 1 of its 4 hours, and has also lost half an hour."""
+    """An unfinished training has completed 1 of its 4 hours, and has also lost half an hour."""
     ensure(TRAINING, store)
     again = Paid("again", "train", idle, {"again": 1})
     folder = store.folder_of(again)

@@ -220,7 +220,7 @@ def test_the_cost_is_the_sum_of_all_stages(config: Config, price: float | None, 
 def test_every_stage_is_counted_once_in_the_cost(config: Config) -> None:
     """The importance after one domain is also the importance before the next domain.
 
-    Its cost must be counted only once.
+    The cost of this measurement must be counted only once.
     """
     stage = built(replace(config, tasks=[TaskConfig(name="bio", **splits())]))
     cost = stage.run(Path(), done(stage, price=1.0)).cost

@@ -1,4 +1,4 @@
-"""Tests exports for other libraries: files, record, card and key, and what is refused before anything runs."""
+"""Tests exports for other libraries: files, record, card and key, and errors before anything runs."""
 
 import shutil
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ OWN = "tests.handover.test_table:Noted"
 
 @dataclass(frozen=True, eq=False)
 class TrainingOf(Stage[Trained]):
-    """A training that leaves the model as it is."""
+    """A training that does not change the model."""
 
     kind = "train"
     name: str

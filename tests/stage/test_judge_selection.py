@@ -104,7 +104,7 @@ def test_diversity_is_the_mean_distance_and_every_set_is_on_the_map(judged: Fini
     assert found.selection.distance
     assert found.target.distance
     assert found.random.distance
-    assert found.selection.distance < found.random.distance  # the selected texts are all of one kind
+    assert found.selection.distance < found.random.distance  # all selected texts are of one kind
     places = json.loads((judged.path / "map.json").read_text())
     assert list(places) == ["pool", "selection", "target", "random"]
     counts = {name: len(points) for name, points in places.items()}

@@ -1,4 +1,4 @@
-"""Tests ensembles and students: their stages, what is refused, and a whole chain of trainings on a tiny model."""
+"""Tests ensembles and students: their stages, refused settings, and a whole chain of trainings on a tiny model."""
 
 import json
 from dataclasses import replace
@@ -73,7 +73,7 @@ def test_teachers_enter_the_key_by_their_content(config: Config, tmp_path: Path,
         (copy / file.name).write_bytes(file.read_bytes())
     one, same, other = (distil_stages(student(config, path)).training for path in (large, str(copy), str(tiny_bert)))
     assert one.key == same.key != other.key
-    # without teachers, the key is that of distillation from the model before the training
+    # without teachers, the key equals the key of distillation from the model before the training
     plain = dapt_stages(student(config)).training
     assert "teachers" not in plain.what()
 

@@ -1,4 +1,4 @@
-"""Probes and the choice of the best step in plans: what is refused, and what enters keys."""
+"""Tests plans with probes and with the choice of the best step: refused settings, and settings that change keys."""
 
 import json
 from dataclasses import replace

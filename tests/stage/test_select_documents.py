@@ -81,7 +81,7 @@ def test_the_budget_can_be_set_per_train_example(config: Config) -> None:
 def test_the_budget_per_example_counts_the_texts_of_all_tasks(config: Config, tmp_path: Path) -> None:
     """Texts in the dev or test split of a task do not count as target texts.
 
-    One of the three added texts is such a text.
+    One of the three added texts is in such a split.
     """
     more = ["one text more", "two texts more", DEV[0]]
     other = replace(config.task, name="other", train=write(tmp_path / "other.jsonl", with_labels(more)))
@@ -239,7 +239,7 @@ class Alike(Selection):
 def test_a_selection_sees_the_train_texts_as_they_were_listed(config: Config, tmp_path: Path) -> None:
     """The prepared texts are deleted and the train file is changed.
 
-    The selection must refuse the file instead of reading the new texts under the key of the old ones.
+    The selection must refuse the file instead of reading the new texts under the key of the old texts.
     """
     alike = choosing(config, kind=f"{__name__}:Alike")
     assert len(select(alike)[0]) == 15

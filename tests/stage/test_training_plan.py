@@ -75,7 +75,7 @@ def test_a_share_for_text_without_rows_is_refused_by_name() -> None:
     with pytest.raises(DataError, match=r"replay_fraction is 0\.1, but the files of mixture\.replay_paths have"):
         mixture(weighted(1, 3), 1000, 129, 0)
     with pytest.raises(ConfigError, match=r"corpus\.sources: the weights of a, b are all 0"):
-        mixture(weighted(0, 0), 1000, 129)  # possible if only some sources are trained on
+        mixture(weighted(0, 0), 1000, 129)  # this is possible if only some sources are trained on
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def said(training: Train, texts: list[str], share: float, folder: Path, capsys: 
 def test_documents_of_the_first_rows_are_known_before_the_training(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stream of documents of 5, 3 and 9 tokens is cut into rows of 8. A model that packs documents has no rows."""
+    """Documents of 5, 3 and 9 tokens are cut into rows of 8 tokens. A model that packs documents has no rows."""
     start, one_by_one = Context.of(config).start, replace(config, mixture=MixtureConfig(order="sequential"))
     training = replace(one_by_one.training, sequence_length=8, global_batch_size=3, max_steps=1)
     short = replace(one_by_one, training=training)
@@ -262,7 +262,7 @@ def test_a_completely_measured_text_may_be_too_small(capsys: pytest.CaptureFixtu
 
 
 def test_the_regime_counts_how_often_each_text_is_read() -> None:
-    """80 steps of 8 rows read 512 rows of 64 of the domain, and 128 rows of 32 of general text."""
+    """80 steps of 8 rows read 512 domain rows, of which there are 64, and 128 general rows, of which there are 32."""
     training = replace(CONFIG.training, max_steps=80)
     config = replace(CONFIG, mixture=MixtureConfig(replay_fraction=0.2), training=training)
     named = {"domain": text(64 * 128), "(replay)": text(32 * 128)}

@@ -54,7 +54,7 @@ def test_the_standard_error_is_right_with_and_without_variance_of_seeds():
 
 
 def test_equal_recipes_are_rarely_significant_if_examples_and_seeds_vary_equally():
-    """The tests over examples and over seeds each see half of the variance.
+    """The test over examples and the test over seeds each capture half of the variance.
 
     Either test alone would reject 10% of equal recipes.
     """
@@ -74,7 +74,7 @@ def test_equal_recipes_are_rarely_significant_if_examples_and_seeds_vary_equally
 
 
 def test_with_many_examples_the_error_is_that_of_the_seeds():
-    """With 20,000 examples only seeds vary.
+    """With 20,000 examples, only the variance over seeds matters.
 
     The error must be the standard error of a difference of means over seeds, with n - 1.
     """
@@ -137,7 +137,7 @@ def test_equal_predictions_of_all_seeds_are_tested_by_examples_only():
 
 
 def test_a_side_whose_seeds_do_not_vary_counts_as_one_number():
-    """If one side does not vary, the signs of five differences are flipped, so the smallest p is 2 / 32.
+    """If one recipe does not vary over seeds, the signs of five differences are flipped, so the smallest p is 2 / 32.
 
     Permuting ten seeds would give 2 / 252.
     """

@@ -41,7 +41,7 @@ class Verdicts:
 def simulated(rounds, difference, margin, is_paired, correlation=0.0, studies=STUDIES):
     """Simulates studies of one comparison with normal scores of standard deviation 1, decided by Student's t.
 
-    The permutation tests of the real rule are left out. They only make verdicts of better and worse rarer.
+    The permutation tests of the real rule are left out. They only make the verdicts better and worse less frequent.
     """
     rng = np.random.default_rng(7)
     shared, mine, theirs = rng.standard_normal((3, studies, rounds.max_seeds))
@@ -82,9 +82,9 @@ def test_false_verdicts_of_all_looks_together_are_at_most_five_percent(rounds, i
 
 
 def of_sides(first, second, luck, n):
-    """Returns a comparison with predictions, whose scores have these variances over n seeds, `luck` of it by examples.
+    """Returns a comparison whose scores have these variances over n seeds. A part `luck` is due to the test examples.
 
-    The standard error is that of `compare`: over examples, and over seeds without the examples' part.
+    The standard error is computed as in `compare`: over examples, and over seeds without the part due to examples.
     """
     sides = Side(n, first, luck), Side(n, second, luck)
     error = ((2 * luck + sum(float(side.own(side.variance)) for side in sides)) / n) ** 0.5
@@ -93,7 +93,7 @@ def of_sides(first, second, luck, n):
 
 @pytest.mark.parametrize("spending", ["obrien_fleming", "pocock"])
 def test_intervals_hold_if_much_of_the_variance_over_seeds_is_luck_with_examples(spending):
-    """Variances over seeds may then be smaller than the luck in them, but they stay uncertain."""
+    """Estimated variances over seeds may then be smaller than the part due to examples, but remain uncertain."""
     rounds, luck, studies = SeedRounds(3, 2, 9, spending), 0.35, 8000
     scores = np.random.default_rng(11).standard_normal((2, studies, rounds.max_seeds))
     missed = np.zeros(studies, dtype=bool)
@@ -130,7 +130,7 @@ def test_recipes_with_one_baseline_have_one_error_rate_together(spending):
 
 
 def test_a_sequential_study_finds_nearly_as_much_as_one_look_with_fewer_seeds():
-    """With 20 seeds per side, a difference of one standard deviation is found in 87% of studies at one look."""
+    """With one look at 20 seeds per side, a difference of one standard deviation is found in 87% of studies."""
     found, once = (simulated(rounds, 1.0, 0.2, False) for rounds in (BY_FIVE, SeedRounds(20, 1, 20)))
     assert once.better > found.better > once.better - 0.04
     assert found.seeds < 17
@@ -145,7 +145,7 @@ def test_equal_recipes_end_as_equal_if_the_margin_is_wide_enough():
 
 @pytest.mark.parametrize("n", [5, 10, 15, 20])
 def test_a_look_decides_like_the_simulated_rule(n):
-    """The interval of a look is that of scipy's t-test with the confidence of the look."""
+    """The interval of a look equals the interval of scipy's t-test at the confidence of the look."""
     look = BY_FIVE.seeds.index(n) + 1
     level = seed_levels("obrien_fleming", BY_FIVE.seeds)[look - 1]
     values = np.random.default_rng(n).normal(0.3, 1, n)
@@ -179,7 +179,7 @@ def test_a_large_difference_is_better_or_worse_and_a_small_one_equal():
 
 
 def test_holm_at_a_look_corrects_for_the_number_of_recipes():
-    """Ten positive differences pass the level of a single comparison, but not that of the smallest p of three."""
+    """Ten positive differences pass the level of a single comparison, but not the smallest of Holm's three levels."""
     weak = paired([0.05, 0.2, 0.3, 0.4, 0.5, 0.5, 0.6, 0.7, 0.8, 0.95])
     levels = corrected_levels("obrien_fleming", BY_FIVE.seeds, 2, 3)
     alone = judge({"weak": weak}, BY_FIVE, 2, 0.0, 1)["weak"]
@@ -222,7 +222,7 @@ def test_the_smallest_p_of_a_look_is_that_of_its_tests(n):
 
 
 def test_the_outlook_finds_no_difference_at_looks_that_cannot():
-    """Three pairs have a p of at least .25, and four of .125, so not even a huge difference ends at these looks."""
+    """With three or four pairs, p is at least .25 or .125. Even a huge difference cannot be significant there."""
     rounds = SeedRounds(3, 1, 10, "pocock")
     seen = Seen(1.0, 0.9, 1.1, 0.01, 0.25, 0.01, "open", ["seeds"], pairs=3)
     levels = seed_levels("pocock", rounds.seeds)
@@ -262,7 +262,7 @@ def test_one_look_has_the_whole_level(spending):
 @pytest.mark.parametrize("spending", PUBLISHED)
 @pytest.mark.parametrize("fractions", [(0.25, 0.5, 0.75, 1.0), (1 / 6, 1 / 3, 1.0), tuple(np.arange(2, 21) / 20)])
 def test_random_walks_leave_the_boundaries_as_often_as_the_function_allows(spending, fractions):
-    """Walks are sums of independent normal steps. The share that has crossed a boundary is compared after each look."""
+    """Walks are sums of independent normal steps. After each look, the share of walks beyond a boundary is compared."""
     rng, studies = np.random.default_rng(1), 60_000
     steps = np.sqrt(np.diff((0.0, *fractions)))
     walks = np.cumsum(steps * rng.standard_normal((studies, len(steps))), axis=1) / np.sqrt(fractions)

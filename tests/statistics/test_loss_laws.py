@@ -1,4 +1,4 @@
-"""Tests the laws of the loss on points that they made: by mixture and length, and by passes over a text."""
+"""Tests the laws of the loss on simulated points: by mixture and length, and by passes over a text."""
 
 from itertools import product
 from typing import Any
@@ -109,7 +109,7 @@ def test_a_fit_recovers_the_law_and_where_repeats_stop(penalty: float) -> None:
 
 
 def test_the_fit_is_as_good_as_an_independent_one() -> None:
-    """Compares with `curve_fit`, which searches all six parameters at once from the true ones."""
+    """Compares with `curve_fit`, which fits all six parameters at once, starting from the true parameters."""
     read, share, losses = map(np.array, columns(0.004, noise=0.01))
 
     def law_of(points: Any, e: float, b: float, p: float, c: float, exponent: float, r: float) -> Any:

@@ -68,7 +68,7 @@ def test_multi_label_scores_are_scikit_learns(metric):
 def test_entity_f1_counts_exact_spans():
     # entities by kind and tokens: A(0,2) in the first example, B(0,1) and A(2,3) in the second
     truth = [[0, 2, 4], [1, 4, 0]]
-    predicted = [[0, 4, 4], [1, 4, 0]]  # the first entity is too short, and the other two are right
+    predicted = [[0, 4, 4], [1, 4, 0]]  # the first predicted entity is too short, and the other two are correct
     assert entities([truth], [predicted], LABELS).scores == pytest.approx([2 * 2 / (3 + 3)])
     assert entities([truth], [truth], LABELS).scores == pytest.approx([1.0])
 
@@ -77,7 +77,7 @@ def test_entity_f1_counts_exact_spans():
     ("kind", "metric"), [("single_label", "macro_f1"), ("multi_label", "macro_f1"), ("tokens", "entity_f1")]
 )
 def test_scores_are_those_of_fine_tuning(kind, metric):
-    """The report compares these scores with those of fine-tuning, and ignores predictions if the scores differ."""
+    """The report compares these scores with the scores from fine-tuning, and ignores predictions if they differ."""
     from adapt.finetune.metrics import metric_of
     from adapt.task.prepare_task import Facts
 

@@ -31,7 +31,7 @@ def test_few_pairs_have_the_interval_of_scipys_t_test(seeds):
 
 @pytest.mark.parametrize("pairs", [6, 7, 9, 12, 16])
 def test_the_interval_has_exactly_the_means_that_p_does_not_reject(pairs):
-    """A sample is not rejected if zero lies just inside its interval, and is rejected if zero lies just outside."""
+    """The mean 0 is not rejected if it lies just inside a sample's interval, but is rejected if it lies outside."""
     for seed in range(5):
         differences = np.random.default_rng(seed).exponential(1, pairs)
         found = paired(differences)
@@ -196,7 +196,7 @@ def test_points_are_formatted(share, text):
 def test_the_verdict_says_that_there_are_too_many_recipes_for_the_seeds():
     """Five seeds per side give a p of at least .008.
 
-    With 7 recipes, Holm's correction makes it .056, so none can be significant.
+    With 7 recipes, Holm's correction raises it to .056, so no recipe can be significant.
     """
     text = verdict(found(p=0.008, least=0.008), 0.056, recipes=7)
     assert "with so few seeds and 7 recipes p cannot fall below .056," in text

@@ -86,9 +86,9 @@ def test_more_tasks_detect_smaller_differences_with_the_stated_power():
 
 @pytest.mark.parametrize(("examples", "apart", "alike"), [(500, 0.02, False), (140, 0.0, True)])
 def test_predictions_are_detected_with_the_stated_power(examples, apart, alike):
-    """In the first case the accuracies of five seeds differ.
+    """In the first case, the accuracies of five seeds differ.
 
-    In the second, all seeds are mostly right on the same examples.
+    In the second case, all seeds are mostly right on the same examples.
     """
     rng = np.random.default_rng(2)
 
@@ -108,7 +108,7 @@ def test_predictions_are_detected_with_the_stated_power(examples, apart, alike):
 
 @pytest.mark.parametrize(("difference", "margin"), [(0.02, 0.005), (0.004, 0.025)])
 def test_the_seeds_that_are_needed_decide_with_the_stated_probability(difference, margin):
-    """In the first case most studies become significant. In the second, most intervals lie within the margin."""
+    """In the first case, most studies become significant. In the second case, most intervals lie within the margin."""
     rng = np.random.default_rng(3)
     seeds = seeds_needed(of_seeds(5), difference, margin)
 

@@ -30,7 +30,7 @@ class FakeJob:
 
 @dataclass
 class FakeClient:
-    """Imitates a client. It calls `happens`, which may change the jobs, each time the jobs are listed."""
+    """Imitates a client. Each time the jobs are listed, the client calls `happens`, which may change the jobs."""
 
     happens: Callable[["FakeClient"], None] = lambda client: None
     found: list[FakeJob] = field(default_factory=list)

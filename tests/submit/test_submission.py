@@ -210,7 +210,7 @@ DIAMOND = order(a=None, b="a", c="a", d="b", e=None)
 class Ends:
     """Ends every job when the jobs are listed for the second time.
 
-    The exit code is the next one for its stage in `codes`, or 0 if none remains.
+    The exit code is the next code of the job's stage in `codes`, or 0 if no code remains.
     """
 
     def __init__(self, **codes: list[int | None]) -> None:

@@ -1,4 +1,4 @@
-"""Tests the declarations whether higher or lower values of a metric are better."""
+"""Tests the declarations of whether higher or lower values of a metric are better."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tests that a process without progress is named with its stack and killed, and that others are left in peace."""
+"""Tests that a process without progress is reported with its stack and killed, and that other processes continue."""
 
 import math
 import os
@@ -133,7 +133,7 @@ def test_a_start_that_takes_far_longer_than_earlier_ones_is_killed(tmp_path: Pat
 
 
 def test_a_process_that_a_signal_stopped_is_killed(tmp_path: Path, started: list) -> None:
-    """It cannot write its stack, and is late in any phase, also in phases of unknown duration."""
+    """Such a process cannot write its stack, and counts as late even in phases of unknown duration."""
     process = start(started, "reader", tmp_path, "is_idle")
     process.send_signal(signal.SIGSTOP)
     assert killed(process)
@@ -239,7 +239,7 @@ def test_the_start_may_take_some_times_as_long_as_earlier_ones_on_this_host(
         for seconds, phase, is_patient in ((3, "load", True), (50, "step", False), (7, "step", False), (9, "", False)):
             now += seconds
             heartbeat.beat(phase, patient=is_patient)
-        assert slowest_start() == 7.0  # the load of 50 s is a phase of unknown duration, and the second step no start
+        assert slowest_start() == 7.0  # the load of 50 s has an unknown duration, and the second step is no start
     finally:
         end_watch()
     assert slowest_start() == 0.0

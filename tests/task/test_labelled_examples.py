@@ -298,7 +298,7 @@ def test_empty_texts_are_removed_from_train_and_not_from_test(tmp_path: Path) ->
     train, test = check_split(task, "train"), check_split(task, "test")
     assert (train.empty_texts, [each.text for each in train.examples]) == (3, ["a"])
     assert (test.empty_texts, [each.text for each in test.examples]) == (3, ["", " \n", "\u00a0", "a"])
-    assert [each.id for each in train.examples] == ["3"]  # the id counts all records, also those left out
+    assert [each.id for each in train.examples] == ["3"]  # the id counts all records, even omitted records
 
 
 def test_an_empty_text_with_a_second_one_is_not_empty(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def bert(tiny_bert: Any) -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="module")
 def gpt2() -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer that adds no special tokens."""
+    """Returns a byte-level tokenizer that adds no special tokens."""
     model = tokenizers.json.loads(tokenizers.byte_level().to_str())["model"]
     return GPT2TokenizerFast(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])
 

@@ -1,4 +1,4 @@
-"""Runs the toy of the training tests on Ray Train with ranks that come and go.
+"""Runs the toy training of the tests on Ray Train, while ranks join and leave.
 
 The module is run as a script with the settings as JSON.
 """

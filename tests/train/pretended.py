@@ -31,7 +31,7 @@ COUNTING = "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::uniq
 READING = {Tensor.tolist, Tensor.cpu, Tensor.numpy}
 """Functions that read values of the device. Torch does not dispatch them on a CPU."""
 MAKING = {torch.tensor, torch.as_tensor}
-"""Functions that copy data from the host and wait for the copy."""
+"""Functions that copy data from the host to the device and wait for the copy."""
 OURS = str(Path(adapt.__file__).parent), "/transformers/", "/torch/optim/", "/torch/autograd/graph.py"
 """Parts of file paths. Waits in these files are attributed to our code."""
 
@@ -51,7 +51,7 @@ class Pretended:
         self.waits: list[str] = []
         """Waits of the host for the device in our code."""
         self.met: list[str] = []
-        """Calls in our code with tensors of both devices, which a real device would refuse, or copy and wait."""
+        """Calls in our code that mix tensors of both devices. A real device would refuse them, or copy and wait."""
         self.others: list[str] = []
         """Waits and mixed calls in DeepSpeed's code."""
         self._storages: dict[int, Any] = {}
@@ -150,7 +150,7 @@ class _Called(TorchFunctionMode):
         return result
 
     def _goes_there(self, function: Any, args: Any, kwargs: Any) -> bool:
-        """Returns whether the result is on the device: a device, or a tensor on the device, is an argument."""
+        """Returns whether the result is on the device, because an argument is the device or a tensor on it."""
         named = [kwargs.get("device"), *(args[1:2] if function is Tensor.to else ())]
         return any(
             isinstance(each, torch.device | str) or (isinstance(each, Tensor) and self.pretended.has(each))

@@ -78,7 +78,7 @@ def test_a_node_that_always_kills_its_rank_is_avoided_and_named(
 
 
 def test_a_group_grows_and_shrinks_with_its_nodes(cluster: Nodes, started: Callable[..., Run], ranks) -> None:
-    interval = 10 * STEPS  # so long that no regular checkpoint is due
+    interval = 10 * STEPS  # a long interval, so that no regular checkpoint is due
     run = started((1, 2), interval)
     run.wait(lambda rows: len(rows) > 5)
     node = cluster.add()
@@ -114,7 +114,7 @@ def test_a_notice_is_answered_with_a_checkpoint_and_training_goes_on(
     noticed = len(run.rows())
     # the cloud announces the end of the training's node, and the script passes the notice to Ray
     with served("aws") as metadata:
-        metadata.announce(20)  # 20 s, as ranks check for notices every five seconds
+        metadata.announce(20)  # 20 s are enough, because ranks check for notices every five seconds
         told = ["--node-id", run.rows()[-1]["node"], "--address", cluster.address, "--metadata", metadata.address]
         command = [sys.executable, str(ROOT / "cluster" / "preemption.py"), "watch", *told]
         environment = {**cluster.environment, "TMPDIR": str(tmp_path)}
@@ -131,7 +131,7 @@ def test_a_notice_is_answered_with_a_checkpoint_and_training_goes_on(
 def test_a_rank_that_dies_in_the_save_on_a_notice_does_not_strand_the_others(
     cluster: Nodes, started: Callable[..., Run], tmp_path: Path, ranks
 ) -> None:
-    """They continue from the last complete checkpoint, long before the deadline of the notice."""
+    """The other ranks continue from the last complete checkpoint, long before the deadline of the notice."""
     cluster.add()
     run = started((1, 2), 5, dies_in_save=True)
     run.wait(lambda rows: rows[-1:] and rows[-1]["world"] == 2 and run.saved() > rows[0]["step"])

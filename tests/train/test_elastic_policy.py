@@ -306,7 +306,7 @@ def test_it_starts_at_once_with_the_largest_number() -> None:
 def test_it_starts_with_fewer_after_the_room_stayed_the_same_for_a_while() -> None:
     size = sizing(1, 2, 4)
     assert size.start(1, now=0.0) is None
-    assert size.start(3, now=4.0) is None  # the number of free slots changed, so that more may follow
+    assert size.start(3, now=4.0) is None  # the number of free slots changed, so more slots may follow
     assert size.start(3, now=8.9) is None
     assert size.start(3, now=9.0) == 2  # three workers cannot divide the batch
 

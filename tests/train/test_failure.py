@@ -172,7 +172,7 @@ def test_an_error_of_one_rank_comes_out_of_it_at_once(
 
 
 def _toy(config: dict[str, Any]) -> None:
-    """Runs a rank that joins the other rank in a collective. In the first two starts, rank 1 fails before this.
+    """Runs a rank that takes part in a collective with the other rank. In the first two starts, rank 1 fails before.
 
     Rank 1 raises a DataError in the first start and a KeyError in the second.
     """
@@ -235,7 +235,7 @@ class StoppedGroup(RankGroup):
 
 
 class StoppedGroupConfig(RankGroupConfig):
-    """Makes Ray Train start a `StoppedGroup`."""
+    """Settings with which Ray Train starts a `StoppedGroup`."""
 
     @property
     def backend_cls(self) -> type[StoppedGroup]:
@@ -275,7 +275,7 @@ def test_a_rank_that_is_stopped_at_its_start_or_in_a_step_is_named_and_all_ranks
             rf"rank 1 on \S+ \(process \d+\) made no progress for \d+ s in {phase}: a signal has stopped it", line
         )
     for group in (tmp_path / STALLS).iterdir():
-        # on a busy machine, the group may end before the other rank has made its statement
+        # on a busy machine, the group may end before the other rank has written its report
         *others, stopped = sorted(read_stalls(group), key=lambda stall: stall.is_stopped)
         assert stopped.is_stopped
         assert all(stall.waits_for_others and not stall.is_stopped for stall in others)
@@ -342,7 +342,7 @@ def ended(group: ray_train.FixedGroup, *errors: Exception) -> None:
     RestartLog(group.rules.folder).group_began(0, ["a", "b"], {"a": "host a", "b": "host b"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "30")
-        for _ in range(2 if is_announced(dict(enumerate(errors))) else 1):  # Ray repeats it while it waits
+        for _ in range(2 if is_announced(dict(enumerate(errors))) else 1):  # Ray repeats the call while it waits
             ray_train.EndAtOnce(group.rules.folder, group).after_exception(None, dict(enumerate(errors)))
 
 
@@ -421,7 +421,7 @@ class WantsMoreError(Exception):
 def leaves(error: Exception) -> Exception:
     """Returns an error of a rank as it arrives in another process.
 
-    A DataError is followed by a second error on the way out, which has the DataError as its cause.
+    If the error is a DataError, a second error is raised from it, so that the DataError becomes a cause.
     """
 
     def rank() -> None:

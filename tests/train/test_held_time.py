@@ -14,7 +14,7 @@ from adapt.train.held_time import HELD_FILE, HeldLog, HeldTime, add_seconds, hol
 
 
 def write(folder: Path, *lines: tuple[float, str, dict[str, Any]], seen: float | None = None) -> None:
-    """Writes lines of the times, kinds and values given; the last sign of the driver is at `seen`."""
+    """Writes lines with these times, kinds and values. The driver last renewed the file at `seen`."""
     text = "".join(json.dumps({"time": at, "kind": kind, **values}) + "\n" for at, kind, values in lines)
     (folder / HELD_FILE).write_text(text)
     if seen:
@@ -57,13 +57,13 @@ def test_a_run_without_failures_has_start_steps_waits_and_an_end(tmp_path: Path)
     )
     held, productive, lost = read(tmp_path)
     assert (held, productive) == (2 * 43, 2 * 25)
-    # "other" contains the export, which takes 3 seconds, and half a second per device that no count contains
+    # "other" contains the export, which takes 3 seconds, and half a second per device that was not attributed
     assert lost == {"start": 20, "data wait": 4, "checkpoint": 2, "evaluation": 3, "other": 7}
     assert HeldTime.load(tmp_path).goodput == pytest.approx(50 / 86)
 
 
 def test_steps_after_the_last_checkpoint_are_redone(tmp_path: Path) -> None:
-    """The checkpoint has 10 of the 16 steps. The crash was noticed and repaired from second 126 to 140."""
+    """The checkpoint has 10 of the 16 steps. The time from second 126 to 140 is lost by the restart."""
     write(
         tmp_path, begin(100), ranks(110, 0), steps(120, 10, 10), steps(126, 16, 6), ranks(140, 10), steps(150, 20, 10)
     )
@@ -77,7 +77,7 @@ def test_a_stretch_across_the_checkpoint_is_divided_by_steps(tmp_path: Path) -> 
 
 
 def test_an_attempt_that_was_killed_ends_with_the_last_sign_of_its_driver(tmp_path: Path) -> None:
-    """The hour until the next attempt is not held. What followed the last line of rank 0 is lost by the restart."""
+    """The hour until the next attempt is not held. The time after the last line of rank 0 is lost by the restart."""
     write(tmp_path, begin(100), ranks(110, 0), steps(120, 10, 10), seen=124)
     assert read(tmp_path) == (48, 20, {"start": 20, "other": 8})
     with holding(tmp_path, 2, waits=False):
@@ -127,7 +127,7 @@ def test_times_of_stages_add_up(tmp_path: Path) -> None:
 
 
 def test_what_rank_0_writes_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint within an evaluation is not counted twice."""
+    """The time of a checkpoint within an evaluation is not counted twice."""
     clock = SimpleNamespace(now=0.0, time=time.time, monotonic=lambda: clock.now, perf_counter=lambda: clock.now)
     monkeypatch.setattr(held_time, "time", clock)
     with holding(tmp_path, 3, waits=False):

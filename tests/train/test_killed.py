@@ -1,4 +1,4 @@
-"""A training that is killed in the middle of a step and run again has the weights of an undisturbed training.
+"""Tests that a training that is killed within a step and run again gives the weights of an undisturbed training.
 
 Covered are phases, documents as padded rows, replaced-token detection, ramps of batch size and row length, and
 trainings that measurements end early or that export the model of an earlier step.
@@ -94,7 +94,7 @@ def read_here(feed: Feed) -> Iterator[Any]:
 
 @contextmanager
 def ramped_batches(loop: Loop, corpus: Path, first: int) -> Iterator[Any]:
-    """Opens the batches of a worker, which Ray Data reads in a job, and this process reads here."""
+    """Opens the batches of a worker. In a job, Ray Data reads them; here, this process reads them."""
     config = Config(training=loop.training)
     part = part_of(config, lambda length: Mixture.of([-(-TOKENS // length)], 3))
     job = TrainingRun(config, "", "", (str(corpus),), part.stretches, Pretrained(corpus, corpus), loop.steps)
@@ -109,7 +109,7 @@ def ramped_batches(loop: Loop, corpus: Path, first: int) -> Iterator[Any]:
 
 def check(ranks: Any, of: Killed, whole: Path, killed: Path) -> None:
     expected, _ = ranks(1).run(train, of, whole, False)[0]
-    with pytest.raises(EOFError):  # the process is gone, and does not answer
+    with pytest.raises(EOFError):  # the process has ended, so it does not answer
         ranks(1).run(train, of, killed, True)
     weights, begun = ranks(1).run(train, of, killed, False)[0]
     assert begun == of.resumes
@@ -220,7 +220,7 @@ def measured(
     [
         ({"keep": "best"}, 5, 4, 9, 2),
         ({"keep": "best", "stop": BEST}, 3, 2, 5, 2),
-        ({"stop": BUDGET}, 3, 2, 4, 3),  # the point beyond the budget comes after the resume
+        ({"stop": BUDGET}, 3, 2, 4, 3),  # the point that exceeds the budget comes after the resume
     ],
 )
 def test_the_exported_step_and_its_report(

@@ -123,7 +123,7 @@ def short(case: Case, batches: int) -> tuple[list[int], list[int], int]:
 
 @pytest.mark.parametrize(("batches", "saved"), [(4, [2, 4]), (5, [2, 4, 5])])
 def test_a_run_ends_where_its_batches_do(ranks, batches, saved):
-    """The last step is saved once, also if its interval ends at the same time."""
+    """The last step is saved once, even if a checkpoint interval ends at this step."""
     for each in ranks(2).run(short, Case(steps=STEPS, training=INTERVALS), batches):
         assert each == (saved, [3], batches)
 
@@ -138,7 +138,7 @@ class Pull(Method):
 
 
 class Twice(Method):
-    """A method that adds the mean loss of a micro-batch again. Distillation also adds a mean over the predictions."""
+    """A method that adds the mean loss of a micro-batch again. Like distillation, it adds a mean over predictions."""
 
     def __init__(self, objective) -> None:
         self.objective = objective
@@ -177,7 +177,7 @@ def test_a_penalty_on_the_weights_counts_once(ranks, world, micro_batch, zero_st
 
 @pytest.mark.parametrize(("world", "micro_batch"), SHARDINGS)
 def test_a_mean_over_predictions_becomes_that_of_the_global_batch(ranks, world, micro_batch):
-    """Adding the mean loss again doubles all gradients, though micro-batches differ in their number of predictions."""
+    """Adding the mean loss again doubles all gradients, even if the numbers of predictions differ by micro-batch."""
     plain, twice = ranks(world).run(gradients, Case(micro_batch=micro_batch, training=FREE), "twice")[0]
     for name, gradient in plain.items():
         torch.testing.assert_close(twice[name], 2 * gradient, rtol=1e-4, atol=1e-6)

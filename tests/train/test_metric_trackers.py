@@ -61,7 +61,7 @@ def test_mlflow_continues_the_run_of_a_training_that_is_resumed(tmp_path: Path) 
     assert run.info.status == "FINISHED"
     assert run.data.params["training.learning_rate"] == "0.25"
     assert not [name for name in run.data.params if name.startswith("tracking.")]
-    # MLflow cannot replace logged values, so steps 5 and 6 have those of attempt 1
+    # MLflow cannot replace logged values, so steps 5 and 6 have the values of attempt 1
     expected = [report(step, 1 if step <= 6 else 2) for step in range(1, 9)]
     for name in report(1, 1):
         history = MlflowClient(str(store)).get_metric_history(run.info.run_id, name)
@@ -330,8 +330,8 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_tensorboard_shows_each_step_once(tmp_path: Path, first: int, last: int) -> None:
     """Resumed steps replace the earlier reports of these steps.
 
-    The cases resume at step 4, at the last report, before all checkpoints, and so that the second attempt ends before
-    the first.
+    The cases resume at step 4, at the last report, and before all checkpoints. In one case, the second attempt ends at
+    an earlier step than the first attempt.
     """
     job = a_job(tmp_path)
     train(job, 0, 6)

@@ -61,7 +61,7 @@ def test_only_a_failure_after_some_steps_is_retried(tmp_path: Path) -> None:
     assert (first.value.steps, later.value.steps) == (0, 2)
     assert known(first.value, tmp_path) is not None
     assert known(later.value, tmp_path) is None
-    # raised as our error when the retries are used up
+    # our error is raised when no retries remain
     assert isinstance(as_ours(later.value, tmp_path), DeviceMemoryError)
 
 
@@ -97,7 +97,7 @@ def test_a_killed_worker_is_reported_with_its_number_of_sequences(tmp_path: Path
 
 
 def test_a_worker_killed_before_its_first_pass_gets_no_smaller_micro_batch(tmp_path: Path) -> None:
-    note_pass(tmp_path, 8)  # left behind by an earlier run
+    note_pass(tmp_path, 8)  # a file of an earlier run
     with pytest.raises(TrainingError, match="low on memory") as caught:
         trained(tmp_path, died(KILLED), None)
     assert not isinstance(caught.value, DeviceMemoryError)

@@ -148,7 +148,7 @@ def mixture_of(config: Config, rows: tuple[int, ...], length: int) -> Mixture:
 
 
 def parts_of(*phases: dict[str, Any], rows: tuple[int, ...] = (700, 300)) -> list[RunPart]:
-    """Returns the part of the run that each phase takes. Batches have 10 rows of 16 tokens."""
+    """Returns the part of the run that belongs to each phase. Batches have 10 rows of 16 tokens."""
     parts: list[RunPart] = []
     for phase in phases_of(config(*phases, **SIZES)):
         mixture_at = partial(mixture_of, phase.config, rows)
@@ -175,7 +175,7 @@ def test_phases_with_one_mixture_continue_the_order_of_a_single_run() -> None:
 
 
 def test_each_source_goes_on_where_the_phase_before_stopped() -> None:
-    """The domain is 90% of the first phase and all of the second. All its rows come once before any row comes again."""
+    """The domain is 90% of the first phase and all of the second. No row occurs again before all rows occurred once."""
     first, alone = parts_of({"steps": 60}, {"steps": 50, "mixture": {"replay_fraction": 0.0}})
     assert counts(alone)[2] == 0
     sources, epochs, rows = np.concatenate([drawn(first), drawn(alone)], axis=1)
@@ -207,7 +207,7 @@ def ramped(steps: int, rows: tuple[int, ...] = (700, 300), **ramps: Any) -> RunP
 
 
 def test_a_batch_ramp_keeps_the_order_of_rows() -> None:
-    """Batches have 4 rows up to 200 tokens, then 6 up to 500 tokens, then 10. The rows are those of a plain run."""
+    """Batches have 4 rows up to 200 tokens, then 6 up to 500 tokens, then 10. Rows are in the order of a plain run."""
     part = ramped(9, batch_ramp=[(200, 4), (500, 6)])
     shapes = [(each.first, each.last, each.global_batch_size) for each in part.stretches]
     assert shapes == [(0, 4, 4), (4, 7, 6), (7, 9, 10)]
@@ -349,7 +349,7 @@ def phased(case: Case, folder: Path, name: str, first: int, until: int) -> Any:
 
 @pytest.mark.parametrize(("world", "zero_stage"), [(1, 0), (2, 2)])
 def test_phases_train_like_one_run_with_their_rates(ranks, tmp_path: Path, world: int, zero_stage: int) -> None:
-    """A killed second phase continues from its own checkpoint. Moments and step counts are kept, without a warm-up."""
+    """A killed second phase continues from its own checkpoint, with its moments and step counts, without a warm-up."""
     store, rates = Store(tmp_path), {"learning_rate": 2e-3, "warmup_steps": 2}
     own = {"schedule": "constant", "checkpoint_interval_steps": 2}
     one = TrainingConfig(**own, **rates, max_steps=4)
@@ -365,7 +365,7 @@ def test_phases_train_like_one_run_with_their_rates(ranks, tmp_path: Path, world
     falling = {**own, "schedule": "linear", "learning_rate": 1e-3, "warmup_steps": 0}
     case = Case(zero_stage, steps=9, training=falling)
     assert run(phased, case, second, "run", 4, 7)[0][2] == 4
-    start_from_phase(record, 4, second / "checkpoints" / "run", tmp_path)  # it has its own checkpoint
+    start_from_phase(record, 4, second / "checkpoints" / "run", tmp_path)  # the phase has its own checkpoint
     weights, averages, begun = run(phased, case, second, "run", 4, 9)[0]
     assert begun == 7
     expected = reference(Case(steps=9), [1e-3, 2e-3, 2e-3, 2e-3, *(1e-3 * (1 - step / 5) for step in range(5))])

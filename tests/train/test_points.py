@@ -1,4 +1,4 @@
-"""Measurements between steps change nothing in a training, and end it at the right step, even after a resume."""
+"""Tests that measurements between steps do not change a training, and end it at the right step, even after a resume."""
 
 import contextlib
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Ran(NamedTuple):
 
 @dataclass
 class Told:
-    """A measure that returns given losses by step, and draws random numbers as a model's dropout would."""
+    """A measure that returns configured losses by step, and draws random numbers as a model's dropout would."""
 
     progress: Progress
     losses: Mapping[int, float]
@@ -52,7 +52,7 @@ class Told:
 
 
 def held_out(folder: Path) -> None:
-    """Writes held-out documents, two of which are longer than a row."""
+    """Writes held-out documents. Two of them are longer than a row."""
     draw = np.random.default_rng(7)
     lengths = [4, 9, 12, 30, 7, 12, 5, 20, 11]
     documents = [draw.integers(5, VOCABULARY, length) for length in lengths]
@@ -80,7 +80,7 @@ def train(
         case: the training. If it is saved or loaded, `case.save` and `case.load` are folders of a checkpoint.
         folder: folder of held-out documents to measure; None measures none.
         told: losses that are measured, by step.
-        kill: step after which the training is given up.
+        kill: step after which the training is stopped.
     """
     loop = build(case)
     progress = Progress(**loop.engine.load(case.load)) if case.load else Progress()
@@ -122,7 +122,7 @@ def test_weights_do_not_depend_on_measurements(ranks, tmp_path: Path, zero_stage
 
 
 def alone(folder: Path, is_padded: bool) -> list[float]:
-    """Measures the first model as the evaluation before the training does, on cut documents."""
+    """Measures the first model on cut documents, like the evaluation before the training."""
     from tests.train.toy import model
 
     objective = masking.make(replace(Objective().config, kind="mlm"), Tokenizer(), 0)
@@ -172,7 +172,7 @@ def test_a_budget_ends_the_training_and_exports_the_last_model_within(ranks, zer
 
 @pytest.mark.parametrize("saved", [3, 4])
 def test_a_resumed_training_ends_in_the_same_way(ranks, tmp_path: Path, saved: int) -> None:
-    """The checkpoint is from before the point that ends the training, or from after it."""
+    """The checkpoint was written before or after the point that ends the training."""
     case = Case(steps=STEPS, dropout=0.1, training={**BUDGET, "checkpoint_interval_steps": 1})
     whole = ranks(2).run(train, case, None, FALLING)
     folder = tmp_path / "checkpoint"
@@ -187,7 +187,7 @@ def test_a_resumed_training_ends_in_the_same_way(ranks, tmp_path: Path, saved: i
 
 @pytest.mark.parametrize("zero_stage", [0, 3])
 def test_the_best_step_is_exported_also_by_a_resumed_training(ranks, tmp_path: Path, zero_stage: int) -> None:
-    """The checkpoint is from after the best step, whose weights it contains."""
+    """The checkpoint was written after the best step, and contains the weights of this step."""
     losses = {0: 3.0, 2: 2.8, 4: 2.9, 6: 2.8}
     every = {**TRAINING, "checkpoint_interval_steps": 1}
     case = Case(zero_stage, STEPS, dropout=0.1, training={**every, "keep": "best", "keep_metric": "general_loss"})

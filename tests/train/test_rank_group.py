@@ -70,7 +70,7 @@ def test_resources_of_a_killed_controller_are_freed(tmp_path: Path) -> None:
 
 
 class Failing(RankGroup):
-    """A group whose start fails without starting anything. Ray makes one object of each of its classes of groups."""
+    """A group whose start fails without starting anything. Ray creates one object per class of groups."""
 
     error: Exception
 

@@ -42,7 +42,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RankedRun:
 
 
 def fits(monkeypatch: pytest.MonkeyPatch, *errors: Callable[[], Exception | None]) -> list[Any]:
-    """Replaces the training by errors that it raises one after another. Returns a list with an entry per call."""
+    """Replaces the training by a function that raises these errors in turn. Returns a list with an entry per call."""
     called: list[Any] = []
 
     def fit(*_: Any) -> None:
@@ -137,7 +137,7 @@ def test_ranks_that_are_lost_before_their_function_starts_are_started_again_a_li
 
 
 def test_a_new_stall_ends_the_group_with_the_rank_that_the_others_waited_for(run: RankedRun) -> None:
-    """Its watchers have killed the ranks. Their statements decide, and not the errors of the dead ranks."""
+    """The watchers have killed the ranks. The watchers' reports decide, and not the errors of the dead ranks."""
     wait = (
         'Thread 0x0000000000000007 (most recent call first):\n  File "/torch/distributed/c10d.py", line 3 in reduce\n'
     )

@@ -26,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def trained(folder: Path, clock: Clock, first: int, last: int) -> None:
-    """Imitates rank 0 of a group that trains from one step to another, a step per second."""
+    """Imitates rank 0 of a group that trains from step `first` to step `last`, one step per second."""
     log = RestartLog(folder)
     log.group_began(first, ["a", "b"])
     for step in range(first + 1, last + 1):
@@ -62,7 +62,7 @@ def test_the_time_between_two_jobs_is_not_counted(tmp_path: Path, clock: Clock) 
 
 
 def test_the_gravest_of_several_causes_counts(tmp_path: Path, clock: Clock) -> None:
-    """The failure of a worker follows from the loss of its node, for example."""
+    """For example, the failure of a worker follows from the loss of its node."""
     trained(tmp_path, clock, 0, 5)
     for cause in ("interruptions", "failures", "lost_nodes"):
         RestartLog(tmp_path).note(cause)
@@ -84,7 +84,7 @@ def test_the_slowest_start_of_this_job_on_each_host_is_known(tmp_path: Path, clo
 
 
 def test_a_group_that_fails_before_it_trains_blames_no_node(tmp_path: Path, clock: Clock) -> None:
-    """Its ranks may be on other nodes than those of the group before."""
+    """The ranks of such a group may be on other nodes than the previous group."""
     RestartLog(tmp_path).job_began()
     trained(tmp_path, clock, 0, 5)
     for _ in range(2):

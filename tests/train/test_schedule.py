@@ -64,7 +64,7 @@ def test_a_run_ends_at_the_first_limit_that_is_reached(limits: dict[str, float],
 
 @given(st.integers(1, 10**10), st.integers(1, 5000), st.integers(1, 50))
 def test_epochs_cover_every_row(rows: int, batch: int, epochs: int) -> None:
-    """The steps cover all rows of all epochs, also if the corpus is smaller than a batch."""
+    """The steps cover all rows of all epochs, even if the corpus is smaller than a batch."""
     found = length_of(TrainingConfig(global_batch_size=batch, epochs=float(epochs)), rows)
     assert found.rows == rows
     assert (found.steps - 1) * batch < epochs * rows <= found.steps * batch
@@ -186,7 +186,7 @@ def test_rises_to_the_peak_and_falls_to_almost_nothing(steps: int, fraction: flo
     ("steps", "fraction"), [(100, 0.06), (12_500, 0.06), (10, 0.0), (10, 1.0), (7, 0.5), (1, 0.06)]
 )
 def test_the_linear_schedule_against_transformers(steps: int, fraction: float) -> None:
-    """The decay equals that of transformers. Our warm-up is one step ahead, because theirs begins with a rate of 0."""
+    """The decay equals that of transformers. Our warm-up is one step ahead, because it begins above 0."""
     warmup = ceil(fraction * steps)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-4)
     schedule = get_linear_schedule_with_warmup(optimizer, warmup, steps)
@@ -261,7 +261,7 @@ def test_a_longer_run_has_the_same_rates_up_to_its_cooldown(
 
 @pytest.mark.parametrize("schedule", ["cosine", "constant", "wsd"])
 def test_the_other_schedules_against_transformers(schedule: str) -> None:
-    """Rates after the warm-up equal those of transformers, whose warm-up is one step behind ours."""
+    """Rates after the warm-up equal transformers' rates. Transformers' warm-up is one step behind ours."""
     warmup, steps, cooldown = 6, 60, 15
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-4)
     theirs = {

@@ -46,7 +46,7 @@ def test_values_far_above_the_window_are_spikes() -> None:
     looks = watch(progress)
     values = [9.0, 2.0, 2.1, 1.9, 2.0, 7.0, 2.0, 0.1]
     found = [looks.judge(step, value, 1.0) for step, value in enumerate(values, start=1)]
-    assert [spike.step for spike in found if spike] == [6]  # 9.0 came before half a window, and 0.1 is no harm
+    assert [spike.step for spike in found if spike] == [6]  # 9.0 came too early, and low values are no spikes
     assert found[5]
     assert "its loss 7 is above" in found[5].why
     assert progress.skipped == [6]
@@ -112,7 +112,7 @@ def state(loop, progress: Progress) -> tuple[Any, ...]:
 
 
 def spiky(case: Case, folder: Path) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
-    """Runs a case with spikes: as a whole, resumed between both spikes, and without the steps of the spikes."""
+    """Runs a case with two spikes: uninterrupted, resumed between the spikes, and without the steps of the spikes."""
     whole, progress, reports = build(case, Poisoned()), Progress(), []
     saved = folder / str(case.zero_stage)
 
@@ -161,7 +161,7 @@ def test_a_skipped_step_leaves_the_loss_scale_unchanged(ranks, zero_stage: int) 
 
 
 class Norms(Method):
-    """Notes the gradient norm before each step."""
+    """Records the gradient norm before each step."""
 
     def __init__(self) -> None:
         self.found: list[float] = []
@@ -171,7 +171,7 @@ class Norms(Method):
 
 
 def norms(case: Case) -> list[tuple[float, float]]:
-    """Returns the norm before each step, and the norm that the step itself finds."""
+    """Returns the norm before each step, and the norm that the step itself computes."""
     loop = build(case, method=(method := Norms()))
     steps = [loop.step(share, step, 1e-3)[2] for step, share in enumerate(feed(0, case.steps))]
     return list(zip(method.found, steps, strict=True))

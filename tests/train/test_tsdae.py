@@ -20,7 +20,7 @@ STEPS = 3
 
 
 class FirstTokenizer(Tokenizer):
-    """A tokenizer that also has the token with which texts begin."""
+    """A tokenizer that also has a token for the beginning of texts."""
 
     cls_token_id = 2
 
@@ -28,7 +28,7 @@ class FirstTokenizer(Tokenizer):
 def trained(stages: list[int], folder: Path | None = None) -> list[dict[str, torch.Tensor]]:
     """Trains for some steps at each ZeRO stage, on the calling rank, and returns the exported weights.
 
-    With a folder, a first run ends after one step, and a second one resumes from its checkpoint.
+    With a folder, a first run ends after one step, and a second run resumes from its checkpoint.
     """
     return [_trained(stage, folder) for stage in stages]
 

@@ -1,4 +1,4 @@
-"""Tests that a training step reads one number from a GPU, at its end, so that the host runs ahead until then.
+"""Tests that a training step reads a single number from a GPU, at the step's end. Until then, the host runs ahead.
 
 Waits of DeepSpeed at ZeRO 1 to 3 are not counted. In its step, DeepSpeed waits for norms and for numbers that it
 copies one by one. At stage 3, it also compares the order of parameters among ranks while it learns the order. At stage
@@ -131,7 +131,7 @@ def assert_waits_once(ranks: Any, runs: list[Run]) -> None:
 
 @pytest.mark.parametrize("stage", range(4))
 def test_a_step_waits_only_for_its_gradient_norm(ranks: Any, stage: int, past: dict[str, Path]) -> None:
-    """A step waits for its gradient norm and nothing else, with every method and one or two passes."""
+    """A step waits only for its gradient norm, with every method and with one or two passes."""
     sizes = (4,) if stage else (8, 4)
     assert_waits_once(ranks, [Run(stage, size, method, past=past) for method in METHODS for size in sizes])
 
@@ -187,7 +187,7 @@ def test_mixed_devices_are_detected() -> None:
     there, here = torch.arange(3.0), torch.arange(3.0)
     with pretended([there]) as device:
         there + here
-        there * torch.tensor(2.0)  # a number, which needs no copy
+        there * torch.tensor(2.0)  # a number is passed without a copy
         there + torch.ones(3, device="cpu")  # created on the device
         torch.stack([there * 2, there.clone()])
     assert device.met == ["aten.add.Tensor"]

@@ -20,7 +20,7 @@ def undisturbed(ranks) -> Outcome:
 def test_losses_are_those_of_one_rank_whatever_ranks_come_and_go(
     ranks, undisturbed: Outcome, tmp_path: Path, stage: int, worlds: tuple[int, ...]
 ) -> None:
-    """Losses and weights with 1 to 3 ranks in turn equal those of one rank, also with dropout."""
+    """Losses and weights with 1 to 3 ranks in turn equal the results of one rank, also with dropout."""
     losses: list[float] = []
     for number, world in enumerate(worlds):
         load, save = (tmp_path / str(number) if number else None), tmp_path / str(number + 1)

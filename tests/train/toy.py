@@ -39,7 +39,7 @@ class Case:
     offload: Offload = "none"
     dropout: float = 0.0
     is_padded: bool = False
-    """Whether the model is a DeBERTa, which computes documents as padded rows, and not a BERT."""
+    """Whether the model is a DeBERTa, which computes documents as padded rows, instead of a BERT."""
     frozen: str = ""
     """Text in the names of parameters that are not trained. If empty, all parameters are trained."""
     training: dict[str, Any] = field(default_factory=dict)
@@ -75,7 +75,7 @@ def settings(**changes: Any) -> TrainingConfig:
 
 
 def model(dropout: float = 0.0, frozen: str = "", is_padded: bool = False) -> Any:
-    """Returns a model with the same random weights in each call. Two ranks cannot share its layers' sizes evenly."""
+    """Returns a model with the same random weights in each call. Its layers' sizes are not divisible by two ranks."""
     toy = copy.deepcopy(_built(dropout, is_padded))
     for name, parameter in toy.named_parameters():
         parameter.requires_grad_(not frozen or frozen not in name)
@@ -105,7 +105,7 @@ def _built(dropout: float, is_padded: bool) -> Any:
             else BertForMaskedLM(BertConfig(**sizes))
         )
     keep_documents_apart(toy.eval())
-    toy.unused = torch.nn.Parameter(torch.ones(3, 5))  # a parameter without a gradient, which nevertheless decays
+    toy.unused = torch.nn.Parameter(torch.ones(3, 5))  # a parameter without a gradient, which still decays
     return toy.train()
 
 

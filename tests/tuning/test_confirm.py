@@ -1,4 +1,4 @@
-"""Tests the comparison of the best configuration with the unchanged one on fresh seeds, without any training."""
+"""Tests the comparison of the best and the unchanged configuration on fresh seeds, without any training."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace

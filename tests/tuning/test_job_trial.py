@@ -167,7 +167,7 @@ def test_workers_that_cannot_be_placed_are_refused_with_the_nearest_that_can(
     assert "set resources.workers to at most 2" in caught.value.fix
     # Fine-tuning uses no training workers, so the number of workers is not checked.
     checked("finetune", replace(config, resources=ResourcesConfig(workers=4)))
-    # Of a range, only the smallest number of workers must fit.
+    # For a range of workers, only the smallest number must fit.
     checked("tapt", replace(config, resources=ResourcesConfig(workers=(1, 4))))
     with pytest.raises(ClusterError, match="room for 2 of 4 workers"):
         checked("tapt", replace(config, resources=ResourcesConfig(workers=(4, 8))))
@@ -278,7 +278,7 @@ def on_machines_with_room_for(rows: int, patch: pytest.MonkeyPatch) -> None:
 def test_workers_killed_while_auto_measures_importance_take_fewer_until_they_fit(
     about: Any, tried: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The measurement starts with 64 sequences of 64 tokens per pass and takes fewer until a pass of 12 sequences fits.
+    """The measurement starts with 64 sequences of 64 tokens per pass and reduces them until a pass with 12 fits.
 
     For general importance, each sequence needs two views, so a pass holds half as many sequences: 24 already fits.
     """

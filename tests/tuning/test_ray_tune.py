@@ -88,7 +88,7 @@ def test_tune_asks_for_all_trials_and_stops_those_that_a_scheduler_does_not_want
 
     settings = TuneConfig(searcher="grid", samples=9, scheduler="asha", turns=2, reduction=3, at_once=1)
     board, worker = Board(asked_of(settings), OBJECTIVES, lambda number: True, lengths_of(settings)), Worker()
-    # Each trial scores lower than the one before, and trial 4 fails.
+    # Each trial scores lower than the previous trial, and trial 4 fails.
     worker.score = lambda asked: None if asked[0] == 4 else -float(asked[0])
     dispatch(board, 1, scheduler_of(settings, False), worker.begin, worker.look)
     assert [asked for asked in worker.begun if asked[1] == 0] == [(number, 0) for number in range(1, 10)]

@@ -71,7 +71,7 @@ def test_the_micro_batch_that_a_finished_training_took_is_kept(
     """A trial of a resumed search reuses the smaller micro-batch that its finished training needed.
 
     `given` is the micro-batch of the configuration, and `asked` the configured micro-batch in the training's record.
-    The training ran with 2. This is not reused if `auto` chose it or if it equals the configured micro-batch.
+    The training ran with micro-batch 2, which is not reused if `auto` chose it or if it is the configured micro-batch.
     """
 
     @dataclass(frozen=True, eq=False)
@@ -141,7 +141,7 @@ def test_no_trial_begins_that_would_go_beyond_the_budget(tmp_path: Path, monkeyp
     trials.begin((2, 0), {"a.x": 0.02})
     while len(trials.rows) < 2:
         trials.look()
-    # Trials 1 and 2 took 4 device-hours. Trials 0 and 3 are assumed to take 3 each, which makes 10 of at most 10.5.
+    # Trials 1 and 2 took 4 device-hours. Trials 0 and 3 are assumed to take 3 each. The sum is 10 of at most 10.5.
     assert trials.may_begin(3) is True
     assert trials.may_begin(4) is False
     search.tune = TuneConfig()

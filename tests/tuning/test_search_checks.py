@@ -32,7 +32,7 @@ SPACES = {
 
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Values of a configuration that suit every job. The file of the test split does not exist."""
+    """Returns values of a configuration that are valid for every job. The file of the test split does not exist."""
     config = enter(tmp_path, monkeypatch, *SPLITS, "one", "general")
     (tmp_path / "data" / "test.jsonl").unlink()
     return {

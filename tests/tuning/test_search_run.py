@@ -16,7 +16,7 @@ LISTED = "finetune.learning_rate: [1.0e-5, 1.0e-4]\nfinetune.dropout: [0.0, 0.1]
 
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Command-line arguments of a valid search, without its space."""
+    """Returns the command-line arguments of a valid search, without its space."""
     config = enter(tmp_path, monkeypatch, *SPLITS, "general")
     splits = [f"--task.{split}=data/{split}.jsonl" for split in SPLITS]
     lengths = ["--training.sequence_length=64", "--evaluation.sequence_length=64"]

@@ -27,7 +27,7 @@ ROWS = [
 
 @pytest.fixture
 def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
-    """A search over TAPT whose runs are tracked by MLflow in a folder."""
+    """Returns a search over TAPT whose runs are tracked by MLflow in a folder."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     config = replace(task_world(tmp_path, monkeypatch), tracking=TrackingConfig(mlflow_uri=str(tmp_path / "mlruns")))
 

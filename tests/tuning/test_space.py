@@ -1,4 +1,4 @@
-"""Tests search spaces from YAML and Python files, and the errors of invalid ones."""
+"""Tests search spaces from YAML and Python files, and the errors of invalid spaces."""
 
 from pathlib import Path
 from typing import Any

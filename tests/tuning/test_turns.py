@@ -1,4 +1,4 @@
-"""Tests turns, the parts of trials after which these are measured, and successive halving on a cluster."""
+"""Tests turns, the parts of trials after which trials are measured, and successive halving on a cluster."""
 
 import json
 import re

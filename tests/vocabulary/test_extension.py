@@ -22,8 +22,8 @@ NEW = "chronic hepatitis and hepatic failure; 세균 감염을 치료하는 dini
 def extended(backend: Tokenizer, words: list[str] = WORDS) -> tuple[Rebuilt, list[str]]:
     """Rebuilds a tokenizer with new tokens and returns it with the added words.
 
-    Of the given words, only those are added that the tokenizer splits into several known pieces. The returned words are
-    spelled in the letters of the tokenizer.
+    A word is only added if the tokenizer splits it into several known pieces. The returned words are in the tokenizer's
+    spelling.
     """
     reader = WordReader(backend)
     asked = {}
@@ -103,7 +103,7 @@ def test_a_tokenizer_of_whole_words_cannot_be_extended() -> None:
 
 
 def test_merges_are_written_as_they_were() -> None:
-    """Tokenizer files store merges as pairs, or as strings with a space between the parts. Both can be extended."""
+    """Tokenizer files store merges as pairs, or as strings with a space between the parts. Both forms are tested."""
     whole = json.loads(byte_level().to_str())
     whole["model"]["merges"] = [" ".join(merge) for merge in whole["model"]["merges"]]
     rebuilt, asked = extended(Tokenizer.from_str(json.dumps(whole)))

@@ -35,7 +35,7 @@ def pair(name: str):  # type: ignore[no-untyped-def]
 def snippets(count: int, causal: bool) -> list[np.ndarray]:
     """Returns random snippets that contain a new token each.
 
-    For an encoder, the new token is the last one. Tokens after it would have other positions than with the old pieces,
+    For an encoder, the new token is the last token. Later tokens would have other positions than with the old pieces,
     and no embedding row can correct that.
     """
     draws = np.random.default_rng(0)

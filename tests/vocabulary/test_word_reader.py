@@ -25,7 +25,7 @@ SENTENCES = {
 }
 """Sentences written for these tests, keyed by language or domain."""
 UNCUT = ("wordless",)
-"""Tokenizer families for which `by_piece` returns None, because they do not allow splitting chunks into words."""
+"""Tokenizer families for which `by_piece` returns None, because chunks cannot be split into words."""
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -46,7 +46,7 @@ def test_the_pieces_of_all_words_are_those_of_the_text(family: str, script: str)
             for piece in reader.pieces(word):
                 pieces[piece] += count
     marks = {number for number in backend.encode(text).ids if backend.id_to_token(number) in ("<s>", "</s>")}
-    # The first word of a text has no leading space, and the reader counts all words with one.
+    # The first word of a text has no leading space, but the reader counts all words with a leading space.
     lead = " " if family in ("byte-level", "roberta") else ""
     assert pieces == Counter(number for number in backend.encode(lead + text).ids if number not in marks)
 

@@ -52,7 +52,7 @@ _ASCII_LETTERS = bytes(code < 128 and chr(code).isalpha() for code in range(256)
 
 @dataclass(frozen=True)
 class Letters(Block):
-    """Drops documents with few letters: a small share of the characters that are not white space. Any script counts."""
+    """Drops documents in which few characters other than white space are letters. Letters may be of any script."""
 
     name: ClassVar[str] = "letters"
     min_fraction: Fraction = 0.5
@@ -192,7 +192,7 @@ def language_classifier() -> Any:
 class Repetition(Block):
     """Drops repetitive documents by Gopher's rules and thresholds (Rae et al. 2021, arXiv 2112.11446, table A1).
 
-    The second and every further occurrence of a line, paragraph or run of words is a duplicate. For runs, only the
+    All occurrences of a line, paragraph or run of words except the first one are duplicates. For runs, only the
     characters of words are counted, and a character that is in several runs is counted once.
     """
 
@@ -250,7 +250,7 @@ def repeats_words(words: Sequence[str]) -> bool:
 
 
 def top_share(hashes: np.ndarray, lengths: np.ndarray, n: int) -> float:
-    """Returns the share of a text's characters that the occurrences of one run contain, for the run with most.
+    """Returns the largest share of a text's characters that the occurrences of a single run of n words contain.
 
     Args:
         hashes: hashes of the words, uint64 [words].

@@ -48,7 +48,7 @@ class DocumentProcess:
     def read(self, kind: str, data: bytes, limits: DocumentLimits, encoding: str | None = None) -> list[str] | Bad:
         """Returns the texts of a document, or the reason why it cannot be read.
 
-        The texts of a document with broken pages end with the reason `BROKEN_PAGES`, which counts the document.
+        The texts of a document with broken pages are followed by the reason `BROKEN_PAGES`, so that it is counted.
 
         Args:
             kind: kind of the document; see `adapt.corpus.documents.document_reader.read_document`.
@@ -75,7 +75,7 @@ class DocumentProcess:
                 line = process.stdout.readline()
             except BrokenPipeError:
                 line = b""
-            except BaseException:  # an interrupt: the answer that is still to come must not reach the next document
+            except BaseException:  # an interrupt: the next document must not get the answer that is still pending
                 self._killed()
                 raise
             if not line.endswith(b"\n"):
@@ -168,7 +168,7 @@ def reading_version(kind: str) -> str:
 
     It includes the versions of the packages that extract the text, because other versions extract different text.
     """
-    versions = deciding(*(name for name in PACKAGES[kind] if name != "fastwarc"))  # fastwarc decides no text
+    versions = deciding(*(name for name in PACKAGES[kind] if name != "fastwarc"))  # fastwarc does not affect the text
     named = sorted(versions.get("packages", {}).items())
     return " ".join([f"text {RULES}", *(f"{name} {version}" for name, version in named)])
 

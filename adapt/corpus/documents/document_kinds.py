@@ -1,7 +1,7 @@
-"""What the readers of documents share: packages by kind, limits, reasons for unreadable ones, and marks of parts.
+"""Shared by all document readers: required packages, limits, reasons for unreadable documents, and marks of parts.
 
-Readers put a mark before each page and before each heading, by which `divided_text` divides the text. The marks are
-characters for private use, which readers remove from the document first.
+Readers put a mark before each page and before each heading. `divided_text` divides the text at these marks. The marks
+are private-use characters of Unicode. Readers first remove such characters from the document.
 """
 
 from __future__ import annotations

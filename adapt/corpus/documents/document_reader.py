@@ -1,7 +1,7 @@
 """The program that parses documents: `python -m adapt.corpus.documents.document_reader`.
 
-It reads requests from standard input and writes an answer to each to standard output. Both are a line of JSON. The
-line of a request has an id, which the answer repeats, and the size of the document, whose bytes follow.
+It reads requests from standard input and writes an answer to each request to standard output. Requests and answers are
+lines of JSON. A request has an id, which its answer repeats, and the size of the document, whose bytes follow the line.
 `adapt.corpus.documents.document_files` starts the program with few environment variables, so that a document that takes
 control of a library finds no secrets.
 
@@ -30,7 +30,7 @@ from adapt.corpus.documents.document_kinds import (
 from adapt.corpus.documents.zipped_documents import docx_text, epub_chapters, joined_chapters
 
 WALL_TIME = 10
-"""Largest wall time for a document, as a multiple of its largest CPU time. It ends documents that wait forever."""
+"""Largest wall time for a document, as a multiple of its largest CPU time. It stops parsers that wait forever."""
 MEMORY_BYTES = 2 << 30
 """Address space that the program may use in addition to eight times the largest size of a document [bytes]."""
 MEMORY_PER_BYTE = 8

@@ -146,7 +146,7 @@ _DECLARED = re.compile(
     rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w.:-]+)|<\?xml[^>]{0,100}?encoding=["']([\w.:-]+)""", re.I
 )
 _HEAD_BYTES = 4096
-"""Number of bytes in which a page declares its encoding. HTML demands the first 1,024."""
+"""A declared encoding is searched for in this many bytes from the page's beginning. HTML demands the first 1,024."""
 _HEADING_TAG = re.compile(r"<h[1-6](?:\s[^<>]*)?>", re.I)
 _DAMAGE = 1000
 """A page with at most one invalid byte per this many bytes counts as UTF-8 with errors."""
@@ -161,7 +161,7 @@ def decoded(data: bytes, declared: str | None = None) -> str:
     Encodings are tried in this order: the byte order mark, UTF-16 if every other byte is mostly zero, UTF-8, the
     declared encoding, UTF-8 with a few invalid bytes, UTF-16 with any zero bytes, and the encoding that the bytes
     resemble. UTF-8 comes before the declaration, because text of another encoding is almost never valid UTF-8 and
-    declarations are often wrong.
+    declared encodings are often wrong.
 
     Args:
         data: bytes of the page.

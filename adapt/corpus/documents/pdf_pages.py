@@ -37,8 +37,8 @@ _FEWEST_PAGES = 3
 def pdf_text(data: bytes, limits: DocumentLimits) -> str:
     """Returns the text of a PDF file, with a mark before each page.
 
-    A file that opens without a password is read, even if it is encrypted. A mark says that broken pages are left
-    out.
+    A file that opens without a password is read, even if it is encrypted. If broken pages are left out, the text
+    contains the mark LACKS_PAGES.
 
     Raises:
         UnreadableDocumentError: the file needs a password, is broken or too long, or has no text.

@@ -272,8 +272,8 @@ _MOST_CANDIDATES, _MOST_LINES, _LONGEST = 100, 20, 64
 """Limits: number of cells over several lines that are examined, number of lines of such a cell, and length of a
 compared value [bytes]."""
 _FEW = 0.01
-"""If at most this share of the cells over several lines looks like rows, this counts as chance. With a larger share,
-the file is refused."""
+"""Largest share of the cells over several lines that may look like rows by chance. With a larger share, the file is
+refused."""
 
 
 def are_enclosing(lines: Iterable[bytes | Bad], mark: bytes, limit: int, path: str, by_default: bool) -> bool:
@@ -334,7 +334,7 @@ class _Survey:
         self.first_tall: RawRow | None = None
         """First row that spans several lines."""
         self.shows_enclosing = False
-        """Whether a row is only valid if quotes enclose cells."""
+        """Whether at least one row is only valid if quotes enclose cells."""
         self._mark = mark
         self._columns = 0
         self._tall = 0
@@ -348,8 +348,8 @@ class _Survey:
         self._are_numbers: list[bool] = []
         """Whether all values of each column are numbers."""
         self._like_rows: list[tuple[RawRow, list[list[bytes]]]] = []
-        """Rows that span several lines, most of which would be valid rows by themselves. Each row is stored with the
-        cells of its lines."""
+        """Rows that span several lines and may be several rows, because most of the lines would be valid rows. Each row
+        is stored with the cells of its lines."""
         self._count_like_rows = 0
 
     def add(self, row: bytes | RawRow) -> None:
@@ -371,7 +371,7 @@ class _Survey:
             self._compare(row, is_header)
 
     def _compare(self, row: RawRow, is_header: bool) -> None:
-        """Examines a row with quotes."""
+        """Checks whether the quotes of a row enclose cells, and collects the row's values."""
         reason = row.fault or ("a cell without quotes around it has one inside" if row.is_bare else "")
         if not reason and row.cells != self._columns:
             reason = f"{row.cells} columns instead of {self._columns}"

@@ -67,8 +67,8 @@ def matches(pattern: str, suffixes: tuple[str, ...], alone: tuple[str, ...] = ()
     Args:
         pattern: a path, folder or pattern, local or as URL.
         suffixes: suffixes of the files to take from a folder.
-        alone: those of the suffixes whose files are only taken from a folder without files of the other suffixes. The
-            log says how many are left out.
+        alone: suffixes whose files are only taken from a folder if it has no files of the other suffixes. The log says
+            how many files are left out.
 
     Raises:
         DataError: there is no such file, or the folder contains none with these suffixes.
@@ -129,7 +129,7 @@ def _local(pattern: str) -> tuple[list[str], bool]:
 def _remote(pattern: str) -> tuple[list[str], bool]:
     pattern = pattern.rstrip("/")
     files, path = filesystem(pattern)
-    before = pattern.removesuffix(path)  # the part that fsspec leaves out: the protocol, the host and the user
+    before = pattern.removesuffix(path)  # fsspec's paths lack this part: protocol, host and user
 
     def listed() -> tuple[list[str], bool]:
         try:
@@ -222,7 +222,7 @@ def _folders(folder: Path) -> Iterator[Path]:
     seen: set[str] = set()
     waiting, linked = deque([folder]), deque[Path]()
     while waiting or linked:
-        current = (waiting or linked).popleft()  # links come last, so that a folder is listed by its own name
+        current = (waiting or linked).popleft()  # links come last, so that a folder is listed by its real name
         real = os.path.realpath(current)
         if real not in seen:
             seen.add(real)

@@ -104,7 +104,7 @@ def check_dataset(corpus: CorpusConfig, commit: str, name: str, fix: str = TEXT_
     """Checks that a split has a field.
 
     Args:
-        corpus: names the dataset, its configuration and its split.
+        corpus: configuration with the names of the dataset, of its configuration and of its split.
         commit: commit of the dataset.
         name: name of the field.
         fix: advice for the message if there is no such field.

@@ -210,8 +210,8 @@ reaches the size [bytes]."""
 def sources_of(corpus: CorpusConfig) -> list[tuple[str, CorpusConfig]]:
     """Returns the name and the settings of each source of a corpus.
 
-    The settings of a source are those of a corpus with only this source. Fields that the source does not set itself are
-    those of the whole corpus. The source of a corpus without `sources` has the name "".
+    The settings of a source have the form of a corpus with only this source. Fields that the source does not set have
+    the values of the whole corpus. A corpus without `sources` is one source with the name "".
     """
     if not corpus.sources:
         return [("", corpus)]
@@ -270,7 +270,7 @@ class ItemPlace(NamedTuple):
     """Index in the manifest, from 0, of the file, dataset or package that contains the item, or of the item's first
     document."""
     start: int
-    """Start of the item in the file, dataset or package: number of a byte, shard or module."""
+    """Start of the item: index of a byte in the file, of a shard in the dataset, or of a module in the package."""
 
 
 def places_of(manifest: Manifest, corpus: CorpusConfig) -> list[ItemPlace]:

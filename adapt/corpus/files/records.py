@@ -99,7 +99,7 @@ def read_objects(path: str | Path, checks_quotes: bool = True) -> Iterator[tuple
             letters in tsv files.
 
     Yields:
-        The number of the line on which the record ends, or of the row in a table, from 1; and the record.
+        The number of the record's last line, or of its row in a table, from 1; and the record.
 
     Raises:
         DataError: the whole file is broken, plain text, or one JSON array.
@@ -360,7 +360,7 @@ class Span(NamedTuple):
     size: int
 
     def takes(self, count: int) -> list[int]:
-        """Returns the indices, among `count` row groups or record batches, of those that belong to the range."""
+        """Returns the indices of the row groups or record batches, of `count` in total, that belong to the range."""
         return [number for number in range(count) if self.start <= number * self.size // count < self.stop]
 
 

@@ -1,9 +1,9 @@
 """Compares models on the items of standard tasks: paired by item, over seeds, and without leaked items.
 
-With one model per side, the interval of a change is a bootstrap over items. With several seeds, items and seeds are
-both chance (`adapt.statistics.comparison`). A rank correlation is no sum over items, so for it the variance over items
-(bootstrap of the mean over seeds) and the variance of the mean over seeds are added, and the quantile is Student's t
-with the seeds' degrees of freedom.
+If two single models are compared, the interval of a change is a bootstrap over items. With several seeds per model,
+items and seeds are both treated as random samples (`adapt.statistics.comparison`). A rank correlation is not a sum over
+items. Its variance is the variance over items (bootstrap of the mean over seeds) plus the variance of the mean over
+seeds, and the quantile is Student's t with the seeds' degrees of freedom.
 
 Leaked items are found in the text that a model was trained on, by shared runs of words. The training text is read from
 its token shards, so it is exactly the text that the model was trained on: after cleaning and deduplication, without
@@ -38,7 +38,7 @@ from adapt.support.errors import DataError
 from adapt.support.schema import SHARD_GLOB
 
 Seeds = Sequence[Mapping[str, TaskItems]]
-"""The scores of models that differ in their seed, each keyed by task."""
+"""The scores of models that differ only in their seed. Each entry belongs to one model and is keyed by task."""
 
 
 def compare_tasks(
@@ -97,7 +97,7 @@ def _check_same(task: str, models: Mapping[str, Seeds]) -> None:
 def _compared(
     of: Mapping[str, Sequence[ItemMeasure]], kept: np.ndarray, samples: int
 ) -> tuple[dict[str, Estimate], dict[str, Estimate]]:
-    """Returns the score of each model, and the change of each model but the first one."""
+    """Returns the score of each model, and the change from the first model to each other model."""
     (_, baseline), *others = of.items()
     scores = {name: _score(measures, kept, samples) for name, measures in of.items()}
     changes = {name: _change(baseline, measures, kept, samples) for name, measures in others}
@@ -120,7 +120,7 @@ def _score(measures: Sequence[ItemMeasure], kept: np.ndarray, samples: int) -> E
 def _change(
     baseline: Sequence[ItemMeasure], measures: Sequence[ItemMeasure], kept: np.ndarray, samples: int
 ) -> Estimate:
-    """Estimates the mean score of some models minus that of the baseline, on the items that are kept."""
+    """Estimates the mean score of some models minus the mean score of the baseline, on the items that are kept."""
     statistic = measures[0].statistic
     if not statistic or baseline[0].statistic != statistic:
         means = [float(np.mean([measure.score for measure in side])) for side in (baseline, measures)]
@@ -137,11 +137,11 @@ def _change(
 
 
 def _difference(statistic: Any, before: int, width: int, *columns: Any, axis: int = -1) -> np.ndarray:
-    """Computes the mean statistic of the models after the first `before` models, minus the mean of these.
+    """Computes the mean statistic of the new models minus the mean statistic of the baseline's models.
 
     Args:
         statistic: function in STATISTICS.
-        before: number of models of the baseline.
+        before: number of models of the baseline, which come first in `columns`.
         width: number of columns per model.
         columns: columns of all models, one after another.
         axis: axis of the items.
@@ -157,7 +157,7 @@ def _over_items_and_seeds(
     kept: np.ndarray,
     samples: int,
 ) -> Estimate:
-    """Adds the variances over items and over seeds; see the module."""
+    """Estimates a change by adding the variances over items and over seeds; see the docstring of this module."""
     value = float(difference(*columns))
     seeds = [
         np.array([float(STATISTICS[of.statistic](*_values(of, kept))) for of in side])
@@ -191,10 +191,10 @@ class ShardSearch:
 
     index: EvaluationIndex
     pretrained: Pretrained
-    """Model whose tokenizer made the shard."""
+    """Model whose tokenizer tokenized the shard."""
 
     def __call__(self, shard: Path) -> Iterator[np.ndarray]:
-        """Yields the numbers of the items that some documents of the shard contain."""
+        """Yields the numbers of the items that documents of the shard contain, for AT_ONCE documents at a time."""
         tokenizer = load_tokenizer(self.pretrained.model, self.pretrained.tokenizer)
         stream = TokenStream((shard,))
         for begin in range(0, stream.documents, AT_ONCE):
@@ -205,10 +205,10 @@ class ShardSearch:
 
 
 def items_index(tasks: Mapping[str, TaskItems], pretrained: Pretrained, ngram: int, overlap: float) -> EvaluationIndex:
-    """Builds the index of the items of all tasks. The set of a text is the number of its item over all tasks.
+    """Builds the index of the items of all tasks. Each item is an evaluation set, named by the item's number.
 
     Args:
-        tasks: the tasks, whose items are numbered in order. Tasks with unknown texts have numbers without texts.
+        tasks: the tasks. Their items are numbered in order over all tasks. If texts are unknown, the sets are empty.
         pretrained: model whose tokenizer the items pass through.
         ngram: length of the runs [words].
         overlap: smallest share of shared runs.

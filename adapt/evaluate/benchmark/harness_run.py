@@ -63,7 +63,7 @@ def score_tasks(run: HarnessRun, folder: Path) -> None:
     config = run.tasks.config
     with hushed(), tempfile.TemporaryDirectory() as cache, token_counter(loaded.model) as count:
         use_sandbox()
-        # the harness warns that a loaded model ignores its arguments for loading, which are not given
+        # the harness warns that it ignores arguments for loading, although none are passed
         lm = HFLM(
             pretrained=loaded.model,
             tokenizer=loaded.tokenizer,
@@ -147,7 +147,7 @@ def harness_scores(lm: Any, task: Any, tasks: HarnessTasks) -> TaskItems:
         tasks: settings of all tasks.
     """
     config = tasks.config
-    # as `simple_evaluate` of the harness does, which would also collect facts about the machine, which takes seconds
+    # like the harness's `simple_evaluate`, but without collecting facts about the machine, which takes seconds
     own = task.get_config("num_fewshot")
     if config.num_fewshot is not None and own != 0:
         task.set_config(key="num_fewshot", value=config.num_fewshot)

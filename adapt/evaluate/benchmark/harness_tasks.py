@@ -43,7 +43,7 @@ OFFLINE_DATASETS = (*OFFLINE, "HF_DATASETS_OFFLINE")
 
 @dataclass(frozen=True)
 class NamedFunction:
-    """A function that a task file names: a Python file next to the task file, and a name in it."""
+    """A function that a task file names: the Python file, which is next to the task file, and the function's name."""
 
     file: Path
     name: str
@@ -68,7 +68,7 @@ class HarnessTasks:
     own: Mapping[str, OwnTask]
     """The user's tasks that are measured, keyed by name."""
     parts: Mapping[str, tuple[str, ...]]
-    """For each configured name that stands for tasks of the user: their names. Other names are those of the harness."""
+    """Names of the user's tasks, keyed by the configured name of a task, group or tag. Other names are built in."""
     digests: Mapping[str, str]
     """Digest of the content and data of each of the user's tasks."""
 
@@ -163,10 +163,10 @@ TaskLoader.add_constructor("!function", _named_function)
 
 
 def read_task_file(file: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Reads a task file and the files that it includes. Entries of the file itself count.
+    """Reads a task file and the files that it includes. Its own entries replace included entries with the same name.
 
     Raises:
-        DataError: a file is missing, is no YAML with fields, or includes itself.
+        DataError: a file is missing, is not YAML with fields, or includes itself.
     """
     if file in seen:
         raise DataError(f"{file} includes itself", "remove one of the `include` entries")
@@ -205,7 +205,7 @@ def _own_files(include_path: str | None) -> dict[str, tuple[Path, dict[str, Any]
 
 
 def _tags(files: Mapping[str, tuple[Path, dict[str, Any]]]) -> dict[str, list[str]]:
-    """Returns the names of the tasks with each tag."""
+    """Returns the names of the tasks with each tag, keyed by tag."""
     tags: dict[str, list[str]] = {}
     for name, (_, content) in files.items():
         tag = content.get("tag") or []
@@ -308,7 +308,7 @@ def _check_hub_name(name: str, file: Path, path: str) -> None:
 
 
 def _check_built_in(name: str, own: set[str]) -> None:
-    """Refuses a name that the harness does not know, code that a model writes, and data that cannot be had offline."""
+    """Refuses an unknown task, a task that runs code written by a model, and, if offline, data that is not cached."""
     known = built_in_tasks()
     if name not in known:
         raise ConfigError(
@@ -329,7 +329,7 @@ def _check_built_in(name: str, own: set[str]) -> None:
 def built_in_tasks() -> dict[str, Path | None]:
     """Returns the file of each task and group of the installed harness, keyed by name. None for tags.
 
-    The files are searched for these names only, because reading 14,000 files as YAML takes a minute.
+    The names are found by searching the files' text, because reading 14,000 files as YAML takes a minute.
     """
     spec = importlib.util.find_spec("lm_eval")
     assert spec
@@ -362,7 +362,7 @@ def check_cached(name: str, path: str) -> None:
 
 
 def is_cached(path: str) -> bool:
-    """Returns whether the cache of datasets or that of the Hub has a dataset."""
+    """Returns whether a dataset is in the cache of the library `datasets` or in the cache of the Hub."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     datasets = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
     hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
@@ -388,7 +388,7 @@ def functions_in(task: OwnTask) -> set[NamedFunction]:
 
 
 def with_cache(task: OwnTask, folder: Path) -> OwnTask:
-    """Returns a task whose local data are converted in a folder, and not in the user's cache."""
+    """Returns a task whose local data are converted in the given folder instead of the user's cache."""
     kwargs = {**(task.content.get("dataset_kwargs") or {}), "cache_dir": str(folder)}
     return replace(task, content={**task.content, "dataset_kwargs": kwargs}) if task.data else task
 

@@ -27,7 +27,7 @@ from adapt.statistics.outcomes import Tested
 from adapt.support.errors import AdaptError, DataError, StageError
 
 CLOSE = 1e-6
-"""Largest relative difference between a library's score and ours, beyond which ours is not used."""
+"""Our statistic is only used if it differs from the library's score by at most this much, relative to the score."""
 
 
 def _mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -66,8 +66,8 @@ STATISTICS: dict[str, Callable[..., np.ndarray]] = {
     "bits_per_byte": _bits_per_byte,
     "spearman": _spearman,
 }
-"""Functions that compute a score from columns with one value per item, keyed by name. Those other than `spearman` are
-named like the aggregations of lm-evaluation-harness, and take log-likelihoods [nats] and numbers of words or bytes."""
+"""Functions that compute a score from columns with one value per item, keyed by name. All except `spearman` have the
+names of aggregations of lm-evaluation-harness, and take log-likelihoods [nats] and numbers of words or bytes."""
 WITH_WEIGHTS = ("weighted_perplexity", "bits_per_byte", "spearman")
 """Statistics of two columns."""
 
@@ -80,7 +80,7 @@ class ItemMeasure:
     """The score as the library computes it."""
     higher_is_better: bool
     statistic: str = ""
-    """Key in STATISTICS. Empty if the score is no statistic of values per item."""
+    """Key in STATISTICS. Empty if the score cannot be computed from values per item."""
     columns: list[list[float]] = field(default_factory=list)
     """Values of the items: one or two lists, in the order of the items. Empty without a statistic."""
 
@@ -157,8 +157,8 @@ def file_name(task: str) -> str:
 def joined_items(parts: Mapping[str, TaskItems]) -> TaskItems:
     """Joins the tasks of a group into one task over all their items.
 
-    Only metrics that are statistics of values per item in every part are kept; their score is computed over all items,
-    so large tasks count more. Without such a metric, the scores of the first metric that all parts share are averaged.
+    Only metrics that every part can compute from values per item are kept; their score is computed over all items, so
+    large tasks count more. Without such a metric, the scores of the first metric that all parts share are averaged.
     """
     tasks = list(parts.values())
     shared = [name for name in tasks[0].measures if all(name in task.measures for task in tasks)]

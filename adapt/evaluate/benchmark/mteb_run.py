@@ -1,8 +1,8 @@
 """Scores a model's sentence vectors on tasks of MTEB, in a Ray task.
 
-sentence-transformers loads the folder as it would load the exported one, and MTEB computes the scores. Scores per item
-come from the predictions that MTEB saves: labels and similarities, and the measures of each query. A finished task is
-not repeated if the process is killed.
+sentence-transformers loads the model in the same way as an exported folder, and MTEB computes the scores. Scores per
+item come from the predictions that MTEB saves: labels and similarities, and the measures of each query. A finished task
+is not repeated if the process is killed.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def mteb_scores(model: Any, task: Any, batch_size: int, predictions: Path) -> Ta
 
 
 def _measures_of_queries(task: Any) -> dict[str, dict[str, float]]:
-    """Lets a task of retrieval keep the measures of each query, and returns the dict that they will be in."""
+    """Makes a retrieval task store the measures of each query, and returns the dict that will contain them."""
     kept: dict[str, dict[str, float]] = {}
     if hasattr(task, "task_specific_scores"):
         original = task.task_specific_scores

@@ -76,7 +76,7 @@ def mteb_tasks(config: MtebConfig, digests: Digests) -> MtebTasks:
 
 
 def _check_known(config: MtebConfig) -> None:
-    """Refuses names and languages that MTEB does not know, tasks of images and sounds, and data that is not at hand."""
+    """Refuses unknown tasks and languages, tasks on images and sounds, and, if offline, data that is not cached."""
     import mteb
 
     known = {task.metadata.name: task.metadata for task in mteb.get_tasks(exclude_superseded=False)}
@@ -123,10 +123,10 @@ def as_retrieval(task: OwnMtebTask) -> RetrievalConfig:
 
 
 def own_rows(task: OwnMtebTask, split: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a split of an own task: texts, pairs and labels under their names in MTEB.
+    """Yields the rows of a split of an own task. Texts, pairs and labels have the field names that MTEB uses.
 
     Raises:
-        DataError: a file is broken, or a row lacks a field or has one of a wrong type.
+        DataError: a file is broken, or a row lacks a field or has a value of the wrong type.
     """
     texts = {"sts": {"sentence1": task.text_field, "sentence2": task.pair_field}}.get(
         task.kind, {"text": task.text_field}
@@ -174,7 +174,7 @@ class MtebRun:
 
     pretrained: Pretrained
     vectors: SentenceVectors
-    """How the model makes sentence vectors."""
+    """How the model's sentence vectors are computed."""
     tasks: MtebTasks
     shared_by: int = 1
     """Number of trainings and tasks that share the cores of a machine."""

@@ -2,8 +2,8 @@
 
 - `method`: the plug-in and its options.
 - `stage`: the stage that measures how important units are.
-- `unit_sizes`: the measurement of this stage, which runs on the cluster's devices.
-- `criteria`: the criteria by which the importance of units is measured.
+- `unit_sizes`: the code of this stage that runs on the cluster's devices.
+- `criteria`: the criteria for the importance of units.
 - `importance`: normalizes and saves importance, and masks updates by it.
-- `contrast`: computes several views of a text by dropout, how far they differ, and the contrastive loss of a training.
+- `contrast`: computes views of a text with different dropout, their divergence, and the contrastive loss of training.
 """

@@ -3,17 +3,17 @@
 A view is the mean of the last hidden states of a document. The first view comes from the objective's own pass. The
 second view comes from the same documents with other dropout. The view of earlier knowledge comes from the same network
 with the output of each unit multiplied by its importance. All views of a micro-batch that need a gradient are packed
-into one sequence, so they take one pass. The LM head runs only on the predictions of the first view.
+into one sequence, so they need only one pass. The LM head runs only on the predictions of the first view.
 
 The loss compares documents of the global batch, no matter how ranks and passes split the batch. In a step of several
-passes, the views of all passes are first computed without gradient. The contrast of these views gives the gradient of
-each view. Then every pass computes its views again and runs the backward pass from these gradients (as in arXiv
-2101.06983).
+passes, the views of all passes are first computed without gradient. The contrastive loss of these views gives the
+gradient of each view. Then every pass computes its views again and runs the backward pass from these gradients (as in
+arXiv 2101.06983).
 
 If only general text is compared, all other documents have only the first view.
 
-`Disagreement` measures importance for general knowledge with two views that differ by dropout (section 4.1). The units
-on which the difference of the views depends most count as important. A loss on general text cannot be used instead,
+`Disagreement` measures importance for general knowledge with two views that differ by dropout (section 4.1). A unit is
+important if the difference of the views depends strongly on it. A loss on general text cannot be used instead,
 because the text from which the model learnt general knowledge is not available.
 """
 
@@ -41,17 +41,17 @@ from adapt.objective.objective import Batch, Corrupted
 from adapt.support.errors import ModelError
 
 Views = tuple[Tensor, ...]
-"""Views of some documents, [documents, H] each: first view, second view, and the view of earlier knowledge, if any."""
+"""Views of some documents: first view, second view, and possibly the view of earlier knowledge. Each [documents, H]."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A micro-batch, and the numbers of its documents that the contrastive loss compares."""
+    """A micro-batch, and the indices of its documents that the contrastive loss compares."""
 
     corrupted: Corrupted
     whole: Packed
     numbers: Tensor
-    """Numbers of the compared documents in the micro-batch, int64 [compared], on the host."""
+    """Indices of the compared documents in the micro-batch, int64 [compared], on the host."""
 
     @property
     def compared(self) -> Packed:
@@ -64,8 +64,7 @@ class Contrast:
 
     Args:
         config: options of DAS.
-        gates: gates of the model; None if no importance is known yet, so that documents are only compared with each
-            other.
+        gates: gates of the model. None if no importance is known yet. Documents then have no view of earlier knowledge.
         importance: importance of every unit; None if `gates` is None.
         injected: dropout for models that have no dropout. It does not affect the first view.
         first_general: number of the first row of replayed general text; None without general text.
@@ -97,9 +96,9 @@ class Contrast:
 
         Yields:
             For each micro-batch, three values. First, the summed cross entropy of its predictions [nats]. Second, a
-            term to add to the loss, whose gradient is the micro-batch's part of the gradient of the weighted mean
-            contrast; None if no rank has documents to compare. Third, the contrast of each compared document of the
-            micro-batch [nats], without gradient.
+            term to add to the loss, or None if no rank has documents to compare. Its gradient is the micro-batch's part
+            of the gradient of `contrast_weight` times the mean contrast. Third, the contrast (contrastive loss) of each
+            compared document of the micro-batch [nats], without gradient.
         """
         texts, documents = self._texts(parts)
         if not documents:
@@ -150,9 +149,9 @@ class Contrast:
                 yield loss, torch.stack(products).sum(), contrast
 
     def _texts(self, parts: Sequence[Corrupted]) -> tuple[list[Text], int]:
-        """Chooses the compared documents of this rank's micro-batches, and counts those of the global batch.
+        """Chooses the documents of this rank to compare. Also returns their number in the global batch.
 
-        With `contrast_cost: economy`, documents at even distances are chosen. Rows are shuffled, so this is random.
+        With `contrast_cost: economy`, evenly spaced documents are chosen. Rows are shuffled, so the choice is random.
         """
         candidates = [self._candidates(part) for part in parts]
         ranks, rank = counted(sum(map(len, candidates)))
@@ -168,11 +167,12 @@ class Contrast:
         return texts, compared
 
     def _candidates(self, part: Corrupted) -> Tensor:
-        """Returns the numbers of a micro-batch's documents that may be compared, int64 [documents], on the host.
+        """Returns the indices of a micro-batch's documents that may be compared, int64 [documents], on the host.
 
-        In a trial of the memory use, rows have no numbers. All documents are then compared, which needs most memory.
+        In a trial of the memory use, rows have no numbers. Then all documents are compared, which needs the most
+        memory.
         """
-        rows = (part.starts & part.real).nonzero()[:, 0]  # the row that each document is in
+        rows = (part.starts & part.real).nonzero()[:, 0]  # row of each document
         if self._config.contrast_text == "all" or part.rows is None:
             return torch.arange(len(rows))
         if self._first_general is None:
@@ -181,7 +181,7 @@ class Contrast:
 
     @contextmanager
     def _joined(self, text: Text) -> Iterator[Packed]:
-        """Packs the text and copies of it for the other views into one sequence.
+        """Packs a micro-batch, and copies of its compared documents for the other views, into one sequence.
 
         Inside the block, gates and injected dropout act on the copies. Call backward() inside the block too, because
         checkpointed layers run again in the backward pass.
@@ -262,13 +262,14 @@ def info_nce(first: Tensor, second: Tensor, previous: Tensor | None, temperature
         second: second views of the same documents, [D, H].
         previous: views of earlier knowledge of these documents, [D, H]; None on all ranks if there are none.
         temperature: the temperature t.
-        most: maximum number of documents in a group. The documents of all ranks are split into as few groups as needed.
+        most: maximum number of documents in a group. The documents of all ranks are split into the fewest possible
+            groups.
 
     Returns:
         Losses [nats], [D]. All ranks must run the backward pass, since views of other ranks get a gradient too.
     """
     views = (second,) if previous is None else (second, previous)
-    rows, begin = gathered(torch.cat(views, 1))  # one collective gathers both views
+    rows, begin = gathered(torch.cat(views, 1))  # gathers both views with one collective operation
     end = begin + len(first)
     cut = groups(len(rows), most)
     losses = []
@@ -296,7 +297,7 @@ class Disagreement:
     """
 
     def corrupt(self, batch: Batch) -> Corrupted:
-        """Returns the unmasked text, with all text tokens as positions to compare."""
+        """Returns the unmasked text. All text tokens are positions at which the passes are compared."""
         return Corrupted(batch.tokens, batch.real, batch.starts, batch.real, batch.tokens[batch.real])
 
     def loss(self, model: nn.Module, corrupted: Corrupted) -> Tensor:
@@ -309,7 +310,7 @@ class Disagreement:
 class Injected:
     """Dropout on the output of each attention and feed-forward layer, for models without dropout. Off by default.
 
-    The dropout consists of forward hooks that stay on the model. They run after the hooks of the gates.
+    The dropout is applied by forward hooks, which are never removed. They run after the hooks of the gates.
 
     Args:
         model: a model whose weights are not sharded.
@@ -325,7 +326,7 @@ class Injected:
                 layer.part(name).register_forward_hook(self)
 
     def __call__(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
-        """Applies dropout to a layer's output if dropout is on and the module is in training mode. A forward hook."""
+        """Applies dropout to a layer's output (a forward hook), if dropout is on and the module is in training mode."""
         if not (self._is_on and module.training):
             return output
         dropped: Tensor = self._drop(output)
@@ -347,7 +348,7 @@ class Injected:
 
 
 def contrast_of(model: Any, config: DasOptions, importance: Values | None, first_general: int | None) -> Contrast:
-    """Prepares a model for the contrast: gates if the importance of its units is known, and dropout if it has none.
+    """Prepares a model for the contrastive loss. Adds gates if `importance` is given, and dropout if there is none.
 
     Args:
         model: a model with its head.
@@ -356,7 +357,7 @@ def contrast_of(model: Any, config: DasOptions, importance: Values | None, first
         first_general: number of the first row of replayed general text; None without general text.
 
     Raises:
-        ModelError: as `injected`.
+        ModelError: `injected` raises an error.
     """
     gates = None if importance is None else Gates(model)
     return Contrast(config, gates, importance, injected(model, config.injected_dropout), first_general)

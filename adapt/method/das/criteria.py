@@ -1,9 +1,10 @@
 """Measures the importance of units by gradients at their gates, or by pruning criteria on their weights.
 
 Criterion `gate` is the mean absolute gradient of the loss at a unit's gate (arXiv 2302.03241, section 4.1). A gate
-is a factor of 1 on a unit's output, and is never trained. Only gates get gradients. The rows are split into groups of
-one row or one batch. The gradient of each group's mean loss is computed separately, so that gradients of different
-groups do not cancel out. `TokenGradients` computes the same criterion for rows of the embeddings.
+is a factor of 1 on a unit's output, and is never trained. Only gates get gradients. The rows are split into
+groups: each group is one row or one batch. The gradient of each group's mean loss is computed separately, so that
+gradients of different groups do not cancel out.
+`TokenGradients` computes the same criterion for rows of the embeddings.
 
 The other criteria use the vector w of the weights that belong to a unit (`adapt.model.layers.by_parameter`), and the
 gradient g of a group's mean loss at w. All means are over groups. `magnitude` is |w| (Han et al. 2015, arXiv
@@ -45,9 +46,9 @@ class MeasureSettings:
     granularity: Literal["batch", "example"] = "batch"
     """Whether a gradient is computed for all rows of a batch together, or for each row separately."""
     dropout_seed: int | None = None
-    """Seed from which, with the batch's number, dropout is drawn; None for evaluation mode without dropout."""
+    """Seed of the dropout, together with the batch's number. None for evaluation mode without dropout."""
     embeddings: Literal["free", "gradient", "frequency"] = "free"
-    """What is measured per token: norm of the `gradient` at its embedding, its `frequency`, or nothing (`free`)."""
+    """Measurement per token: the norm of the `gradient` at its embedding, its `frequency`, or nothing (`free`)."""
     rows: int = 64
     """Maximum number of rows per pass. The gradients of a larger batch are summed before their size is computed."""
     dtype: torch.dtype = torch.float32
@@ -58,7 +59,7 @@ class MeasureSettings:
 class Sums:
     """Sizes of gradients, summed over groups of rows. One gradient is computed per group.
 
-    The tensors are float64, and on the CPU once all batches are added.
+    The tensors are float64. After all batches were added, they are on the CPU.
     """
 
     units: dict[Kind, Tensor]
@@ -77,7 +78,7 @@ class Sums:
 
     @property
     def means(self) -> dict[Kind, Tensor]:
-        """Mean over groups of the size of the gradient at each unit, keyed by kind of unit, [layers, units]."""
+        """The size of the gradient at each unit, averaged over groups, keyed by kind of unit, [layers, units]."""
         return {kind: sizes / max(self.groups, 1) for kind, sizes in self.units.items()}
 
 
@@ -91,11 +92,11 @@ def gate_sizes(
     Args:
         model: a model with its head, not wrapped.
         gates: gates of `model`.
-        loss: the loss by which units are judged.
+        loss: the loss whose gradients measure the importance of units.
         batches: numbered batches. The same numbers and rows give the same sums in any process.
         settings: options for the gradients.
     """
-    total: Sums | None = None  # stays on the device, so that nothing waits between batches
+    total: Sums | None = None  # on the device, so that batches need not wait
     gradients = TokenGradients(model) if settings.embeddings == "gradient" else nullcontext()
     with measuring_mode(model, settings.dropout_seed is not None), gradients as at_tokens:
         for number, batch in batches:
@@ -126,7 +127,7 @@ def _of_batch(
         value = _value(model, gates, loss, part, leaves, owner if by_row else None, settings.dtype)
         wanted = at_tokens.taken(owner) if at_tokens else []
         gradients = torch.autograd.grad(value, [*leaves.values(), *wanted])
-        for total, gradient in zip(sums, gradients, strict=False):  # without the gradients of tokens, which are last
+        for total, gradient in zip(sums, gradients, strict=False):  # the last gradients are those of tokens
             total.add_(gradient)
         if at_tokens:
             at_tokens.add(gradients[len(sums) :])
@@ -190,7 +191,7 @@ def over_units(model: Any, values: Mapping[str, Tensor]) -> dict[Kind, Tensor]:
 
     Args:
         model: the model with these units.
-        values: tensors of the parameters' shapes, by name; parameters that belong to no unit are ignored.
+        values: one tensor per parameter, of its shape, keyed by name. Parameters that belong to no unit are ignored.
     """
     leaves = {kind: gate.requires_grad_() for kind, gate in ones(model).items()}
     with torch.enable_grad():
@@ -214,7 +215,7 @@ def weight_sizes(
 
     Args:
         model: a model with its head, not wrapped.
-        loss: the loss by which units are judged.
+        loss: the loss whose gradients measure the importance of units.
         batches: numbered batches.
         settings: options for the gradients. Embeddings can only be measured by `frequency`.
         criterion: `gradient`, `fisher` or `taylor`.

@@ -1,6 +1,6 @@
 """Computes the importance I of units in [0, 1] from sizes of gradients, saves it, and masks updates by it.
 
-The mask makes units move less if past domains need them (DAS, arXiv 2302.03241, section 4.2). The paper scales the
+With the mask, units that past domains need change less (DAS, arXiv 2302.03241, section 4.2). The paper scales the
 *gradients* of a unit's parameters by 1 - I. Adam undoes most of this, because the size of its step does not depend on
 the scale of gradients.
 
@@ -89,7 +89,7 @@ def load_importance(folder: Path, model: Any) -> Importance:
         raise StageError(f"{path} cannot be read: {error}", f"delete {folder} to measure importance again") from error
     ours = {"model_type": model.config.model_type, **_sizes(model)}
     if importance.embedding is None:
-        theirs["vocabulary"] = ours["vocabulary"]  # ignores the vocabulary, because embeddings are not masked
+        theirs["vocabulary"] = ours["vocabulary"]  # the vocabulary may differ, because embeddings are not masked
     if theirs != ours:
         differences = ", ".join(
             f"{name} {theirs.get(name)} there and {ours[name]} here" for name in ours if theirs.get(name) != ours[name]
@@ -116,7 +116,7 @@ def _sizes(model: Any) -> dict[str, int]:
 
 How = Literal["paper", "positive", "rank"]
 _EQUAL = 1e-6
-"""Limit of standard deviation / mean, up to which all sizes in a layer count as equal, since fp32 rounds them."""
+"""All sizes in a layer count as equal if standard deviation / mean is at most this, because fp32 rounds them."""
 
 
 def normalize(sizes: Values, how: How) -> dict[Kind, Tensor]:
@@ -176,7 +176,7 @@ def accumulate(previous: Values, new: Values) -> dict[Kind, Tensor]:
 def plasticity(importance: Values) -> dict[Kind, list[float]]:
     """Returns the mean of 1 - importance over the units of each layer, keyed by kind of unit.
 
-    This mean says how far units move on average, relative to training without a mask.
+    This mean is the average change of units, relative to training without a mask.
     """
     return {kind: (1 - importance[kind].double()).mean(1).tolist() for kind in KINDS}
 
@@ -210,7 +210,7 @@ class SoftMask(Method):
         self._masks: dict[str, Mask] = {}
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Masks the model's parameters, except parameters whose importance is 0 everywhere.
+        """Masks the model's parameters. Parameters whose importance is 0 everywhere get no mask.
 
         Raises:
             ModelError: the number of embeddings differs from the number of importances.

@@ -58,8 +58,8 @@ class DasOptions:
     """Options of DAS: soft masks by importance, and a contrastive loss for new knowledge (arXiv 2302.03241)."""
 
     soft_mask: Literal["update", "gradient", "none"] = "update"
-    """What the mask scales down for the parameters of important units: their `update`, or, as published, their
-    `gradient`. Adam undoes most of the scaling of gradients. `none` masks nothing."""
+    """What the mask scales down for parameters of important units: their `update`, or their `gradient`, as published.
+    But Adam undoes most of the scaling of gradients. `none` masks nothing."""
     general_importance: Literal["kl", "random", "none"] = "kl"
     """Which units (attention heads and neurons) count as important for general knowledge before the first domain. `kl`:
     the units on which the divergence of two dropout passes depends most. `random`: random units. `none`: no unit. This
@@ -74,8 +74,8 @@ class DasOptions:
     importance_batch: PositiveInt = 64
     """Number of rows per gradient when importance is measured."""
     granularity: Literal["batch", "example"] = "batch"
-    """Whether importance is the mean size of gradients that belong to whole batches (`batch`) or single rows
-    (`example`). Within a batch, gradients of different rows can cancel."""
+    """Whether one gradient is computed per batch (`batch`) or per row (`example`). Importance is the mean size of these
+    gradients. Within a batch, gradients of different rows can cancel."""
     normalize: Literal["paper", "positive", "rank"] = "paper"
     """How the sizes of a layer's gradients become importance in [0, 1], where z is the distance from their mean in
     standard deviations. `paper`: |tanh(z)|, which also protects units far below the mean; `positive`: tanh(max(z, 0));
@@ -99,9 +99,9 @@ class DasOptions:
     """Which documents the contrast compares: `all` of a batch, as published, or only those of `general` text, which
     `mixture.replay_paths` replays. With `general`, all other documents get only the objective's loss."""
     contrast_cost: Literal["exact", "lean", "economy"] = "lean"
-    """Trade of speed for exactness. `exact` trains through all three passes (2.9 times the cost of plain training; 3.8
-    if a step has several micro-batches). `lean` computes the same loss, but the pass of earlier knowledge gets no
-    gradient (2.2; 2.9 times). `economy` is `lean` on a part of the documents (1.3; 1.7 times)."""
+    """Trade-off between speed and exactness. `exact` trains through all three passes: 2.9 times the cost of plain
+    training, or 3.8 times if a step has several micro-batches. `lean` computes the same loss, but the pass of earlier
+    knowledge gets no gradient: 2.2 or 2.9 times. `economy` is `lean` on a part of the documents: 1.3 or 1.7 times."""
     economy_fraction: OpenFraction = 0.2
     """Share of a global batch's documents that the contrast compares (contrast_cost: economy)."""
     share: PositiveFraction = 1.0
@@ -114,7 +114,7 @@ class DasOptions:
 
 
 class Das(Method):
-    """Trains with soft masks and contrast, both based on the importance that a stage measured before."""
+    """Trains with soft masks and the contrastive loss. Both use the importance that an earlier stage measured."""
 
     Options = DasOptions
     kind: ClassVar[str] = "das"
@@ -127,11 +127,11 @@ class Das(Method):
         self._setting = Setting()
         self.exports_trained = options.share == 1
         self._plasticity = 1.0
-        self._total: Tensor | None = None  # sum of contrasts since the last report, on the model's device
+        self._total: Tensor | None = None  # summed contrast since the last report, on the model's device
         self._documents = 0  # number of documents in this sum of contrasts
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that training uses. The other options only enter the key of stage `importance`."""
+        """Returns the options that training uses. The other options are only part of the key of stage `importance`."""
         das = self.options
         counts = {"economy_fraction": das.contrast_cost == "economy", "contrast_text": das.contrast_text != "all"}
         contrast = [name for name in CONTRAST if counts.get(name, True)]
@@ -141,12 +141,12 @@ class Das(Method):
         return {name: getattr(das, name) for name in used}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models whose units are not known, streamed text, and options that contradict each other.
+        """Checks that the model type is supported, that text is not streamed, and that options are consistent.
 
         Raises:
             ConfigError: the corpus is streamed, `das.importance` cannot measure the embeddings as configured, or the
                 contrast is restricted to general text but no general text is replayed.
-            ModelError: the units of the model are not known.
+            ModelError: the model type is not supported.
         """
         if not self._measures:
             return
@@ -164,7 +164,7 @@ class Das(Method):
             _check_replayed(config.mixture)
 
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns the stage that measures importance for general knowledge, on the first model and domain."""
+        """Returns the stage that measures the first model's importance for general knowledge, on the first domain."""
         if not self._measures or self.options.general_importance == "none":
             return {}
         return {IMPORTANCE: self._measured("general", first, None)}
@@ -186,8 +186,8 @@ class Das(Method):
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
         """Returns the extra passes for the contrast. With several micro-batches, trained views are computed twice.
 
-        With `contrast_text: general`, the result is an upper bound for passes with general text only, because the share
-        of general text is not known here.
+        With `contrast_text: general`, the result is an upper bound: it assumes passes with general text only, because
+        the share of general text is not known here.
         """
         das = self.options
         if not das.contrast_weight:
@@ -198,7 +198,7 @@ class Das(Method):
         return Added(trained, seen + (1 + trained) * (passes > 1))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of gated outputs and of the starting weights, of which masks need all on every rank."""
+        """Returns the memory of gated outputs, and of the starting weights, which masks need complete on every rank."""
         das = self.options
         layers = 4.0 * (das.soft_mask == "update") * size.layer_parameters
         rows = 4.0 * (das.soft_mask == "update" and das.embeddings != "free") * size.head_parameters
@@ -272,7 +272,7 @@ class Das(Method):
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Returns the weights with which the masked model computes, mixed with the weights before this domain.
 
-        In this mixture, the trained weights have the share `das.share`.
+        The share of the trained weights is `das.share`.
         """
         state, share = self._mask.merge(state) if self._mask else state, self.options.share
         if share == 1 or not state:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 About = Literal["general", "domain"]
 LEAST_PLASTICITY = 0.1
-"""The stage warns of layers whose mean of 1 - importance is below this, because they hardly learn any more."""
+"""The stage warns about layers whose mean of 1 - importance is below this, because they hardly learn any more."""
 FREE_SHARE = 0.5
 """The stage warns if unprotected embeddings are more than this share of the parameters."""
 SHOWN = 3
@@ -66,14 +66,14 @@ class MeasureImportance(Stage[ImportanceMeasured]):
     start: Start
     """The model that is measured."""
     texts: tuple[Stage[Any], ...]
-    """The prepared texts that importance is measured on."""
+    """The prepared texts for measuring importance."""
     previous: Stage[ImportanceMeasured] | None
     """The stage with the earlier importance, which is merged with the new importance; None without earlier domains."""
     about: About
     """Whether importance is measured for `general` knowledge (`das.general_importance`) or for the texts' `domain`."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns what determines the importance: the criterion, the sample, and the normalization."""
+        """Returns the part of the key that determines the importance: criterion, sample, and normalization."""
         config, das = self.config, self.options
         sample = {
             "sequences": das.importance_sequences,
@@ -112,7 +112,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
         config, das = self.config, self.options
         size = model_size(self.start.pretrained.model)
         share = size.embedding_parameters / size.parameters if size else None
-        for warning in unprotected(das, share) if self.about == "general" else ():  # warns once, before any training
+        for warning in unprotected(das, share) if self.about == "general" else ():  # before any training
             log(f"warning: {warning}")
         connect(config.resources)
         await_resources(config.resources)
@@ -130,7 +130,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
 
 @dataclass(frozen=True)
 class Measuring:
-    """What the devices need to know to measure importance."""
+    """The input of the Ray tasks that measure importance."""
 
     config: Config
     options: DasOptions
@@ -144,14 +144,14 @@ class Measuring:
 
 
 def plasticity_under(das: DasOptions, measured: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    """Returns the means of 1 - importance with at least `das.plasticity_floor`, or {} if no units are masked."""
+    """Returns the means of 1 - importance, raised to at least `das.plasticity_floor`. {} if no units are masked."""
     if das.soft_mask == "none":
         return {}
     return {kind: [max(plasticity, das.plasticity_floor) for plasticity in layers] for kind, layers in measured.items()}
 
 
 def saturated(das: DasOptions, left: Mapping[str, list[float]]) -> Iterator[str]:
-    """If updates are masked, yields a warning for each layer and kind of unit that hardly learns any more."""
+    """Yields a warning for each layer and kind of unit that hardly learns any more, if updates are masked."""
     for kind, layers in left.items() if das.soft_mask == "update" else ():
         for number, plasticity in enumerate(layers):
             if plasticity < LEAST_PLASTICITY:
@@ -162,7 +162,7 @@ def saturated(das: DasOptions, left: Mapping[str, list[float]]) -> Iterator[str]
 
 
 def unprotected(das: DasOptions, embeddings_share: float | None) -> list[str]:
-    """Returns a warning in a list if more than `FREE_SHARE` of the parameters are unprotected embeddings, else []."""
+    """Returns a list with a warning if more than `FREE_SHARE` of the parameters are unprotected embeddings."""
     if embeddings_share is None or das.soft_mask == "none" or das.embeddings != "free":
         return []
     text = f"{embeddings_share:.0%} of the parameters are embeddings, which das.embeddings free leaves unprotected"

@@ -1,4 +1,4 @@
-"""Measures the importance of units on the devices of a cluster, which sum the sizes of gradients over rows."""
+"""Measures the importance of units on a cluster. Each device sums the sizes of gradients over its rows."""
 
 from contextlib import nullcontext
 from functools import partial, reduce
@@ -53,8 +53,8 @@ def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
 
     Raises:
         DataError: the corpus is empty.
-        ModelError: the units of the model are not known, the earlier importance belongs to another model, or the model
-            has no dropout that makes two passes differ.
+        ModelError: the model type is not supported, the earlier importance belongs to another model, or the model has
+            no dropout that makes two passes differ.
         TrainingError: gradients are not finite.
     """
     das, rows, model = measuring.options, rows_to_measure(measuring), _skeleton(measuring.pretrained)
@@ -99,7 +99,7 @@ def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
 
 
 def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """Returns what `_measured` returns, for criteria that need no text. The importance of tokens is None.
+    """Measures units like `_measured`, for criteria that need no text. The importance of tokens is None.
 
     The value of a unit is a random number if general knowledge is measured by `general_importance: random`. Otherwise
     it is the norm of the unit's weights.
@@ -114,14 +114,16 @@ def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor],
 def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
     """Returns the mean gradient size of each unit, a value per token, and fields of the record `ImportanceMeasured`.
 
-    The value of a token is the size of its gradient or its count; None if tokens are not measured.
+    The value of a token is the size of its gradient, or its count. It is None if tokens are not measured.
     """
     sums, seconds = gradients_on_cluster(measuring, rows)
     return sums.means, sums.tokens, {"groups": sums.groups, "tokens": sums.text, "device_seconds": seconds}
 
 
 def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, float]:
-    """Sums sizes of gradients over batches of rows. The batches are about equal, as small ones have larger gradients.
+    """Sums sizes of gradients over batches of rows.
+
+    The batches have about equal sizes, because smaller batches have larger gradients.
 
     Returns:
         The sums over all batches, and the device seconds used.
@@ -157,7 +159,7 @@ def sizes_of_share(measuring: Measuring, device: torch.device, precision: str, s
 
 
 def _loss(measuring: Measuring) -> tuple[Judged, tuple[str, ...]]:
-    """Returns the loss whose gradients measure importance, and the columns that it needs besides the tokens."""
+    """Returns the loss whose gradients measure importance, and the columns that it needs in addition to the tokens."""
     config, pretrained = measuring.config, measuring.pretrained
     if measuring.about == "general":
         return Disagreement(), ()
@@ -180,6 +182,6 @@ def measure_settings(measuring: Measuring, precision: str) -> MeasureSettings:
 
 
 def sequences_in_a_pass(config: Config) -> int:
-    """Returns the number of sequences per pass: `training.micro_batch`, or enough to use a device if it is `auto`."""
+    """Returns the number of sequences per pass: `training.micro_batch`, or if it is `auto`, enough to use a device."""
     training = config.training
     return max(1, PASS_TOKENS // training.sequence_length) if training.micro_batch == "auto" else training.micro_batch

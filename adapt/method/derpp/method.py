@@ -1,7 +1,7 @@
-"""DER++ (Buzzega et al. 2020, arXiv 2004.07211): past rows are replayed, and their hidden states should not change.
+"""DER++ (Buzzega et al. 2020, arXiv 2004.07211) replays past rows, and penalizes changes of their hidden states.
 
-Two terms on rows that are drawn from a reservoir are added to a step's loss: beta times the objective's loss, and alpha
-times the mean squared difference between the rows' current last hidden states and those when the rows were first seen.
+Past rows are drawn from a reservoir. They add two terms to a step's loss: beta times the objective's loss, and alpha
+times the mean squared difference between a row's current last hidden states and its states when it was first seen.
 (The paper stores logits instead of states. With logits of a whole vocabulary, a reservoir would hold few rows.) Both
 terms are means over the predictions of all replayed rows of the step. Replayed rows pass through the model together
 with the step's own rows.
@@ -54,7 +54,7 @@ class Derpp(Method):
     scores_in_blocks = "choose another method.kind"
     options: DerppOptions
     rehearsal: Rehearsal
-    """The reservoir and the passes that replay its rows, set by `prepare_model`. All ranks hold the same rows."""
+    """The reservoir, and the passes that replay its rows. `prepare_model` sets it. All ranks hold the same rows."""
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Loads the reservoir of the earlier domains and prepares its replay. Returns the model unchanged.

@@ -2,8 +2,8 @@
 
 Every row of a run gets a random number, its priority, that depends only on the seed, the domain and the row's number.
 The sample consists of the rows with the smallest priorities, as many as fit. This is bottom-k sampling. It is uniform
-and needs no shared state. So the sample does not depend on which rank has seen which row, and samples can be merged in
-any order. (The result of the reservoir sampling in arXiv 2004.07211 depends on the order.)
+and needs no shared state. So the sample does not depend on which rank has which rows, and samples can be merged in any
+order. (The result of the reservoir sampling in arXiv 2004.07211 depends on the order.)
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,7 +63,7 @@ class Reservoir:
         self.rows: list[KeptRow] = []
         """Rows in the sample, ordered by priority."""
         self.bound = 1.0
-        """Rows with this priority or a larger one are refused."""
+        """Rows are only added if their priority is below this bound."""
 
     def offer(self, rows: Sequence[KeptRow]) -> None:
         """Adds rows, then drops the rows with the largest priorities that do not fit."""
@@ -77,7 +77,7 @@ class Reservoir:
         self.rows = all_rows
 
     def draw(self, count: int, *address: int) -> list[KeptRow]:
-        """Draws `count` different rows uniformly, or all if there are fewer. `address` is the seed of the draw."""
+        """Draws `count` different rows uniformly, or all rows if there are fewer. `address` is the seed of the draw."""
         draw = np.random.default_rng([number % 2**64 for number in address])
         return [self.rows[place] for place in draw.permutation(len(self.rows))[:count]]
 
@@ -100,7 +100,7 @@ class Reservoir:
         return {"bound": bound, "sizes": sizes, "priorities": priorities, **joined}
 
     def load(self, tensors: Mapping[str, Tensor], device: torch.device | str) -> None:
-        """Restores the tensors that `tensors` returned.
+        """Restores the reservoir from the tensors that `tensors` returned.
 
         Args:
             tensors: the reservoir's tensors, on any device.
@@ -141,7 +141,7 @@ class Rehearsal:
         options: the method's options.
         setting: the training's setting. The reservoir in `carried`, if any, is loaded.
         model: the model that will be trained.
-        fix: what a user can do if the model cannot be used.
+        fix: advice to the user in the error about an unsuitable model.
 
     Raises:
         ModelError: the head of the model does not end in a linear layer.
@@ -187,8 +187,8 @@ class Rehearsal:
         """Runs the pass of a micro-batch together with replayed rows.
 
         Returns:
-            The micro-batch's loss; the weighted loss on the replayed rows, or None without them; and the micro-batch's
-            last hidden states at its predictions.
+            The micro-batch's loss; the weighted loss on the replayed rows, or None if there are no such rows; and the
+            micro-batch's last hidden states at its predictions.
         """
         both, count = _joined(part, replayed), len(part.targets)
         positions, targets = both.asked(), both.answers()
@@ -208,7 +208,7 @@ class Rehearsal:
         return loss, extra, states[:count].detach()
 
     def _kept(self, part: Corrupted, numbers: Sequence[float], states: Tensor) -> list[KeptRow]:
-        """Returns the rows of a micro-batch that the reservoir may take: their priorities are below its bound."""
+        """Returns the rows of a micro-batch that may be added, because their priorities are below the bound."""
         sizes, marks = part.positions.sum(1).tolist(), torch.stack((part.real, part.starts, part.positions), 1)
         rows = zip(numbers, part.input_ids, marks, part.targets.split(sizes), states.split(sizes), strict=True)
         return [
@@ -234,7 +234,7 @@ def _joined(part: Corrupted, replayed: Sequence[KeptRow]) -> Corrupted:
 
 
 def _of_all_ranks(kept: list[KeptRow], states: Tensor) -> list[KeptRow]:
-    """Gathers the new rows of all ranks. Tokens are sent between hosts, and states between devices.
+    """Gathers the new rows of all ranks. Sends tokens from CPU to CPU, and states from device to device.
 
     Args:
         kept: new rows of this rank.

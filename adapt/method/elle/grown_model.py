@@ -1,4 +1,4 @@
-"""Grows a model so that its outputs stay the same (as in Net2Net, arXiv 1511.05641, and ELLE, arXiv 2203.06311).
+"""Makes a model larger without changing its outputs (as in Net2Net, arXiv 1511.05641, and ELLE, arXiv 2203.06311).
 
 **Width.** Each new unit is a copy of an existing unit. The weights that produce the unit are copied, and the weights
 that read the unit are divided by the number of copies. The outputs stay the same if all units have the same number of
@@ -8,7 +8,7 @@ the embeddings produce states. The norm before the head is divided instead.
 
 **Depth.** A new layer is a copy of the layer below it. `silent` layers have output projections of 0. In models with
 norms before the blocks, a silent layer is the identity. In models with norms after the sums (BERT and relatives), a
-silent layer becomes the identity when the scale and shift of the norm below move to the new layer's last norm. Two
+silent layer becomes the identity when the new layer's last norm takes over the scale and shift of the norm below. Two
 norms in a row equal one norm, up to the norm's epsilon.
 """
 
@@ -54,7 +54,7 @@ Other models have norms before the blocks.
 
 
 class Axis:
-    """States, for one axis of a larger weight, which unit of the smaller weight each unit copies.
+    """One axis of a larger weight: for each unit on this axis, the unit of the smaller weight that it copies.
 
     Args:
         sources: for each unit of the larger model, the index of the unit that it copies, int64 [after].
@@ -71,15 +71,15 @@ class Axis:
 
     @classmethod
     def grown(cls, before: int, after: int, draw: torch.Generator) -> Axis:
-        """Returns an axis that copies all units in turn, in rounds of random order.
+        """Returns an axis of `after` units that copies all `before` units in rounds, each in random order.
 
-        The units' numbers of copies differ by at most 1.
+        The numbers of copies of the units differ by at most 1.
         """
         rounds = [torch.randperm(before, generator=draw) for _ in range(after // before)]
         return cls(torch.cat([torch.arange(before), *rounds])[:after])
 
     def blocks(self, size: int, stacked: int = 1) -> Axis:
-        """Returns an axis with `size` adjacent positions per unit, for `stacked` matrices that follow each other."""
+        """Returns an axis with `size` adjacent positions per unit, repeated for `stacked` concatenated matrices."""
         before = int(self.sources.max()) + 1
         within = (self.sources[:, None] * size + torch.arange(size)).flatten()
         return Axis(torch.cat([within + number * before * size for number in range(stacked)]))
@@ -87,7 +87,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class _Axes:
-    """The axis that each linear part of a layer produces, and the axis that it reads, keyed by the part's name."""
+    """For each linear part of a layer, the axis of its outputs and the axis of its inputs, keyed by the part's name."""
 
     made: Mapping[str, Axis]
     read: Mapping[str, Axis]
@@ -95,7 +95,7 @@ class _Axes:
 
     @classmethod
     def between(cls, model: Any, larger: Any, draw: torch.Generator) -> _Axes:
-        """Draws how the units of a model grow into the units of a larger model. All layers grow in the same way."""
+        """Draws which units of a model the larger model copies. The choice is the same in all layers."""
         before, after = layers_of(model)[0], layers_of(larger)[0]
         pattern = before.pattern
         out, outer, heads = before.part(pattern.attention_out), before.part(pattern.outer), _heads(model)
@@ -124,10 +124,11 @@ def grown(model: Any, growth: Growth, is_silent: bool = True, noise: float = 0.0
     """Returns a larger model of the same class.
 
     Args:
-        model: the whole model, on the CPU, with layers that `adapt.model.architecture` knows.
+        model: the whole model, on the CPU. `adapt.model.architecture` must support its layers.
         growth: numbers of layers and heads to add.
         is_silent: whether new layers leave the outputs unchanged. Otherwise new layers are plain copies.
-        noise: standard deviation of the noise on the weights that produce copied units in the layers' linear parts.
+        noise: standard deviation of the noise that is added to the weights that produce copied units, in the linear
+            parts of layers.
         seed: seed of all draws.
 
     Returns:
@@ -162,7 +163,7 @@ def _fill_layer(
     """Fills a layer of the larger model with the weights of layer `source` of the smaller model."""
     for name, parameter in layer.module.named_parameters():
         if (weight := weights.get(f"{source}.{name}")) is None:
-            continue  # ModernBERT's layer 0 has no attention norm. An added copy of it has one, whose scale stays 1
+            continue  # ModernBERT's layer 0 has no attention norm, but its copy has a norm with scale 1
         part = name.rpartition(".")[0]
         if part not in axes.made:
             _fill(parameter, weight, None, axes.states)
@@ -175,7 +176,7 @@ def _fill_layer(
 
 
 def _reads(module: nn.Module) -> int | None:
-    """Returns the axis of a weight along which a module reads its inputs; None for embeddings, which read no units."""
+    """Returns the dimension of a module's weight that belongs to its inputs. None for embeddings and norms."""
     if not (is_transposed(module) or isinstance(module, nn.Linear)):
         return None
     return 0 if is_transposed(module) else 1
@@ -187,9 +188,9 @@ def _fill(parameter: Tensor, weight: Tensor, reads: int | None, read: Axis, made
     Args:
         parameter: the parameter of the larger model, which is filled.
         weight: the weight of the smaller model.
-        reads: the dimension of the weight along which it reads; None if it reads nothing.
-        read: the axis that the weight reads.
-        made: the axis that the weight produces; None if it is the same as `read`.
+        reads: the dimension of the weight that belongs to its inputs. None if it has no inputs.
+        read: the axis of the inputs.
+        made: the axis of the outputs. None if it is the same as `read`.
     """
     for axis in range(weight.ndim):
         if weight.shape[axis] == parameter.shape[axis]:
@@ -203,7 +204,7 @@ def _fill(parameter: Tensor, weight: Tensor, reads: int | None, read: Axis, made
 
 
 def _divide_before_tied_head(larger: Any, states: Axis) -> None:
-    """Divides the norm before the head by the numbers of copies, because the head is tied to the embeddings."""
+    """Divides the norm before the head by the numbers of copies if the head is tied to the embeddings."""
     if larger.get_output_embeddings().weight is larger.get_input_embeddings().weight:
         for parameter in larger.get_submodule(BEFORE_HEAD[larger.config.model_type]).parameters():
             if len(parameter) == len(states.copies):
@@ -239,7 +240,7 @@ def take_prompt(
     """
     known = domains_of(model)
     before = list(known.names) if known else []
-    # matches texts and prompts from the end, because the model's first prompts may come from an earlier sequence
+    # pairs the last texts with the last prompts, because an earlier sequence may have added the first prompts
     last = list(zip(reversed([*past]), reversed(before), strict=False))
     for text, name in last:
         learn_prototype(model, name, sample_of([past[text]], setting.seed))

@@ -1,7 +1,7 @@
 """Computes how a model's dimensions grow before a domain, writes them to its config, and checks them. Loads no torch.
 
 Width grows by whole attention heads, and the states and feed-forward layers grow in proportion, so that the size of a
-head stays the same. If several heads share a key and a value, they are added as a group. A prompt is a set of vectors
+head stays the same. Heads that share a key and a value are added together, as a group. A prompt is a set of vectors
 before each document of a domain. `adapt.method.elle.grown_model` computes the larger model's weights.
 """
 
@@ -37,7 +37,7 @@ class Growth:
     def layer_sources(self, layers: int) -> list[tuple[int, bool]]:
         """Returns, for each layer of the larger model, the layer that it copies and whether it is an added layer.
 
-        An added layer follows the layer that it copies. The copied layers are spread evenly, with the last among them.
+        An added layer follows the layer that it copies. The copied layers are evenly spaced and include the last layer.
         """
         copied = {(number + 1) * layers // self.layers - 1 for number in range(self.layers)}
         return [(layer, new) for layer in range(layers) for new in ((False, True) if layer in copied else (False,))]
@@ -55,7 +55,7 @@ class Growth:
     def resized(self, size: ModelSize) -> ModelSize:
         """Returns the dimensions of the larger model, with approximate numbers of parameters."""
         wider, deeper = 1 + self.heads / size.heads, 1 + self.layers / size.layers
-        is_projected = size.embedding_parameters != size.vocabulary * size.hidden  # ELECTRA's embeddings stay narrow
+        is_projected = size.embedding_parameters != size.vocabulary * size.hidden  # ELECTRA's embeddings do not grow
         words, between = (1.0, wider) if is_projected else (wider, wider**2)
         transforms = size.head_parameters - size.embedding_parameters
         layer, transformed = round(size.layer_parameters * wider**2 * deeper), round(transforms * between)
@@ -75,7 +75,7 @@ class Growth:
 
 
 def check_growths(model: Path, growths: Sequence[Growth]) -> None:
-    """Refuses growth in layers or heads that a model does not support.
+    """Checks that a model can grow by these numbers of layers and heads.
 
     Args:
         model: folder of the model.
@@ -140,7 +140,7 @@ FIELD = "elle.prompt_length"
 
 
 def check_prompts(config: Config, model: Path, length: int) -> None:
-    """Refuses jobs and models that cannot train with prompts of this length. A length of 0 means no prompts.
+    """Checks that the job and the model support prompts of this length. A length of 0 means no prompts.
 
     Raises:
         ConfigError: the text is streamed, prompts leave no tokens for text, or the model's prompts have another length.

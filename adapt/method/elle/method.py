@@ -1,8 +1,8 @@
 """Training method ELLE (Qin et al. 2022, arXiv 2203.06311): the model grows for each domain and replays earlier ones.
 
-Before a domain the model grows in width and depth. The first steps of the training see only text of earlier domains, to
-recover what growth has lost. Later, a share of the steps replays text of earlier domains too. All of these steps take
-the place of steps on the new domain, so a training has as many steps as with any other method. A prompt before each
+Before a domain the model grows in width and depth. The first steps of the training use only text of earlier domains, to
+recover what growth has lost. Later, a share of the steps also replays text of earlier domains. All these steps replace
+steps on the new domain, so a training has as many steps as with any other method. A prompt before each
 document tells the model the document's domain.
 """
 
@@ -58,7 +58,7 @@ class ElleOptions:
     fallen recently, the more often the domain is drawn."""
     prompt_length: NonNegativeInt = 1
     """Number of vectors before each document, learnt per domain and used again in fine-tuning (published: one token
-    that names the domain). They shorten the text that the model can take. 0 for none."""
+    that names the domain). The model accepts this many fewer tokens of text. 0 means no prompts."""
 
 
 class Elle(Method):
@@ -77,11 +77,11 @@ class Elle(Method):
         self._past: PastText | None = None
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models that cannot grow as configured.
+        """Checks that the model can grow as configured.
 
         Raises:
-            ConfigError: the options set growth that the model does not support.
-            ModelError: the model's layers are not known, or it has added parameters other than prompts of domains.
+            ConfigError: the model does not support the configured growth.
+            ModelError: the model type is not supported, or the model has added parameters other than prompts.
         """
         check_units(model)
         check_prompts(config, model, self.options.prompt_length)
@@ -89,7 +89,7 @@ class Elle(Method):
         check_growths(model, [self._growth(number) for number in range(1, domains + 1)])
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns the stages that prepared the domain's text. Later trainings replay this text."""
+        """Returns the stages that prepared the domain's text, because later trainings replay this text."""
         known = sum(name.startswith(TEXT) for name in learnt.past)
         return {f"{TEXT}{number}": text for number, text in enumerate(learnt.texts, start=known + 1)}
 
@@ -149,14 +149,14 @@ class Elle(Method):
             yield from self._past.passes(model, parts, objective, step, predictions)
 
     def _replays(self, step: int) -> bool:
-        """Returns whether a step sees text of an earlier domain."""
+        """Returns whether a step trains on text of an earlier domain."""
         recovery = self.options.recovery_fraction
         if recovery and step < round(recovery * self._setting.steps):
             return True
         return bool(self._past and self._past.is_drawn(step, self.options.replay_fraction))
 
     def after_step(self, engine: TrainingEngine, step: int) -> None:
-        """Records the loss on replayed rows. Reading the loss earlier would make the CPU wait for the device."""
+        """Records the loss on replayed rows. Reading it during the step would make the CPU wait for the device."""
         if self._past:
             self._past.note_step()
 

@@ -51,7 +51,7 @@ class PastText:
         return next((name for name, stream in self._streams.items() if not stream.tokens), None)
 
     def use_prompts(self, own: int, prompts: dict[str, int]) -> None:
-        """Sets the number of the current domain's prompt, and the numbers of earlier domains' prompts by text name."""
+        """Sets the index of the current domain's prompt, and the indices of earlier domains' prompts, keyed by text."""
         self._own, self._prompts = own, prompts
 
     def forget_steps(self) -> None:
@@ -78,7 +78,7 @@ class PastText:
                 loss = objective.loss(model, part)
                 total = total + loss.detach()
                 self._replayed = name, total, targets
-                # divides by the replayed predictions, since the caller divides by those on the domain's rows
+                # the caller divides by the number of predictions on the domain's rows, not on the replayed rows
                 yield loss * (predictions / targets), self._idle(model)
 
     @contextmanager
@@ -94,7 +94,7 @@ class PastText:
             choose_set(model, self._own)
 
     def _idle(self, model: Any) -> Tensor | None:
-        """Returns a loss of 0 that gives the current domain's unused prompt a gradient. All parameters need one."""
+        """Returns a loss of 0 that gives the current domain's unused prompt a gradient, as all parameters need."""
         if self._own is None:
             return None
         (prompts,) = sets_of(model)
@@ -103,7 +103,7 @@ class PastText:
         return 0.0 * nothing
 
     def note_step(self) -> None:
-        """Records the loss on replayed rows, if the step has replayed. All ranks call this after the step."""
+        """Records the loss on replayed rows, if the step replayed any. All ranks call this after the step."""
         if self._replayed:
             name, total, targets = self._replayed
             self.note(name, summed(total).item() / targets)
@@ -120,7 +120,7 @@ class PastText:
         self.losses[name] = [*self.losses[name], loss][-WINDOW:]
 
     def shares(self) -> dict[str, float]:
-        """Returns each domain's probability to be drawn next."""
+        """Returns the probability of each domain in the next draw."""
         fewest = min(map(len, self.losses.values()))
         if fewest < 2:
             new = [name for name, losses in self.losses.items() if len(losses) == fewest]

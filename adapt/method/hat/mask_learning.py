@@ -5,7 +5,7 @@ training as in Serra et al. 2018 (arXiv 1801.01423, sections 2.4 to 2.6).
 
 How much other domains use a parameter is a number between 0 and 1. The more a parameter is used, the less it may change
 (equation 2). The use of a weight between two masked units is the use of the less used unit, because the weight has no
-effect if either unit is off. The use of a weight that reads unmasked values is the use of the unit that it produces.
+effect if either unit is off. If the inputs of a weight are unmasked, its use is that of its output unit.
 `adapt.model.masked_updates` blocks the updates of weights. Blocking only their gradients would not be enough, since
 Adam's averages would still move the weights.
 """
@@ -28,8 +28,8 @@ class MaskLearning:
 
     Args:
         model: the model with the domain's masks selected, before an engine wraps it.
-        used_parameters: function that computes how much each parameter is used by other domains. Its arguments are the
-            model, and how much each mask's units are used, keyed by the mask's name.
+        used_parameters: function that computes how much other domains use each parameter. Its arguments are the model,
+            and how much other domains use the units of each mask, keyed by the mask's name.
         steps: number of steps of the training.
         steepest: steepness s at the end of the training.
         sparsity: weight of the sparsity term of the loss, which is the share of free units that the domain claims.
@@ -59,7 +59,7 @@ class MaskLearning:
         for name in held:
             model.get_parameter(name).requires_grad_(True)
         self._blocked = mask_all(model, held)
-        self._own: dict[str, Tensor] = {}  # this rank's part of `_free`
+        self._own: dict[str, Tensor] = {}  # the part of `_free` on this rank
 
     def begin(self, engine: TrainingEngine) -> None:
         """Copies this rank's parts of 1 - use of each unit, which the gradients of the sparsity term need."""
@@ -74,7 +74,7 @@ class MaskLearning:
             mask.steepness = self._steepness
 
     def change_gradients(self, engine: TrainingEngine) -> None:
-        """Adds the sparsity term's gradients to those of the mask embeddings, and compensates for the steepness."""
+        """Adds the sparsity term's gradients to the mask embeddings' gradients, and compensates for the steepness."""
         engine.change_gradients(self._changed)
 
     def _changed(self, part: WeightPart, gradient: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class MaskLearning:
         return compensated(gradient, part.value, self._steepness, self._steepest)
 
     def cut_short(self, done: int) -> str:
-        """Says how steep the masks became in a training that ended before its planned length."""
+        """Returns a sentence on how steep the masks became in a training that ended before its planned length."""
         if done >= self._steps:
             return ""
         reached = steepness_at(max(done - 1, 0), self._steps, self._steepest)

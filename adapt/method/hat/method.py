@@ -1,12 +1,12 @@
 """Methods `hat` and `cpt`: each domain learns which units it uses, and later domains do not change these units.
 
-With a domain's masks, the model's outputs stay as they were when the domain was learnt (HAT, arXiv 1801.01423). To
+With a domain's masks, the model's outputs are the same as when the domain was learnt (HAT, arXiv 1801.01423). To
 choose the masks, the domain of a text must be known or predicted (`adapt.model.additions`).
 
 In CPT (Ke et al. 2022, arXiv 2210.05549), all domains share plugins, and each domain uses a part of them. Every layer
 has one plugin at its attention and one at its feed-forward block. Both linear layers of a plugin have masks that are
-learnt as in HAT and rounded after training. The rest of the model is frozen, except for the norms of the layers, which
-every domain trains further. So only these norms can forget.
+learnt as in HAT and rounded after training. The rest of the model is frozen, except for the norms of the layers. Every
+domain continues to train the norms, so only they can forget.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LearnsMasks(TrainsSets):
         return model
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Passes the engine to `learning`, once the engine has the first weights."""
+        """Passes the engine with the initial weights to `learning`."""
         self.learning.begin(engine)
 
     def losses(
@@ -89,7 +89,7 @@ class LearnsMasks(TrainsSets):
         return super().losses(model, parts, objective, step, predictions)
 
     def before_step(self, engine: TrainingEngine, step: int) -> None:
-        """Adds the sparsity term's gradients, and compensates the gradients of the masks' embeddings for steepness."""
+        """Adds the sparsity term's gradients, and compensates the mask embeddings' gradients for the steepness."""
         self.learning.change_gradients(engine)
 
     def report(self) -> dict[str, float]:
@@ -101,7 +101,7 @@ class LearnsMasks(TrainsSets):
         return self.learning.merge(state)
 
     def cut_short(self, done: int) -> str:
-        """Says how steep the masks became in a training that ended before its planned length."""
+        """Returns a sentence on how steep the masks became in a training that ended before its planned length."""
         return self.learning.cut_short(done)
 
 
@@ -113,8 +113,8 @@ class Hat(LearnsMasks):
     options: HatOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that enter the key, without the width if the model itself is masked."""
-        options = {**super().settings(), "steepest": STEEPEST}  # a constant, but older keys have it as an option
+        """Returns the options that are part of the key, without the width if the model itself is masked."""
+        options = {**super().settings(), "steepest": STEEPEST}  # a constant, which was an option in older keys
         return options if self.options.on == "adapters" else {k: v for k, v in options.items() if k != "width"}
 
     @property
@@ -126,7 +126,7 @@ class Hat(LearnsMasks):
         return "plugins", {"width": self.options.width, "form": "sequential", **steepest, "is_hard": False}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models to which masks cannot be added.
+        """Checks that masks can be added to the model.
 
         Raises:
             ConfigError, ModelError: see `check_domain_sets`.
@@ -143,7 +143,7 @@ class Hat(LearnsMasks):
         return size.with_matrices(0 if self.options.on == "model" else plugin_elements(size, self.options.width))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the masked weights' starting values, and of their masked copies in each pass."""
+        """Returns the memory of the masked weights' starting values, and of the weights' masked copies in each pass."""
         if self.options.on == "model":
             layers = 4.0 * size.layer_parameters
             return AddedMemory(layers, layers, size.inner + 2 * size.hidden, size.layer_parameters / size.parameters)
@@ -184,7 +184,7 @@ class Cpt(LearnsMasks):
     options: CptOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that enter the key, and the steepness, which is a constant but was once an option."""
+        """Returns the options that are part of the key, and the steepness, which was an option in older keys."""
         return {**super().settings(), "steepest": STEEPEST}
 
     @property
@@ -195,7 +195,7 @@ class Cpt(LearnsMasks):
         return "plugins", made
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models that cannot have plugins with masks.
+        """Checks that plugins with masks can be added to the model.
 
         Raises:
             ConfigError, ModelError: see `check_domain_sets`.

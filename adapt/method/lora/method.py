@@ -3,7 +3,7 @@
 LoRA "learns less and forgets less" than full training (arXiv 2405.09673). The default options are that paper's settings
 for continued pre-training. At the end of a domain the adapters are merged into the weights. The result is an ordinary
 model, and the next domain starts with new adapters. Only attention and feed-forward layers get adapters. Embeddings and
-LM head get none, since some libraries would create adapters there and silently not train them.
+LM head get no adapters, because some libraries would create adapters there and silently not train them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ MOMENTS, MOMENTS_FILE = "moments", "moments.safetensors"
 
 
 BOUNDED = ("pissa", "olora", "mica", "corda", "osf")
-"""Kinds that start from singular directions of the weight W, so that the smaller side of W bounds the rank."""
+"""Kinds that start from singular directions of the weight W. The rank cannot exceed the smaller side of W."""
 WHOLE_WEIGHTS = ("dora", "osf")
-"""Kinds that do not work with ZeRO 3, because modules read parameters of other modules, which are not gathered then."""
+"""Kinds that do not work with ZeRO 3. Their modules read parameters of other modules, which ZeRO 3 does not gather."""
 WHOLE_BASES = ("lora", "dora", "mica")
 """Kinds for which peft's layer stores the original weight W."""
 
@@ -90,22 +90,22 @@ class Lora(Method):
             self.zero_stages = (0, 1, 2)
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that enter the key, and peft's version, because peft initializes the adapters."""
+        """Returns the options that are part of the key, and peft's version, because peft initializes the adapters."""
         settings = super().settings()
         variant = settings.pop("kind")  # renamed, because `kind` in a key is the method's name
-        del settings["moment_sequences"]  # this option enters the key of the stage that measures moments
+        del settings["moment_sequences"]  # part of the key of the stage that measures moments
         for unchanged in ("layers", "intruders"):
             if settings[unchanged] == 1:
                 del settings[unchanged]
         return {**settings, **({"variant": variant} if variant != "lora" else {}), **deciding("peft")}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models with unknown layers, too large ranks, and options that contradict each other.
+        """Checks that the model type is supported, that the rank is not too large, and that options are consistent.
 
         Raises:
             ConfigError: the rank is too large, `lora.kind` does not support `lora.intruders` below 1, or it is `corda`
                 and the corpus is streamed.
-            ModelError: the model's layers are not known. The error names the known models.
+            ModelError: the model type is not supported. The error lists the supported types.
         """
         check_units(model)
         if self.options.intruders < 1 and self.options.kind not in WHOLE_BASES:
@@ -122,12 +122,12 @@ class Lora(Method):
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
         """Returns, for `corda`, the stage that measures the inputs of the first model's layers.
 
-        It measures on the replayed general text, or on the domain's text if no general text is replayed.
+        The stage uses the replayed general text, or the domain's text if no general text is replayed.
         """
         return self._measured(first, (first.general,) if first.general else first.texts)
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns, for `corda`, the stage that measures layer inputs on the learnt domain and averages over domains."""
+        """Returns, for `corda`, the stage that measures layer inputs on the learnt domain and averages all domains."""
         return self._measured(learnt, learnt.texts)
 
     def _measured(self, domain: Domain, texts: tuple[Stage[Any], ...]) -> Mapping[str, Stage[Any]]:
@@ -137,10 +137,10 @@ class Lora(Method):
         return {MOMENTS: MeasureMoments(config.name, config, wanted, domain.start, texts, previous)}
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Freezes the model and adds adapters, which are drawn from the run's seed and do not change its outputs.
+        """Freezes the model and adds random adapters, which depend on the run's seed and do not change the outputs.
 
         Raises:
-            ConfigError, ModelError: this kind cannot train the model.
+            ConfigError, ModelError: `lora.kind` does not support the model.
         """
         from adapt.method.lora.variants import add_low_rank
 
@@ -168,7 +168,7 @@ class Lora(Method):
 
     def _elements(self, size: ModelSize) -> float:
         """Returns the number of elements of A and B in all linear layers."""
-        # how often each width is an input or output of a linear part; approximate for fused parts or shared keys
+        # number of linear parts with this width as input or output; approximate for fused parts or shared keys
         parts = 6 + size.gated, 4, 2 + size.gated
         width = sum(n * each for n, each in zip(parts, (size.hidden, size.attention, size.inner), strict=True))
         return float(self.options.layers * self.options.rank * size.layers * width)
@@ -176,7 +176,7 @@ class Lora(Method):
 
 @dataclass(frozen=True, eq=False)
 class MeasureMoments(Stage[Summed]):
-    """Measures second moments of the inputs of linear layers (arXiv 2406.05223), and averages over domains so far."""
+    """Measures second moments of linear layers' inputs (arXiv 2406.05223), averaged over all domains so far."""
 
     kind = "moments"
     device_time = "own"
@@ -188,12 +188,12 @@ class MeasureMoments(Stage[Summed]):
     start: Start
     """The model that is measured."""
     texts: tuple[Stage[Any], ...]
-    """The prepared texts to measure on."""
+    """The prepared texts for the measurement."""
     previous: Stage[Summed] | None
     """The stage with the mean moments of the earlier domains; None if there is no such stage."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns what determines the moments: the sample, the masking of its rows, and the model."""
+        """Returns the part of the key that determines the moments: sample, masking of its rows, and model."""
         return what_of_sums(self.config, self.start, self.sequences)
 
     def needs(self) -> Mapping[str, float]:
@@ -209,7 +209,7 @@ class MeasureMoments(Stage[Summed]):
 
 
 def check_rank(options: LoraOptions, smallest: int) -> None:
-    """Refuses a rank that exceeds the number of singular directions of the smallest weight.
+    """Checks that the rank does not exceed the number of singular directions of the smallest weight.
 
     Args:
         options: the method's options.

@@ -6,11 +6,11 @@ norm. OSF instead replaces the smallest singular directions of W by trained dire
 
 CorDA (Yang et al. 2024, arXiv 2406.05223, section 3) protects the knowledge that a model needs for a chosen text. C is
 the mean of x x^T over the text's tokens, where x is the input of a layer with weight W. The singular value
-decomposition of W C is U S V^T, so W = U S (V^T C^-1). The terms of this product with the smallest S matter least for
-that text. They become the adapter B A and are trained. The rest of W is frozen.
+decomposition of W C is U S V^T, so W = U S (V^T C^-1). The terms of this product with the smallest singular values S
+matter least for that text. They become the adapter B A and are trained. The rest of W is frozen.
 
-A weight with a low condition number stretches all directions about equally. It is least specialised, so an adapter
-there should destroy least (KappaTune, arXiv 2506.16289). Training with low-rank adapters leaves intruder dimensions,
+A weight with a low condition number stretches all directions about equally. It is little specialised, so an adapter
+there should do little harm (KappaTune, arXiv 2506.16289). Training with low-rank adapters leaves intruder dimensions,
 which are large singular directions that resemble no direction of the earlier weight. Scaling them down restores a part
 of what was forgotten (arXiv 2410.21228).
 """
@@ -264,7 +264,7 @@ def second_moments(
 
 
 def least_directions(weight: Tensor, moment: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the `rank` terms with the smallest S: U [outputs, rank], S [rank], and V^T C^-1 [rank, inputs].
+    """Returns the `rank` terms of W with the smallest S: U [outputs, rank], S [rank], and V^T C^-1 [rank, inputs].
 
     Args:
         weight: the weight W, [outputs, inputs].
@@ -280,7 +280,7 @@ def least_directions(weight: Tensor, moment: Tensor, rank: int) -> tuple[Tensor,
 
 
 def note_directions(model: Any, names: Sequence[str], file: Path, rank: int, transposed: bool) -> None:
-    """Stores in each named linear layer the directions from which peft initializes its low-rank adapter (CorDA).
+    """Stores directions in each named linear layer. peft uses them to initialize the layer's low-rank adapter (CorDA).
 
     These directions of the layer's weight matter least for the measured text.
 

@@ -46,8 +46,8 @@ class DomainSets(nn.ModuleList):
     If all domains share a set, it is the only module in the list.
 
     Args:
-        sets: one module per domain, in the order learnt. The last module is in use at first. Each module has a method
-            `fresh`, which returns a new, untrained module of the same kind and size.
+        sets: one module per domain, in the order of learning. Initially, the last module is in use. Each module has a
+            method `fresh`, which returns a new, untrained module of the same kind and size.
     """
 
     def __init__(self, sets: Iterable[nn.Module] = ()) -> None:
@@ -66,10 +66,10 @@ class DomainSets(nn.ModuleList):
 
 
 class DomainPrototypes(nn.Module):
-    """The names of a model's domains, and the prototype of each: the mean hidden state of its texts.
+    """The names and the prototypes of a model's domains. A prototype is the mean hidden state of a domain's texts.
 
     Args:
-        names: names of the domains, in the order learnt.
+        names: names of the domains, in the order of learning.
         width: width of the hidden states.
     """
 
@@ -103,7 +103,7 @@ def attach_domains(model: Any, names: Sequence[str]) -> None:
 
 
 def domains_of(model: Any) -> DomainPrototypes | None:
-    """Returns the module with the names and prototypes of a model's domains; None for a model without domains."""
+    """Returns the module with the names and prototypes of a model's domains. None if the model has no domains."""
     module = getattr(model.base_model, DOMAINS, None)
     return module if isinstance(module, DomainPrototypes) else None
 
@@ -168,7 +168,7 @@ def without_sets(model: nn.Module) -> Iterator[None]:
 
 
 BEGINNING = 256
-"""Number of tokens at the beginning of a text from which its vector is computed."""
+"""Largest number of tokens, from the beginning of a text, from which its vector is computed."""
 _AT_ONCE = 16
 _PIECE = 128
 
@@ -201,7 +201,7 @@ def nearest_domains(model: Any, vectors: np.ndarray) -> np.ndarray:
         vectors: vectors of texts from `domain_vectors`, [texts, H].
 
     Returns:
-        Number of the nearest domain of each text, int64 [texts]; the first of equally near domains.
+        Number of the nearest domain of each text, int64 [texts]. If several are equally near, the first of them.
     """
     known = domains_of(model)
     assert known is not None
@@ -227,7 +227,7 @@ def nearest_domain_to(model: Any, number: int) -> int:
 
 
 ADAPTERS = "adapters"
-"""Name of this kind of added module, and of the submodule in which a layer keeps its adapters."""
+"""Name of this kind of added module, and of the submodule that contains the adapters of a layer."""
 PLACES = {"both": ("attention", "feed_forward"), "attention": ("attention",), "feed_forward": ("feed_forward",)}
 """The blocks that have adapters, keyed by the name of the placement."""
 
@@ -262,7 +262,7 @@ def attach_adapters(model: Any, sets: int, width: int, form: str, placement: str
     """Adds new adapters to each layer of a model, in place. The outputs of the model do not change yet.
 
     Args:
-        model: a model of a family that `adapt.model.architecture` knows.
+        model: a model of an architecture that `adapt.model.architecture` supports.
         sets: number of adapters per block: one for each domain, or one for all.
         width: number of neurons in each bottleneck.
         form: `sequential` or `parallel`.
@@ -270,7 +270,7 @@ def attach_adapters(model: Any, sets: int, width: int, form: str, placement: str
         scale: the factor s of parallel adapters.
 
     Raises:
-        ModelError: the layers of this architecture are not known.
+        ModelError: the architecture is not supported.
     """
     for layer in layers_of(model):
         adapters = nn.ModuleDict()
@@ -308,11 +308,11 @@ def attach_experts(model: Any, sets: int) -> None:
     The linear layers stay the same objects with the same names and hooks. Only their class changes.
 
     Args:
-        model: a model of a family that `adapt.model.architecture` knows.
+        model: a model of an architecture that `adapt.model.architecture` supports.
         sets: number of domains with experts.
 
     Raises:
-        ModelError: the layers of this architecture are not known.
+        ModelError: the architecture is not supported.
     """
     for layer in layers_of(model):
         for name in (*layer.pattern.inner, layer.pattern.outer):
@@ -346,7 +346,7 @@ def begin_experts(model: nn.Module, number: int, source: int | None) -> None:
 
 
 def has_experts(model: nn.Module) -> bool:
-    """Returns whether a model has experts of domains."""
+    """Returns whether a model has separate experts for domains."""
     return any(map(_experts_of, model.modules()))
 
 
@@ -356,7 +356,7 @@ def _experts_of(module: nn.Module) -> DomainSets | None:
 
 
 def _computed(module: Any, states: Tensor, own: Callable[[Tensor], Tensor]) -> Tensor:
-    """Applies the expert in use to states, or the layer itself if none is in use."""
+    """Applies the expert in use to states, or the layer itself if no expert is in use."""
     used = module.domain_experts.used
     output: Tensor = own(states) if used is None else used(states)
     return output

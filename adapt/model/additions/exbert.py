@@ -37,7 +37,7 @@ def add_exbert(model: Any, share: float, first_new: int, seed: int) -> None:
         seed: seed of the random weights.
 
     Raises:
-        ModelError: the model already has the module, its layers are not known, or it is a decoder.
+        ModelError: the model already has the module, its architecture is not supported, or it is a decoder.
     """
     if EXBERT in [entry["kind"] for entry in additions_of(model.config)]:
         raise ModelError(
@@ -59,13 +59,13 @@ def attach_exbert(model: Any, heads: int, inner: int, first_new: int) -> None:
     """Adds a smaller layer and a gate to each layer of an encoder, in place, with weights that are not initialized.
 
     Args:
-        model: a model of a family that `adapt.model.architecture` knows.
+        model: a model of an architecture that `adapt.model.architecture` supports.
         heads: number of heads of each smaller layer. Each head is as wide as the model's heads.
         inner: number of inner neurons of each smaller layer's feed-forward block.
         first_new: id of the first token that was added with the module; see `train_exbert_alone`.
 
     Raises:
-        ModelError: the model is a decoder, or its layers are not known.
+        ModelError: the model is a decoder, or its architecture is not supported.
     """
     if is_decoder(model.config):
         raise ModelError(
@@ -80,7 +80,7 @@ def attach_exbert(model: Any, heads: int, inner: int, first_new: int) -> None:
 
 
 def _blended(layer: Any, arguments: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> Tensor:
-    """Computes exBERT's equation for H' from H, [1, N, hidden]. A forward hook of a layer."""
+    """Computes H' from H, [1, N, hidden], by exBERT's equation, as a forward hook of a layer."""
     states = arguments[0] if arguments else named["hidden_states"]
     share: Tensor = layer.gate(states).sigmoid()
     # calls `forward` instead of the module. Otherwise hooks that collect the states of layers would take the extension
@@ -94,7 +94,7 @@ def _smaller(layer: Layer, config: Any, heads: int, inner: int) -> nn.Module:
     pattern = layer.pattern
     width, neurons = inputs(layer.part(pattern.attention_out)), inputs(layer.part(pattern.outer))
     attended = heads * (width // config.num_attention_heads)
-    # the copy shares the model's config, so that a change of the model's attention function also changes the copy's
+    # the copy shares the model's config, so that both always use the same attention function
     small = copy.deepcopy(layer.module, {id(config): config})
     for name in dict.fromkeys((pattern.query, pattern.key, pattern.value)):
         _resize(small, name, outputs_to=attended * outputs(layer.part(name)) // width)
@@ -113,7 +113,7 @@ def _resize(layer: nn.Module, name: str, inputs_to: int | None = None, outputs_t
 
 
 def draw_exbert(model: Any, seed: int) -> None:
-    """Fills exBERT's module with random weights, drawn in the same way as the architecture's own weights.
+    """Fills exBERT's module with random weights, using the architecture's own initialization.
 
     Args:
         model: an encoder with exBERT's module.
@@ -156,8 +156,8 @@ def trained_parts(model: Any) -> list[nn.Parameter]:
 def train_exbert_alone(model: Any) -> None:
     """Freezes a model in place, except for exBERT's module and the embeddings of the tokens added with the module.
 
-    The optimizer gets whole tables of embeddings, because it cannot take single rows. The rows of old tokens are held
-    fixed.
+    The optimizer gets whole tables of embeddings, because it cannot optimize single rows. The rows of old tokens do not
+    change.
 
     Args:
         model: a model with its head, before an engine wraps it.

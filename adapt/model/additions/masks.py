@@ -24,7 +24,7 @@ UNITS, PLUGINS = "unit_masks", "plugins"
 MOST = 6.0
 """Largest absolute value of a mask embedding. Values beyond it are clamped."""
 POSITIVE = 2.0
-"""Mask embeddings that start positive are drawn uniformly between 0 and this."""
+"""Largest initial value of mask embeddings that start positive. They are drawn uniformly from 0 to this value."""
 
 
 class UnitMask(nn.Module):
@@ -72,7 +72,7 @@ class UnitMask(nn.Module):
 
 
 class _Bounded(torch.autograd.Function):
-    """Clamps values, but passes the gradient on unchanged, so that values outside the bounds can return."""
+    """Clamps values, but leaves the gradient unchanged, so that values outside the bounds can return."""
 
     @staticmethod
     def forward(context: Any, embedding: Tensor) -> Tensor:
@@ -139,12 +139,12 @@ def attach_unit_masks(model: Any, sets: int, steepest: float) -> None:
     Embeddings start positive, so that a new mask keeps all units of the pretrained model.
 
     Args:
-        model: a model of a family that `adapt.model.architecture` knows.
+        model: a model of an architecture that `adapt.model.architecture` supports.
         sets: number of domains with masks.
         steepest: steepness s of a trained mask.
 
     Raises:
-        ModelError: the layers of this architecture are not known.
+        ModelError: the architecture is not supported.
     """
     for layer in layers_of(model):
         out, outer = layer.part(layer.pattern.attention_out), layer.part(layer.pattern.outer)
@@ -164,7 +164,7 @@ def attach_plugins(model: Any, sets: int, width: int, form: str, steepest: float
     """Adds two plugins to each layer of a model, in place: one for its attention, one for its feed-forward block.
 
     Args:
-        model: a model of a family that `adapt.model.architecture` knows.
+        model: a model of an architecture that `adapt.model.architecture` supports.
         sets: number of domains with masks.
         width: number of neurons in each plugin's bottleneck.
         form: `parallel` if plugins read the input of the block, `sequential` if they read its output.
@@ -172,7 +172,7 @@ def attach_plugins(model: Any, sets: int, width: int, form: str, steepest: float
         is_hard: whether a trained mask is rounded to 0 and 1.
 
     Raises:
-        ModelError: the layers of this architecture are not known.
+        ModelError: the architecture is not supported.
     """
 
     def mask(units: int, device: torch.device) -> UnitMask:

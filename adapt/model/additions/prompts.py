@@ -1,9 +1,9 @@
 """Soft prompts and prefixes: trained vectors before every document, as embeddings or as keys and values of each layer.
 
-Soft prompts (arXiv 2104.08691) are inserted between the word embeddings of different documents. So the model applies
-positions, norms and dropout to them as to words, and tokens see the prompt as the beginning of their document. The
-positions of tokens continue after the prompt. The base model returns the states of the tokens only, so callers need not
-know of prompts.
+Soft prompts (arXiv 2104.08691) are inserted before the word embeddings of each document. So the model applies
+positions, norms and dropout to prompts as to words, and tokens see the prompt as the beginning of their document. The
+positions of tokens continue after the prompt. The base model returns only the states of the tokens, so callers need
+not handle prompts.
 
 Prefixes (arXiv 2101.00190) are keys and values to which all tokens of a document attend, in addition to the document's
 own keys. Each layer has its own prefix. It is inserted where attention is computed (`adapt.model.packing.attention`),
@@ -60,7 +60,7 @@ class _Before:
     def __init__(self, sets: DomainSets) -> None:
         self.sets = sets
         self.tokens: Tensor | None = None
-        """Indices of the tokens in the sequence with prompts, while the model computes; None if no prompt is in use."""
+        """Indices of the tokens in the sequence with prompts during a forward pass. None if no prompt is in use."""
 
     def enter(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         prompt: Any = self.sets.used
@@ -138,7 +138,7 @@ def attach_prompts(model: Any, sets: int, length: int) -> None:
         length: length of each prompt [vectors].
 
     Raises:
-        ModelError: the model takes no packed documents.
+        ModelError: the model does not support packed documents.
     """
     base = model.base_model
     if document_rows(model):
@@ -192,12 +192,12 @@ class Prefix(nn.Module):
         return Prefix(length, heads, width, self.keys.device)
 
     def forward(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Puts the prefix's keys and values before those of a text [N, heads, D]."""
+        """Puts the prefix's keys and values before the keys and values of a text, [N, heads, D] each."""
         return torch.cat((self.keys.to(keys.dtype), keys)), torch.cat((self.values.to(values.dtype), values))
 
 
 class _Watch(nn.Module):
-    """Stands in for a prefix: adds no keys and values, and stores the keys and values of the text."""
+    """A placeholder for a prefix, which adds no keys and values, but stores the keys and values of the text."""
 
     length = 0
 
@@ -214,12 +214,12 @@ def attach_prefixes(model: Any, sets: int, length: int) -> None:
     """Adds prefixes to the attention of each layer, in place.
 
     Args:
-        model: a model of a family that `adapt.model.architecture` knows.
+        model: a model of an architecture that `adapt.model.architecture` supports.
         sets: number of prefixes per layer: one for each domain, or one for all.
         length: length of each prefix [keys].
 
     Raises:
-        ModelError: the layers of this architecture are not known.
+        ModelError: the architecture is not supported.
     """
     for layer in layers_of(model):
         out, heads = layer.part(layer.pattern.attention_out), int(model.config.num_attention_heads)
@@ -233,9 +233,9 @@ def attach_prefixes(model: Any, sets: int, length: int) -> None:
 def begin_prefixes(model: Any, number: int, words: Tensor) -> None:
     """Initializes a domain's prefixes with the keys and values that the model computes for words.
 
-    The words get positions that texts rarely use. Otherwise a text would treat a key at one of its own positions as a
-    word of the text. Rotary positions of the words are negative, that is, before the text. In a table of positions, the
-    words are in the middle.
+    The words get positions that texts rarely use. Otherwise the model would treat a key at a position of the text as a
+    word of the text. Rotary positions of the words are negative, that is, before the text. If the model has a table of
+    positions, the words get positions from its middle.
 
     Args:
         model: a model with prefixes, in evaluation mode.

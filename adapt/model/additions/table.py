@@ -1,7 +1,7 @@
-"""Attaches additions, which are modules such as adapters, to models, and reads and writes their config.json entries.
+"""Attaches additions (modules such as adapters) to models, and reads and writes their entries in config.json.
 
 An example of the list in config.json is `"additions": [{"kind": "adapters", ...options...}]`. This module imports
-neither torch nor transformers, so that a job can refuse a model before these load.
+neither torch nor transformers, so that a job can report an unsuitable model before they are loaded.
 """
 
 from collections.abc import Callable
@@ -29,8 +29,8 @@ ADDITIONS: Kinds[Callable[..., None]] = Kinds(
 
 A function takes a model of transformers, with or without its head, and the options in the addition's entry. It adds
 hooks that change the outputs, and adds modules to the base model in place, so that their parameters and buffers are in
-the model's `state_dict`. It must also work under `torch.device("meta")`. config.json names kinds and not functions.
-Otherwise loading a folder would run code chosen by the folder's author.
+the model's `state_dict`. It must also work under `torch.device("meta")`. config.json contains the names of kinds, not
+of functions. Otherwise loading a folder could run any function that the folder's author chooses.
 """
 
 
@@ -56,7 +56,7 @@ def attach_additions(model: Any, config: Any) -> None:
         attach = ADDITIONS.load(kind)
         try:
             attach(model, **options)
-        except TypeError as error:  # the entry may have options of another version
+        except TypeError as error:  # another version of dontstop may have written the entry
             raise ModelError(
                 f"the options of the addition {kind!r} in config.json do not fit this version of dontstop: {error}",
                 "load the model with the version of dontstop that saved it",
@@ -102,7 +102,7 @@ def stored_additions(folder: Path) -> list[dict[str, Any]]:
 
 
 def refuse_additions(folder: Path, what: str) -> None:
-    """Refuses a model with additions, for operations that only work with ordinary models.
+    """Raises an error if a model has additions, for operations that only work with ordinary models.
 
     Args:
         folder: folder of the model.
@@ -119,7 +119,7 @@ def refuse_additions(folder: Path, what: str) -> None:
 
 
 def check_parts(folder: Path, domain: str) -> None:
-    """Refuses a domain for which a model has no added parameters.
+    """Checks that a model has added parameters for a domain.
 
     Args:
         folder: folder of the model.
@@ -136,7 +136,7 @@ def check_parts(folder: Path, domain: str) -> None:
 
 
 def _checked(entries: Any, where: str) -> list[dict[str, Any]]:
-    """Returns the entries after a check that they are a list of objects with a kind."""
+    """Checks that the entries are a list of objects with a kind, and returns them."""
     if not (isinstance(entries, list) and all(isinstance(entry, dict) and "kind" in entry for entry in entries)):
         raise ModelError(
             f"`{KEY}` in {where} is not a list of objects that each have a kind", "copy or make the model again"
@@ -145,7 +145,7 @@ def _checked(entries: Any, where: str) -> list[dict[str, Any]]:
 
 
 def _counted(entries: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
-    """Returns the entries after a check that every kind has one set for each named domain."""
+    """Checks that every kind has one set for each named domain, and returns the entries."""
     for names in (entry["names"] for entry in entries if entry["kind"] == "domains"):
         for entry in entries:
             if entry.get("sets", len(names)) != len(names):

@@ -29,13 +29,13 @@ from adapt.model.packing.packed import Bucket, Documents, Layout
 
 NAME = "documents"
 _CHANGES_SCORES = "softcap", "s_aux", "position_bias"
-"""Options of some architectures that change attention scores, which this attention does not support."""
+"""Options with which some architectures change attention scores. They are not supported here."""
 LONG = 1024
-"""Document length [tokens]. For longer documents, attention weights are not stored in memory if there is no dropout."""
+"""Largest length of documents whose attention weights are stored in memory on CPUs, if there is no dropout [tokens]."""
 
 
 def use_attention_of_library(model: PreTrainedModel) -> None:
-    """Lets a model compute attention as transformers does by default: by `sdpa`, or `eager` if it has no `sdpa`."""
+    """Switches a model to transformers' default attention: `sdpa`, or `eager` if the model does not support `sdpa`."""
     for name in ("sdpa", "eager"):
         with suppress(ValueError, ImportError):
             model.set_attn_implementation(name)
@@ -66,7 +66,7 @@ def attention(
         attention_mask: only used for calls without documents.
         scaling: factor of the scores; 1 / sqrt(D) by default.
         dropout: dropout probability of the attention weights.
-        documents: where each document begins and ends.
+        documents: the boundaries of the documents.
         sliding_window: two tokens see each other only if their distance is below this number; None for no limit.
         **options: only used for calls without documents.
 
@@ -121,7 +121,7 @@ def _variable_length(
         window_size=(reach, 0 if causal else reach),
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    assert isinstance(attended, Tensor)  # the kernel returns a pair only if more outputs are requested
+    assert isinstance(attended, Tensor)  # a pair is only returned if more outputs are requested
     return attended
 
 
@@ -138,7 +138,7 @@ def _by_bucket(
 ) -> Tensor:
     layout = documents.layout
     sizes = [bucket.rows * bucket.length for bucket in layout.buckets]
-    # split and not sliced, because the gradient of a slice has the size of the whole tensor
+    # `split` instead of slices, because the gradient of a slice has the size of the whole tensor
     placed = (_Place.apply(states, layout).split(sizes) for states in (query, key, value))  # type: ignore[no-untyped-call]
     outputs = []
     for bucket, *parts in zip(layout.buckets, *placed, strict=True):
@@ -179,7 +179,7 @@ def _attend(
     if causal:
         mask = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
     device = query.device.type
-    if torch.is_autocast_enabled(device):  # converts queries and keys, which rotary positions have left in fp32
+    if torch.is_autocast_enabled(device):  # rotary positions return queries and keys in fp32
         query, key, value = (states.to(torch.get_autocast_dtype(device)) for states in (query, key, value))
     with torch.autocast(device, enabled=False):  # autocast would convert the weights to fp32 and back
         scores = (query * (scaling or query.shape[-1] ** -0.5)) @ key.mT
@@ -189,18 +189,18 @@ def _attend(
 
 
 def _mask(bucket: Bucket, causal: bool, sliding_window: int | None, device: torch.device) -> Tensor | None:
-    """Returns which tokens each token may see, bool, in a shape that broadcasts to [documents, heads, length, length].
+    """Returns which tokens each token may see: bool, broadcastable to [documents, heads, length, length].
 
     Returns None if each token sees its whole document, or (if causal) all tokens before it in the document.
     """
-    # causal attention needs no mask of padding, which comes after all tokens
+    # causal attention needs no mask of padding, because padding comes after all tokens
     seen = bucket.real[:, None, None, :] if bucket.real is not None and not causal else None
     if sliding_window is None or sliding_window >= bucket.length:
         return seen
     indices = torch.arange(bucket.length, device=device)
     distance = indices[:, None] - indices
     near = (distance.abs() < sliding_window) & (distance >= 0) if causal else distance.abs() < sliding_window
-    return near if seen is None else (seen & near) | (distance == 0)  # padding sees itself: softmax needs a token
+    return near if seen is None else (seen & near) | (distance == 0)  # padding sees itself, for the softmax
 
 
 class _Place(torch.autograd.Function):
@@ -254,11 +254,11 @@ def noting_calls() -> Iterator[list[str]]:
 
 
 AttentionInterface.register(NAME, attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)  # transformers then builds the mask for calls without documents
+AttentionMaskInterface.register(NAME, sdpa_mask)  # for calls without documents, transformers builds the mask
 
 
 PREFIXES = "prefixes"
-"""Name of the submodule in which an attention module stores the prefixes of domains."""
+"""Name of the submodule of an attention module that stores the prefixes of domains."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -293,11 +293,11 @@ def prolong_rows(
     Args:
         prefix: the layer's prefix, with P keys.
         query: queries of the last L tokens, [B, heads, L, D].
-        key: keys of K tokens, including those of earlier calls, [B, key heads, K, D].
+        key: keys of K tokens, including tokens of earlier calls, [B, key heads, K, D].
         value: values of the K tokens, [B, key heads, K, D].
         mask: mask [B, 1, L, K], either bool or numbers that are added to scores; None if each token sees all tokens, or
             (if causal) all tokens before it.
-        causal: whether tokens only see what is before them.
+        causal: whether tokens only see themselves and earlier tokens.
         window: two tokens see each other only if their distance is below this number [tokens]; None for no limit.
 
     Returns:
@@ -365,7 +365,7 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, values: Tensor, p: float) -> Tensor:
         draws = torch.empty(-(-values.numel() // _PER_DRAW), dtype=torch.int64).random_(-(2**63), None)
-        context.save_for_backward(draws)  # the draws need less memory than a mask in the values' type
+        context.save_for_backward(draws)  # smaller than a mask in the values' type
         context.p = p
         return _dropped(values, draws, p)
 

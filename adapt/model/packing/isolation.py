@@ -1,8 +1,8 @@
-"""Finds out whether a model can compute packed documents, and otherwise makes it compute documents as rows.
+"""Tests whether a model can compute packed documents, and otherwise makes it compute documents as rows.
 
 If a model keeps the documents of a packed sequence isolated from each other, documents are packed. Otherwise they
-become rows: several documents per row if the model takes a mask for each pair of tokens, or else each document its own
-padded row. If padding changes the model's outputs, only rows of exactly the same length share a pass.
+become rows: several documents per row if the model accepts a mask for each pair of tokens, else one padded row per
+document. If padding changes the model's outputs, only rows of exactly the same length share a pass.
 
 The attention of an encoder can also be made causal, for a phase of next-token prediction.
 """
@@ -28,7 +28,7 @@ from adapt.support.errors import AdaptError, ModelError
 
 _LENGTHS = 3, 5
 _LONG = 70
-"""Length of an additional document [tokens], for checking models that take documents as rows. Unlike the short
+"""Length of an additional document for checking models that compute documents as rows [tokens]. Unlike the short
 documents, it is longer than most windows and blocks of attention."""
 APART = "cannot keep documents apart: computed together, they have other losses than alone"
 _ANSWER = 1000.0
@@ -38,25 +38,26 @@ _NOISE = 1e-5
 
 
 def keep_documents_apart(model: PreTrainedModel) -> Way:
-    """Makes a model keep the documents of a packed sequence apart, and checks that its losses stay the same.
+    """Makes a model keep the documents of a packed sequence isolated, and checks that its losses stay the same.
 
-    The faults of some architectures are positions as a bias between pairs of tokens, attention that does not use
-    transformers' attention interface or needs unsupported options of it, and layers that mix neighbouring tokens. Each
-    fault changes the losses of short documents when they are packed, or when they are padded.
+    Some architectures cannot keep packed or padded documents isolated: those with positions as a bias between pairs of
+    tokens, those whose attention does not use transformers' attention interface or needs unsupported options of it, and
+    those with layers that mix neighbouring tokens. Then the losses of short documents change when they are packed, or
+    when they are padded.
 
     Args:
         model: a language model in evaluation mode, on any device. It is changed in place.
 
     Returns:
-        The way in which the model takes documents.
+        The way in which the model accepts documents.
 
     Raises:
-        ModelError: in each of the ways, the losses differ from those of documents in separate calls, or the model
-            raised an error; losses are not finite; or the model sees the tokens that it has to predict.
+        ModelError: for each way, the losses differ from the losses of documents in separate calls, or the model raised
+            an error; losses are not finite; or the model sees the tokens that it has to predict.
     """
     if sees_both_sides(model.config):
         set_causal(model, False)
-    with without_sets(model):  # added parameters may change attention, so losses would differ from transformers' own
+    with without_sets(model):  # added parameters may change attention, and so losses
         return _keep_apart(model)
 
 
@@ -101,7 +102,7 @@ def see_only_earlier(model: PreTrainedModel) -> None:
 
 
 def set_causal(model: PreTrainedModel, causal: bool) -> None:
-    """Makes all attention layers causal or not, by the attribute that `adapt.model.packing.attention` reads."""
+    """Makes all attention layers causal or not. Sets the attribute that `adapt.model.packing.attention` reads."""
     for module in model.modules():
         if isinstance(getattr(module, "is_causal", None), bool):
             module.is_causal = causal  # type: ignore[assignment]
@@ -110,16 +111,16 @@ def set_causal(model: PreTrainedModel, causal: bool) -> None:
 def try_architecture(
     config: PreTrainedConfig, kind: Any, only_earlier: bool = False, in_blocks: str | None = None
 ) -> Way | None:
-    """Checks with a small random model how an architecture takes documents. This takes one or two seconds.
+    """Tests with a small random model how an architecture accepts documents. This takes one or two seconds.
 
     Args:
         config: config of the model; it is not changed.
         kind: the class of the model, or one of transformers' auto classes.
         only_earlier: whether to also check that its attention can be made causal.
-        in_blocks: what the user can do if the head does not end in a linear layer. None if it need not.
+        in_blocks: advice to the user if the head does not end in a linear layer. None if it need not end in one.
 
     Returns:
-        The way in which the architecture takes documents. None if no small model can be built. Faults are then only
+        The way in which the architecture accepts documents. None if no small model can be built. Problems are then only
         found when the model is loaded.
 
     Raises:
@@ -145,9 +146,9 @@ def _small(config: PreTrainedConfig) -> PreTrainedConfig:
     small = copy.deepcopy(config)
     if layers := getattr(config, "num_hidden_layers", None):
         for name, value in config.to_dict().items():
-            if isinstance(value, list) and len(value) == layers:  # an entry per layer, such as its type or its window
+            if isinstance(value, list) and len(value) == layers:  # an entry per layer, such as a window
                 setattr(small, name, value[:2])
-        with suppress(NotImplementedError):  # Funnel derives the number from other settings
+        with suppress(NotImplementedError):  # Funnel derives the number of layers from other settings
             small.num_hidden_layers = min(int(layers), 2)
     small.initializer_range = 0.2
     special = [
@@ -161,7 +162,7 @@ def _keep_apart(model: PreTrainedModel) -> Way:
     try:
         expected = _separate(model, _documents(model))
         sees_more = is_decoder(model.config) and not sees_both_sides(model.config) and _sees_later_tokens(model)
-    except Exception as raised:  # architectures that need other inputs raise errors of any type
+    except Exception as raised:  # architectures that need other inputs may raise any type of error
         raise _refused(model, raised, "cannot compute a text of 3 or 5 tokens alone") from raised
     if not expected.isfinite().all():
         raise ModelError(
@@ -179,9 +180,9 @@ def _keep_apart(model: PreTrainedModel) -> Way:
             model.set_attn_implementation(attention.NAME)
             if _is_apart(model, _documents(model), expected) and callers:
                 return "packed"
-    except Exception as raised:  # the packed pass can also raise errors of any type
+    except Exception as raised:  # the packed pass may also raise any type of error
         error = raised
-    if additions_of(model.config) or _lacks_memory(error):  # additions work with packed documents only
+    if additions_of(model.config) or _lacks_memory(error):  # additions need packed documents
         raise _refused(model, error) from error
     attention.use_attention_of_library(model)
     return _run_as_rows(model)
@@ -198,7 +199,7 @@ def _run_as_rows(model: PreTrainedModel) -> Way:
                 rows.way == "by length" or _ignores_padding(model, rows, documents)
             ):
                 return rows.way
-        except Exception as raised:  # the model's own error with padding, or with several documents
+        except Exception as raised:  # the model may raise an error for padding, or for several documents
             error = raised
     raise _refused(model, error) from error
 
@@ -237,7 +238,7 @@ def _ends_in_linear_layer(model: PreTrainedModel, documents: list[torch.Tensor])
     try:
         with torch.no_grad(), answering(model, lambda hidden, *_: torch.full_like(hidden[..., :1], _ANSWER)):
             answer = predict_at(model, packed, positions)
-    except Exception:  # another layer follows, and cannot compute with the shape of the answer
+    except Exception:  # another layer follows, which cannot process this shape
         return False
     return torch.equal(answer, torch.full_like(answer, _ANSWER))
 
@@ -284,7 +285,7 @@ def _together(model: PreTrainedModel, documents: list[torch.Tensor]) -> torch.Te
 def _refused(model: PreTrainedModel, error: Exception | None = None, does: str = APART) -> AdaptError:
     """Returns the error for an architecture that cannot be trained.
 
-    If `error` is an error of this project, it is returned unchanged. If it says that memory is lacking, it is raised.
+    If `error` is an error of this project, it is returned unchanged. If it reports a lack of memory, it is raised.
 
     Args:
         model: the checked model.

@@ -1,4 +1,4 @@
-"""Packs documents into one sequence without padding, and stores where each document begins and ends.
+"""Packs documents into one sequence without padding, and stores the boundaries of the documents.
 
 All indices are computed on the host and then sent to the device, so that the host never waits for the device.
 """
@@ -12,18 +12,18 @@ from torch import Tensor
 
 CPU = torch.device("cpu")
 ROUNDING = 16
-"""Documents share a bucket of attention if their lengths round up to the same multiple of this number [tokens]."""
+"""Attention is computed together for documents whose lengths round up to the same multiple of this number [tokens]."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Rows of the same length that are processed together. A row has one document, or several of them (`owners`)."""
+    """Rows of the same length that are processed together. A row has one document, or several documents (`owners`)."""
 
     rows: int
     length: int
     """Number of slots per row, which is the length of the longest row [tokens]."""
     real: Tensor | None
-    """Whether each slot has a token and not padding, bool [rows, length]; None if there is no padding."""
+    """Whether each slot has a token instead of padding, bool [rows, length]. None if there is no padding."""
     owners: Tensor | None = None
     """Number of the document in each slot, -1 for padding, int64 [rows, length]. None if each row has one document."""
     positions: Tensor | None = None
@@ -50,7 +50,7 @@ class Prolonged:
     order: Tensor
     """For each position of the new sequence, an index into a list of the inserted vectors and all tokens, int64."""
     tokens: Tensor
-    """Index of each token in the sequence with inserted vectors, int64 [N]."""
+    """Index of each token in the new sequence, int64 [N]."""
     documents: "Documents"
     """Boundaries of the documents in the new sequence, including the inserted vectors."""
 
@@ -103,7 +103,7 @@ class Documents:
 
     @cached_property
     def layout(self) -> Layout:
-        """Buckets of documents of about the same length, for attention; buckets of short documents come first."""
+        """Buckets of documents of about the same length, for attention. Buckets of short documents come first."""
         lengths = self.known.diff().long()
         rounded = (lengths + ROUNDING - 1) // ROUNDING * ROUNDING
         groups = ((rounded == size).nonzero().flatten() for size in rounded.unique().tolist())

@@ -1,16 +1,16 @@
-"""Runs the documents of a packed sequence as rows, for models whose attention cannot keep packed documents apart.
+"""Runs the documents of a packed sequence as rows, for models whose attention cannot keep packed documents isolated.
 
-Callers pass packed sequences to every model. In a model that takes no packed documents, two hooks of the base model
-copy the documents to the rows of rectangles, and copy the outputs back to the order of the packed sequence. So the
-head, objectives and methods find the states at the same positions as with any other model, and the head still runs
-once, at the predicted positions only.
+Callers pass packed sequences to every model. In a model that does not support packed documents, two hooks of the base
+model copy the documents to rectangles (batches of rows), and copy the outputs back to the order of the packed
+sequence. So the head, objectives and methods find the states at the same positions as with any other model, and the
+head still runs once, only at the predicted positions.
 
-Some encoders, such as DeBERTa's, take a mask for each pair of tokens. Their rows have several documents, which do not
-see each other, because positions matter only relative to each other. All rows have the same length.
+Some encoders, such as DeBERTa's, accept a mask for each pair of tokens. Their rows have several documents, which do not
+see each other. This works because such encoders only use relative positions. All rows have the same length.
 
 In other models, each document is a padded row, and documents of similar lengths share a rectangle. The division into
-rectangles minimizes the cost of padding plus the fixed costs of all passes. It depends on the lengths of the documents
-only.
+rectangles minimizes the cost of padding plus the fixed costs of all passes. It depends only on the lengths of the
+documents.
 """
 
 import inspect
@@ -57,9 +57,9 @@ class DocumentRows:
 
     def __init__(self) -> None:
         self.way: Way = "padded"
-        """How the model takes documents. `by length` means that padding would change the model's outputs."""
+        """How the model accepts documents. `by length` means that padding would change the model's outputs."""
         self.filling: int | None = None
-        """Token id at padding positions. None means the padding token in the model's config, or 0 without one."""
+        """Token id at padding positions. None means the padding token in the model's config, or 0 if it has none."""
         self._at_once = False
         self._documents: Documents | None = None
         self._layout: Layout | None = None
@@ -85,7 +85,7 @@ class DocumentRows:
         return arrange(documents.known, groups, documents.device)
 
     def padding(self, sequences: Iterable[Documents]) -> Padding:
-        """Measures how much padding and how many passes these packed sequences would need."""
+        """Computes how much padding and how many passes these packed sequences need."""
         layouts = [self.layout(documents) for documents in sequences]
         slots = sum(len(layout.there) for layout in layouts)
         tokens = sum(len(layout.back) for layout in layouts)
@@ -94,7 +94,7 @@ class DocumentRows:
 
     @contextmanager
     def of(self, documents: Documents) -> Iterator[None]:
-        """Returns a context manager in which the base model takes a packed sequence with these documents."""
+        """Returns a context manager inside which the base model computes a packed sequence with these documents."""
         self._documents = documents
         try:
             yield
@@ -103,7 +103,7 @@ class DocumentRows:
             self._inputs = []
 
     def enter(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Replaces the packed sequence in the arguments by the first rectangle. A forward pre-hook."""
+        """Replaces the packed sequence in the arguments by the first rectangle, as a forward pre-hook."""
         if self._documents is None:
             return None
         names = inspect.signature(module.forward).parameters
@@ -118,17 +118,17 @@ class DocumentRows:
         return (), {**given, **self._inputs[0]}
 
     def keep_pairs_apart(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Replaces the mask of the encoder by one for each pair of tokens of a row. A forward pre-hook."""
+        """Replaces the encoder's mask by a mask for each pair of tokens of a row, as a forward pre-hook."""
         owners = self._layout.buckets[0].owners if self._layout else None
         if owners is None:
             return None
         names = inspect.signature(module.forward).parameters
         given = dict(zip(names, arguments, strict=False)) | options
-        # padding sees padding, because a token that sees nothing would get attention of NaN in some precisions
+        # padding sees padding, because attention to no token gives NaN in some precisions
         return (), {**given, "attention_mask": owners[:, :, None] == owners[:, None, :]}
 
     def leave(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
-        """Runs the other rectangles, and returns all tokens' states in packed order, [1, N, H]. A forward hook."""
+        """Runs the other rectangles, as a forward hook. Returns all tokens' states in packed order, [1, N, H]."""
         if self._layout is None:
             return output
         outputs = [output, *(module.forward(**{**_without(options), **inputs}) for inputs in self._inputs[1:])]
@@ -174,7 +174,7 @@ def _padding_id(config: Any) -> int:
 
 
 def rectangles(lengths: Tensor, cost: int) -> list[Tensor]:
-    """Divides documents into groups of similar lengths such that padding and passes cost least together.
+    """Divides documents into groups of similar lengths such that the total cost of padding and passes is minimal.
 
     The cost of a group is D L + `cost`, where D is the number of its documents and L the length of the longest. Dynamic
     programming over the sorted distinct lengths finds the best division.
@@ -184,7 +184,7 @@ def rectangles(lengths: Tensor, cost: int) -> list[Tensor]:
         cost: cost of a pass [tokens]. With 0, only documents of exactly the same length share a group.
 
     Returns:
-        The numbers of the documents of each group, short ones first.
+        The numbers of the documents of each group. Groups of short documents come first.
     """
     sizes, owner, counts = lengths.unique(return_inverse=True, return_counts=True)
     before = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
@@ -229,7 +229,7 @@ def padding_of(passes: Iterable[Sequence[int]], way: Way, device: str, at_once: 
 
     Args:
         passes: lengths of the documents of each micro-batch [tokens].
-        way: how the model takes documents, as rows.
+        way: how the model computes documents as rows.
         device: type of the device, `cpu` or `cuda`, which determines the fixed cost of a pass.
         at_once: whether all documents of a micro-batch share a rectangle, as at ZeRO stage 3.
     """
@@ -266,17 +266,17 @@ def run_as_rows(model: Any) -> DocumentRows:
 
 
 def _takes_pairs(base: Any) -> bool:
-    """Returns whether the encoder of a base model takes a mask for each pair of tokens, [rows, length, length]."""
+    """Returns whether the encoder of a base model accepts a mask for each pair of tokens, [rows, length, length]."""
     return callable(getattr(getattr(base, "encoder", None), "get_attention_mask", None))
 
 
 def possible_ways(model: Any) -> list[Way]:
-    """Returns the ways in which a model may take documents as rows, the fastest first. They must be tried."""
+    """Returns the ways in which a model may be able to compute documents as rows, the fastest first."""
     return ["shared rows", "padded", "by length"] if _takes_pairs(trunk_of(model)) else ["padded", "by length"]
 
 
 def document_rows(model: Any) -> DocumentRows | None:
-    """Returns the hooks that make a model run documents as rows; None if the model takes packed documents."""
+    """Returns the hooks that make a model run documents as rows. None if the model supports packed documents."""
     return getattr(trunk_of(model), ATTRIBUTE, None)
 
 
@@ -300,7 +300,7 @@ def trunk_of(model: Any) -> Any:
 
 @contextmanager
 def document_inputs(model: Any, packed: Packed) -> Iterator[dict[str, Any]]:
-    """Returns a context manager that gives the arguments with which a model is called on a packed sequence.
+    """Returns a context manager with the arguments for calling a model on a packed sequence.
 
     Args:
         model: a model from `adapt.model.load`, or its `base_model`, without a wrapper.
@@ -314,6 +314,6 @@ def document_inputs(model: Any, packed: Packed) -> Iterator[dict[str, Any]]:
         "input_ids": packed.input_ids,
         "position_ids": packed.position_ids + first_position(model.config),
         "documents": packed.documents,
-        # four dimensions, so that transformers builds no mask of its own; attention uses `documents` instead
+        # transformers builds no mask if this has four dimensions; attention uses `documents` instead
         "attention_mask": torch.zeros(1, 1, 1, 1, device=packed.input_ids.device),
     }

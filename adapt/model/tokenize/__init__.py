@@ -2,7 +2,7 @@
 
 - `text_tokenizer`: tokenizes texts by pieces if the tokenizer allows this, otherwise by the library; serializes
   tokenizers for other processes.
-- `piece_tokenizer`: tokenizes texts by pieces, with a table of earlier pieces; calls the library. Tokens of texts are
+- `piece_tokenizer`: tokenizes texts by pieces, with the library and a table of earlier pieces. Tokens of texts are
   lists of unequal lengths in flat arrays (`Ragged`).
 - `cuts`: cuts texts into pieces by rules.
 """

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 NEVER, LETTER, DIGIT, SIGN, QUOTE, WORD, OTHER, BLANK, LINE = range(9)
 """Kinds of characters, in this order: characters next to which texts are never cut; ASCII letters; ASCII digits; ASCII
-signs; the apostrophe; letters beyond ASCII; other characters beyond ASCII; the blank; and the end of a line."""
+punctuation; the apostrophe; letters beyond ASCII; other characters beyond ASCII; the blank; and the end of a line."""
 _PLAIN = (LETTER, DIGIT, SIGN, QUOTE, WORD, OTHER)
 _WORDS = (LETTER, DIGIT, WORD)
 
@@ -40,10 +40,10 @@ class TextPieces(NamedTuple):
     pieces: pa.DictionaryArray
     """All pieces of all texts, as UTF-8."""
     firsts: np.ndarray
-    """Number of each text's first piece, followed by the number of all pieces, int64 [texts + 1]. Empty texts have no
+    """Index of each text's first piece, followed by the number of pieces, int64 [texts + 1]. Empty texts have no
     piece."""
     joined: np.ndarray
-    """All texts one after another, as UTF-8, uint8."""
+    """All texts, concatenated, as UTF-8, uint8."""
     begins: np.ndarray
     """Offset of each piece in `joined` [bytes], int64 [pieces]."""
 
@@ -70,7 +70,7 @@ def cut(texts: Sequence[str], allowed: bytes) -> TextPieces:
 
     Args:
         texts: the texts to cut.
-        allowed: table of the pairs of kinds to cut between, from `table_of`.
+        allowed: table of the pairs of kinds between which texts are cut, from `table_of`.
 
     Raises:
         UnicodeEncodeError: a text contains half a surrogate pair.
@@ -90,8 +90,8 @@ def _beginnings(kinds: np.ndarray, ends: np.ndarray, allowed: bytes) -> np.ndarr
 
     Args:
         kinds: kind of each byte; see `_kinds_in`.
-        ends: offsets of the ends of texts, with 0 before them.
-        allowed: table of the pairs of kinds to cut between, from `table_of`.
+        ends: 0, followed by the offsets of the ends of texts.
+        allowed: table of the pairs of kinds between which texts are cut, from `table_of`.
     """
     begins = np.zeros(len(kinds), bool)
     if not len(kinds):
@@ -110,7 +110,7 @@ def _beginnings(kinds: np.ndarray, ends: np.ndarray, allowed: bytes) -> np.ndarr
 def _kinds_in(data: bytes) -> np.ndarray:
     """Returns, for each byte of UTF-8, the kind of its character, uint8. No rule cuts within a character."""
     table = _kinds()
-    of_bytes = table[:128].tobytes() + bytes([NEVER]) * 128  # kinds of bytes that are whole characters
+    of_bytes = table[:128].tobytes() + bytes([NEVER]) * 128  # for bytes that are complete characters
     kinds = np.frombuffer(bytearray(data.translate(of_bytes)), np.uint8)
     if data.isascii():
         return kinds

@@ -3,12 +3,11 @@
 A table of bounded size stores the tokens of earlier pieces. If offsets and word starts are needed, a letter is put
 before a piece that begins with a blank, as if the piece were in the middle of a text. Otherwise offsets would
 differ: RoBERTa's tokenizer leaves the blank before a word out of the token's offsets, except at the beginning of its
-input. Whole texts that begin with a blank are then tokenized by the library.
+input. In this case, the library tokenizes texts that begin with a blank.
 
 Calls of the `tokenizers` library return flat arrays. Plain words are passed directly to the tokenizer's model (such as
-BPE or WordPiece), because the other steps of the library take most of the time. The form in which the model must
-receive a plain word (prefix and lower case) is derived from one word, and compared with the library's form for many
-words.
+BPE or WordPiece), because the other steps of the library take most of the time. How a plain word is converted
+for the model (prefix and lower case) is derived from one word, and checked against the library for many words.
 """
 
 import re
@@ -24,9 +23,9 @@ from tokenizers import Encoding, Tokenizer
 from adapt.model.tokenize.cuts import TextPieces, cut, table_of
 
 IDS, WORDS, BEGINS, ENDS, SPECIAL = "ids", "words", "begins", "ends", "special"
-"""Columns of tokenized texts. There is always the id of each token. If word starts are needed, the other columns are
-whether a word starts with the token, the offsets of the token's beginning and end in the text [characters], and whether
-it is a special token. Special tokens have the offsets (0, 0)."""
+"""Columns of tokenized texts. The id of each token is always present. The other columns are only present if word starts
+are needed: whether a word starts with the token, the offsets of the token's beginning and end in the text [characters],
+and whether it is a special token. Special tokens have the offsets (0, 0)."""
 TYPES = {IDS: np.uint32, WORDS: np.bool_, BEGINS: np.int64, ENDS: np.int64, SPECIAL: np.bool_}
 
 
@@ -35,7 +34,7 @@ class Ragged:
     """Lists in flat arrays. In each column, list i has the values from index bounds[i] up to bounds[i + 1]."""
 
     bounds: np.ndarray
-    """Where each list begins, and where the last one ends, int64 [lists + 1]."""
+    """Index at which each list begins, followed by the index at which the last list ends, int64 [lists + 1]."""
     columns: Mapping[str, np.ndarray]
 
     @classmethod
@@ -95,7 +94,7 @@ def by_library(backend: Tokenizer, texts: Sequence[str], words: WordsOf | None, 
     Args:
         backend: the tokenizer.
         texts: whole texts, or pieces of them.
-        words: function that finds the starts of words. The result then has all columns. If None, it only has ids.
+        words: function that finds the starts of words. With it, the result has all columns. If None, it only has ids.
         special: whether to add special tokens.
     """
     if words is None:
@@ -143,7 +142,7 @@ class Plain:
     """Recognizes plain words, and converts them to the form that the tokenizer's model receives."""
 
     pattern: str = r"(?!)"
-    """Pattern that a plain piece matches as a whole; by default it matches nothing."""
+    """Pattern that matches a plain piece completely. By default, it matches nothing."""
     bare: str = ""
     """Prefix that the tokenizer adds to a word without a blank before it."""
     blank: str = ""
@@ -156,7 +155,7 @@ class Plain:
         return re.compile(self.pattern).fullmatch
 
     def word_of(self, piece: str) -> str | None:
-        """Returns the form of a plain word that the model receives; None for other pieces."""
+        """Converts a plain word to the form that the model receives. Returns None for other pieces."""
         if not self._fits(piece):
             return None
         word = piece.lower() if self.lower else piece
@@ -168,7 +167,7 @@ class DirectWords:
 
     Args:
         backend: the tokenizer.
-        plain: recognizes plain words. Other pieces are tokenized by the library.
+        plain: recognizes plain words. The library tokenizes other pieces.
     """
 
     def __init__(self, backend: Tokenizer, plain: Plain) -> None:
@@ -187,11 +186,11 @@ class DirectWords:
 
 
 def plain_of(backend: Tokenizer, pieces: Iterable[str]) -> Plain:
-    """Returns the widest class of plain words for which `word_of` gives the tokenizer's model the library's input.
+    """Returns the widest class of plain words for which `word_of` computes the same model input as the library.
 
     Args:
         backend: the tokenizer.
-        pieces: words on which both inputs are compared.
+        pieces: words for which both inputs are compared.
     """
     expected = {piece: handed(backend, piece) for piece in pieces}
     bare, blank = _before(backend, _PROBE), _before(backend, f" {_PROBE}")
@@ -225,7 +224,7 @@ class PieceTable:
     """Assigns a number to each distinct piece, and stores the piece's tokens under this number.
 
     Args:
-        encode: tokenizes pieces.
+        encode: function that tokenizes pieces.
         fixed: lists of tokens that get the first numbers and are never dropped.
         most: largest number of pieces in the table.
     """
@@ -255,7 +254,7 @@ class PieceTable:
         return numbers
 
     def tokens(self, numbers: np.ndarray) -> Ragged:
-        """Returns the tokens of the pieces whose numbers `numbers` has returned."""
+        """Returns the tokens of pieces, given their numbers from the method `numbers`."""
         return self._tokens.take(numbers)
 
     def _add(self, pieces: Sequence[bytes]) -> None:
@@ -265,7 +264,7 @@ class PieceTable:
         self._uses = np.concatenate([self._uses, np.zeros(len(pieces), np.int32)])
 
     def _forget(self) -> None:
-        """Drops pieces until the table is half full. Long and rare pieces go first; of equally rare ones, the older."""
+        """Drops pieces until the table is half full: first long, then rare, and among equally rare the oldest."""
         short = [piece for piece in self._numbers if len(piece) <= LONGEST]
         numbers = np.fromiter(map(self._numbers.__getitem__, short), np.int64, len(short))
         order = np.argsort(self._uses[numbers], kind="stable")[-(self._most // 2) :]
@@ -280,13 +279,13 @@ Encode = Callable[[list[str]], Ragged]
 
 
 class PieceTokenizer:
-    """Tokenizes texts by pieces, with special tokens. The tokens are the library's if the tokenizer allows the rules.
+    """Tokenizes texts by pieces, with special tokens. If the tokenizer allows the rules, it agrees with the library.
 
     Args:
         backend: the tokenizer.
         rules: names of rules of `adapt.model.tokenize.cuts`.
         words: see `adapt.model.tokenize.piece_tokenizer.by_library`.
-        encode: tokenizes pieces; the library by default.
+        encode: function that tokenizes pieces. By default, the library tokenizes them.
         most: largest number of pieces in the table.
     """
 
@@ -350,7 +349,7 @@ def text_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _frame(backend: Tokenizer, words: WordsOf | None) -> Ragged:
-    """Returns two lists of tokens: the special tokens before a text, and the special tokens after it."""
+    """Returns two lists of tokens: the special tokens before a text, and the special tokens after a text."""
     encoding = backend.encode("a")
     inner = np.flatnonzero(~np.array(encoding.special_tokens_mask, bool))
     first, last = (inner[0], inner[-1] + 1) if len(inner) else (len(encoding), len(encoding))
@@ -362,7 +361,7 @@ def _frame(backend: Tokenizer, words: WordsOf | None) -> Ragged:
 
 
 def _framed(parts: TextPieces, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Inserts number 0 before and number 1 after the pieces of each text. These numbers stand for special tokens.
+    """Inserts number 0 before and number 1 after the pieces of each text. They are the numbers of special tokens.
 
     Returns:
         All numbers, and for each text the index of its 0 and of its 1.

@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
 
 MOST_ADDED = 1000
-"""Tokenizers with more added tokens than this are not tested, and texts are not cut for them.
+"""Tokenizers with more added tokens than this are not tested. For these tokenizers, texts are not cut.
 
-Each added token would be tested, because the tokenizer matches added tokens before it splits a text into words.
+A test would take long, because it covers each added token. Tokenizers match added tokens before they split a text.
 """
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """The rules by which texts may be cut for a tokenizer. Objects of this class can be sent to other processes."""
+    """The allowed rules for cutting texts, for one tokenizer. Objects of this class can be sent to other processes."""
 
     rules: tuple[str, ...] = ()
     """Names of the allowed rules. If there are none, texts are not cut."""
@@ -60,12 +60,12 @@ class Cuts:
     """How plain words are recognized; None if all pieces are tokenized by the library."""
 
     def tokenizer(self, backend: Tokenizer, words: WordsOf | None = None) -> PieceTokenizer:
-        """Returns a tokenizer that uses these rules. Arguments as for `find_cuts`."""
+        """Returns a tokenizer that uses these rules. The arguments are those of `find_cuts`."""
         return PieceTokenizer(backend, self.rules, words, DirectWords(backend, self.plain) if self.plain else None)
 
 
 def find_cuts(backend: Tokenizer, words: WordsOf | None = None) -> Cuts:
-    """Finds the rules with which all adversarial texts have the same tokens as those of the library.
+    """Finds the rules with which all adversarial texts have the same tokens as with the library alone.
 
     Args:
         backend: the tokenizer.
@@ -83,7 +83,7 @@ def find_cuts(backend: Tokenizer, words: WordsOf | None = None) -> Cuts:
 
 
 def allowed_rules(backend: Tokenizer, texts: Sequence[str]) -> list[str]:
-    """Returns the rules that together do not change the words of any text; [] if cuts at blanks change them."""
+    """Returns the rules that, used together, change the words of no text. [] if cuts at blanks change words."""
     words = cache(lambda text: handed(backend, text))
     truth = [words(text) for text in texts]
     chosen: list[str] = []
@@ -106,7 +106,7 @@ def _by_pieces(texts: Sequence[str], rules: Sequence[str], words: Callable[[str]
 
 
 def _can_be_tried(backend: Tokenizer) -> bool:
-    """Whether rules can be tested: the tokenizer is deterministic, does not truncate, and has few added tokens."""
+    """Whether rules can be tested. The tokenizer must be deterministic, not truncate, and have few added tokens."""
     if backend.truncation or backend.padding or getattr(backend.model, "dropout", None):
         return False
     return len(backend.get_added_tokens_decoder()) <= MOST_ADDED
@@ -141,7 +141,7 @@ def probes(backend: Tokenizer) -> list[str]:
 
 
 def probe_vocabulary(backend: Tokenizer) -> list[str]:
-    """Returns entries of the vocabulary as text: some plain words, and for each rule some entries that it would cut."""
+    """Returns vocabulary entries as text: some plain words, and for each rule some entries that the rule would cut."""
     pieces = sorted(backend.get_vocab(with_added_tokens=False))
     texts = [re.sub("[Ġ▁]", " ", piece).replace("Ċ", "\n").removeprefix("##") for piece in pieces]
     texts = [text for text in dict.fromkeys(texts) if len(text) <= LONGEST_LITERAL and not _SURROGATES.search(text)]
@@ -155,7 +155,7 @@ def probe_vocabulary(backend: Tokenizer) -> list[str]:
 
 
 def literals(backend: Tokenizer) -> list[str]:
-    """Returns all texts in the settings of the normalizer and the pre-tokenizer, such as texts that they replace."""
+    """Returns all strings in the settings of normalizer and pre-tokenizer, such as strings that they replace."""
     parts = [part for part in (backend.normalizer, backend.pre_tokenizer) if part is not None]
     texts = [text for part in parts for text in _strings(json.loads(part.__getstate__()))]
     return [text for text in dict.fromkeys(texts) if 0 < len(text) <= LONGEST_LITERAL]
@@ -170,7 +170,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _alone(atoms: Iterable[str]) -> list[str]:
-    """Returns a text for each atom, with blanks and plain characters next to it."""
+    """Returns a text for each atom (a short string), with the atom next to blanks and plain characters."""
     return [
         f"{atom} a{atom} {atom}b a{atom}b a {atom} b,{atom} 1{atom}1 {atom}\n{atom} x\n{atom}\ny ({atom}) é{atom}"
         for atom in atoms
@@ -248,7 +248,7 @@ BLANKS = [
 
 
 WORTH_CHARACTERS = 3_000_000
-"""A process tests the cuts after this many characters, when the test pays off. Until then it uses the library."""
+"""A process tests the cuts after this many characters, because the test takes time. Until then, it uses the library."""
 SAMPLE_CHARACTERS = 100_000
 """Approximate number of characters that are tokenized by pieces and by the library, to compare the tokens."""
 
@@ -275,7 +275,7 @@ class QuickTokenizer:
         self._seen = 0
         self._pieces: PieceTokenizer | None = None
         self.refused = ""
-        """Reason why all texts are tokenized by the library from now on; empty if there is none."""
+        """Reason why the library tokenizes all further texts. Empty if there is no such reason."""
 
     def __call__(self, texts: Sequence[str]) -> Ragged:
         """Returns the tokens of each text."""
@@ -304,7 +304,7 @@ class QuickTokenizer:
 
 
 def _is_unicode(texts: Sequence[str]) -> bool:
-    """Whether all texts are valid Unicode. Texts with half a surrogate pair are left to the library."""
+    """Whether all texts are valid Unicode. The library tokenizes texts with half a surrogate pair."""
     try:
         for text in texts:
             text.isascii() or text.encode()
@@ -353,16 +353,16 @@ def loaded_tokenizer(pretrained: Pretrained) -> "PreTrainedTokenizerFast":
 
 
 def known_of(loaded: "PreTrainedTokenizerFast") -> TextTokenizer:
-    """Returns the `TextTokenizer` of a tokenizer that `adapt.model.tokenizer.load_text_tokenizer` has loaded."""
-    knows_all = loaded.unk_token in (None, loaded.eos_token)  # GPT-2 has one token for both, and knows every byte
+    """Returns the `TextTokenizer` of a tokenizer from `adapt.model.tokenizer.load_text_tokenizer`."""
+    knows_all = loaded.unk_token in (None, loaded.eos_token)  # GPT-2 has tokens for every byte
     unknown = None if knows_all else loaded.unk_token_id
     return TextTokenizer(loaded.backend_tokenizer, len(loaded), unknown, loaded.eos_token_id)
 
 
 def quick_tokenizer(folder: Path) -> TextTokenizer | None:
-    """Loads the tokenizer of a folder from tokenizer.json, without transformers, to look at texts.
+    """Loads the tokenizer of a folder from tokenizer.json, without transformers, for a first analysis of texts.
 
-    Returns None if the folder has no such file. Stages use `text_tokenizer`, which knows all forms of tokenizers.
+    Returns None if the folder has no such file. Stages use `text_tokenizer`, which loads tokenizers of all forms.
     """
     file = folder / "tokenizer.json"
     try:
@@ -377,7 +377,7 @@ def quick_tokenizer(folder: Path) -> TextTokenizer | None:
 
 
 def written_tokenizer(tokenizer: TextTokenizer) -> dict[str, Any] | None:
-    """Serializes a tokenizer for `tokenizer_of`. Returns None if parts of it are Python code (not serializable)."""
+    """Serializes a tokenizer for `tokenizer_of`. Returns None if parts of it are Python code."""
     try:
         backend = tokenizer.backend.to_str()
     except Exception as error:  # the library has no error type of its own

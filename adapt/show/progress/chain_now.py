@@ -55,7 +55,7 @@ class ComparisonNow:
     verdict: str
     """The verdict, `undecided`, or `not looked at yet`."""
     look: str
-    """The look at which the comparison ended, or the latest look, such as `2 of 4`."""
+    """The look (interim analysis) at which the comparison ended, or the latest look, such as `2 of 4`."""
     seeds: int
     """Number of seeds per side at this look."""
     difference: str
@@ -75,7 +75,7 @@ class CostForecast:
     stages: int | None
     """Number of stages that take device time. None if unknown."""
     device_hours: float | None
-    """Device-hours of the stages whose time is known. None if none is known."""
+    """Device-hours of the stages whose time is known. None if no stage's time is known."""
     cost: float | None
     unknown: int = 0
     """Number of stages whose time is not known."""
@@ -90,7 +90,7 @@ class StudyNow:
     seeds: Sequence[int]
     """Number of seeds per recipe at each planned look."""
     next_look: int | None
-    """Number of the look that the running or next round leads to. None if no further look will be made."""
+    """Number of the look after the running or next round. None if there will be no further look."""
     comparisons: Sequence[ComparisonNow] = ()
     ahead: Sequence[CostForecast] = field(default_factory=list)
 
@@ -357,7 +357,7 @@ def _said(store: Store, stage: Stage[Any]) -> str:
 
 
 def _trainings(stages: Sequence[Stage[Any]], store: Store) -> list[TrainingNow]:
-    """Returns the trainings that unfinished stages need: the running ones, then the stopped, then the finished."""
+    """Returns the trainings that unfinished stages need: first running, then stopped, then finished ones."""
     unfinished = [stage for stage in stages if not store.record_of(stage)]
     found = []
     for stage in everything(unfinished):

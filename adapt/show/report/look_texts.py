@@ -1,4 +1,4 @@
-"""Shows the looks of a sequential study: a sentence per comparison, a table of all, and a drawing per task."""
+"""Shows the looks (interim analyses) of a sequential study, as sentences, a table, and a drawing per task."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,7 +20,7 @@ WORDS: dict[Conclusion, str] = {
 
 
 def comparison_at(ending: Ending) -> Comparison:
-    """Returns a comparison as a look saw it, with the repeated interval of the look."""
+    """Returns a comparison with the figures of a look, including the look's repeated interval."""
     seen = ending.seen
     return Comparison(
         *(seen.difference, seen.low, seen.high, seen.error, seen.p, None, tuple(seen.over), np.empty(0), {})
@@ -129,7 +129,7 @@ def _drawn(looks: Sequence[Looked], recipes: Sequence[str], factor: float, unit:
         for number, recipe in enumerate(recipes):
             shade = color(number + 1)
             seen = [(looked.seeds[looked.look - 1], looked.found[recipe]) for looked in looks if recipe in looked.found]
-            # moved apart a little, so that intervals of several recipes do not hide each other
+            # moves the points apart a little, so that the recipes' intervals do not hide each other
             places = [seeds + 0.35 * (number - (len(recipes) - 1) / 2) for seeds, _ in seen]
             axes.plot(places, [factor * each.difference for _, each in seen], color=shade, linewidth=1)
             for place, (_, each) in zip(places, seen, strict=True):

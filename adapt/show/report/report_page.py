@@ -131,12 +131,12 @@ def _looks(study: Study) -> list[Block]:
 
 
 def _change(figure: str) -> Change:
-    """Returns the function that formats a difference of a figure of sequences, or of scores if there is no figure."""
+    """Returns the function that formats a difference of a sequence figure, or of scores for any other name."""
     return next((measure.change for measure in MEASURES if measure.name == figure), points)
 
 
 def _scale(figure: str) -> tuple[float, str]:
-    """Returns the factor by which differences of a figure are shown, and their unit."""
+    """Returns the factor and the unit with which differences of a figure are shown."""
     is_loss = any(measure.is_loss for measure in MEASURES if measure.name == figure)
     return (1.0, "nats per token") if is_loss else (100.0, "points")
 
@@ -378,7 +378,7 @@ def _of_runs(row: Row, results: Results) -> Iterator[str]:
 
 
 def _counts(values: Any) -> dict[str, int]:
-    """Returns counts keyed by split, without zeros. A single number is the count of the train split."""
+    """Returns the counts that are not 0, keyed by split. A single number is the count of the train split."""
     by_split = values if isinstance(values, dict) else {"train": values or 0}
     return {str(split): count for split, count in by_split.items() if count}
 

@@ -56,7 +56,7 @@ def _gained(found: FoundSearch) -> str:
 
 
 def _bounded(found: FoundSearch) -> str:
-    """Says how many trials meet the bound of the search; empty without a bound."""
+    """Describes how many trials meet the bound of the search. The text is empty without a bound."""
     bound, beyond = found.record.metrics.get("bound"), found.record.metrics.get("beyond", [])
     if not bound:
         return ""
@@ -92,7 +92,7 @@ def _tone(found: FoundSearch) -> str:
 
 
 def search_blocks(searches: Sequence[FoundSearch]) -> list[Block]:
-    """Makes the blocks of the section on searches, search by search."""
+    """Makes the blocks of the section on searches, one search after another."""
     return [block for number, found in enumerate(searches) for block in _blocks(found, str(number))]
 
 

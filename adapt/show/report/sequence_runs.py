@@ -1,4 +1,4 @@
-"""Groups the sequences of a study by method, and compares the figures of each method with those of the baseline."""
+"""Groups the sequences of a study by method, and compares each method's figures with the baseline's figures."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -152,7 +152,7 @@ def by_seed(values: Iterable[tuple[SequenceRun, float | None]]) -> dict[int, flo
 
 
 def cells_of(by_run: Sequence[Matrix], column: str) -> list[list[float]]:
-    """Returns the values of a column in several runs, row by row."""
+    """Returns, for each row, the values of a column in several runs."""
     return [
         [row[column] for row in rows if column in row] for rows in zip(*(matrix.rows for matrix in by_run), strict=True)
     ]
@@ -168,7 +168,7 @@ class Measure:
     is_loss: bool = False
     """Whether the figure is a loss in nats per token. Other figures are shares, which are shown in points of 100."""
     is_change: bool = True
-    """Whether the figure is shown with its sign."""
+    """Whether the figure is a change, which is shown with its sign."""
 
     @property
     def better(self) -> int:
@@ -209,7 +209,7 @@ class Paired(RecipeCompared):
     """The comparison of a method with the baseline, paired by seed."""
 
     pairs: int = 0
-    """Number of seeds for which both the method and the baseline have runs."""
+    """Number of seeds with runs of both the method and the baseline."""
     better: int = 1
     """1 if a higher value of the figure is better, -1 if a lower value is better."""
 
@@ -235,7 +235,7 @@ def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
 
 
 def _at_looks(sequences: Sequences, measure: Measure) -> dict[str, Paired]:
-    """Returns the latest look of a sequential study at each method in a figure."""
+    """Returns the comparison of each method in a figure at the latest look of a sequential study."""
     return {
         method: Paired(
             *(comparison_at(ending), None, ending.looked.recipes, ending.looked.margin, ending, ending.seeds),
@@ -272,10 +272,10 @@ def method_comparisons(sequences: Sequences, measure: Measure) -> dict[str, Comp
 
 
 def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[tuple[float, float]]:
-    """Returns a method's value and the baseline's value for each seed that both have.
+    """Returns a method's value and the baseline's value for each seed with runs of both.
 
-    If both learn domains in an order, a value is the mean over the orders that both have. Otherwise, it is the mean
-    over all runs of the seed.
+    If both learn domains one after another, a value is the mean over the orders with runs of both. Otherwise, it is
+    the mean over all runs of the seed.
     """
     names = method, sequences.baseline or ""
     mine, theirs = (sequences.methods[name] for name in names)

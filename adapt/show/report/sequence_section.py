@@ -42,14 +42,14 @@ CONCLUDED = {
     "equal": "no difference that matters in {}",
     "open": "undecided in {}",
 }
-"""Words for the conclusions of comparisons, about the names of figures."""
+"""Text for each conclusion of a comparison. The names of figures replace `{}`."""
 _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
 def sequence_verdicts(sequences: Sequences) -> list[FindingBlock]:
     """Makes a finding per method, compared with the baseline if there is a baseline.
 
-    A lack of seeds is mentioned once.
+    The text says only once that there are too few seeds.
     """
     compared = compare_methods(sequences)
     others = [name for name in sequences.methods if name != sequences.baseline]
@@ -82,7 +82,7 @@ def _finding(method: str, sequences: Sequences, compared: Compared) -> FindingBl
 
 
 def _concluded(method: str, names: Sequence[str], compared: Compared) -> str:
-    """Returns a sentence that says in which figures a method is better, worse, equal or undecided, before the figures.
+    """Returns the first sentence of a finding: in which figures a method is better, worse, equal or undecided.
 
     The sentence is empty if the method is not compared.
     """

@@ -54,7 +54,7 @@ class FollowedPage:
             study, now = self.look()
             self._now = [Section("Now", now.blocks())]
             finished = tuple(entry.record.key for entry in study.entries)
-            if finished != self._finished:  # made again only when a stage has finished, because it takes seconds
+            if finished != self._finished:  # only after a stage has finished, because this takes seconds
                 self._report, self._finished = contents_of(study), finished
         except (AdaptError, OSError) as error:
             warnings = [Section("Not seen", [Findings([FindingBlock(type(error).__name__, str(error), "warning")])])]

@@ -163,7 +163,7 @@ def lineage(study: Study) -> list[LineageNode]:
 
 
 def _columns(order: list[str], stages: dict[str, _Stage]) -> dict[str, int]:
-    """Assigns a column to each stage: as far left as its inputs allow, then as far right as its users allow."""
+    """Assigns a column to each stage: as far left as its inputs allow, then as far right as later stages allow."""
     columns: dict[str, int] = {}
     for key in order:
         columns[key] = max((columns[input_key] + 1 for input_key in stages[key].inputs), default=0)
@@ -194,7 +194,7 @@ def _walk(study: Study) -> dict[str, _Stage]:
 
 
 def _through_exports(entries: list[Entry], stages: dict[str, _Stage]) -> None:
-    """Makes the export of a training the input of stages that use its model, because readers know the export."""
+    """Replaces trainings by their exports among the inputs of other stages, because readers know the exports."""
     export_of = {
         entry.record.inputs["training"]["key"]: entry.record.key for entry in entries if entry.record.stage == "export"
     }

@@ -68,7 +68,7 @@ class Compared:
     """Average comparison of each recipe over the rows that both the recipe and the baseline have.
 
     There are no averages if a task has several rows. Such rows share test examples, but averages need independent
-    tasks. There are none in a sequential study either, whose results decide how many seeds a task has.
+    tasks. A sequential study has no averages either, because its results decide how many seeds a task has.
     """
     shared: dict[str, int]
     """Number of rows that each recipe shares with the baseline."""
@@ -77,7 +77,7 @@ class Compared:
 def compare_all(results: Results, without_leaks: bool = False) -> Compared:
     """Compares all recipes with the baseline. Without a baseline, the result is empty.
 
-    In a sequential study, the comparisons are those of its looks. Its looks use all test examples.
+    In a sequential study, the comparisons come from its looks, which use all test examples.
     """
     if results.looks is not None:
         return Compared({} if without_leaks else _at_looks(results), {}, {})
@@ -98,7 +98,7 @@ def compare_all(results: Results, without_leaks: bool = False) -> Compared:
 
 
 def _at_looks(results: Results) -> dict[tuple[str, str], RecipeCompared]:
-    """Returns the latest look at each recipe in each row that has runs."""
+    """Returns the comparison at the latest look for each recipe in each row that has runs."""
     rows = {row.name for row in results.rows}
     return {
         (row, recipe): RecipeCompared(

@@ -181,7 +181,7 @@ def _confusion(group: RunGroup) -> Table | None:
 
 
 def _calibration(row: Row, results: Results) -> Table | None:
-    """Makes a table of the calibration of all recipes, because the calibration of one recipe cannot be judged."""
+    """Makes a table of the calibration of all recipes, because one recipe's calibration means little by itself."""
     names = {"ece": "calibration error", "nll": "log loss [nats]", "brier": "Brier score"}
     rows: list[list[Cell | str]] = []
     for recipe, group in row.groups.items():

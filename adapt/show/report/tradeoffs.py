@@ -64,7 +64,7 @@ class TradeOff:
     hours: float | None
     """Device-hours of all trainings that led to the model, or None if a record is gone."""
     mixed: "Mixed | None" = None
-    """Length and mixture of the training that made the model, or None if no training from the base made it."""
+    """Length and mixture of the training that made the model. None if the model is not a training of the base."""
 
     @property
     def point(self) -> tuple[float, float]:
@@ -189,7 +189,7 @@ def _hours(maker: Record | None) -> float | None:
 
 
 def _makers(record: Record) -> list[str]:
-    """Lists the names of the inputs that made a stage's start model, the models that it merges, and its teachers."""
+    """Lists a stage's inputs that made its start model, the models that it merges, or its teachers, by name."""
     is_merge = record.stage == "merge"
     return [
         name

@@ -67,7 +67,7 @@ def _finding(entry: Entry) -> FindingBlock:
 
 
 def _counted(measured: Sequence[Entry]) -> list[FindingBlock]:
-    """Counts the trainings that made their models better and worse. Empty for fewer than two trainings."""
+    """Counts the trainings that made their models better and worse. The list is empty for fewer than two trainings."""
     if len(measured) < 2:
         return []
     tones = [entry.result.verdict().tone for entry in measured]

@@ -194,7 +194,7 @@ def _needs(resources: ResourcesConfig, cpus: float, gpus: float) -> dict[str, fl
 def check_compiler(on_gpu: bool) -> None:
     """Checks that the compiler that torch.compile calls is installed.
 
-    The compiler is for C++ on CPUs, and for C on GPUs, where it compiles the launchers of kernels.
+    On CPUs, torch.compile needs a C++ compiler. On GPUs, it needs a C compiler for the launchers of kernels.
 
     Raises:
         ConfigError: no compiler is found.

@@ -39,7 +39,7 @@ def workload(
         objective: settings of the objective, which determine the share of predicted tokens.
         sequence_length: length of a row [tokens], which is the longest possible context.
         document_length: mean length of the corpus' documents [tokens]; None if not yet known.
-        added: passes that the method adds; None for none.
+        added: extra passes of the method. None if there are none.
     """
     context, added = min(sequence_length, document_length or sequence_length), added or Added()
     passed = replace(added, trained=added.trained + added.per_document / context)
@@ -83,7 +83,7 @@ def training_flops(size: ModelSize, work: Workload, recompute: bool = False, pad
         recompute: whether to count the second forward pass of gradient checkpointing. The device performs it, but it
             does not count for the model FLOPs utilization (MFU).
         padding: share of the positions in the layers that are padding. The device computes them, but they do not count
-            for the MFU. The longer rows of attention are not counted.
+            for the MFU. The additional attention to padded positions is not counted.
     """
     layers, added = layer_flops(size, work.context) / (1 - padding), work.added
     head = 2 * size.head_parameters * work.predicted

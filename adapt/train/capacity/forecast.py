@@ -29,12 +29,12 @@ class Forecast:
     rate: float | None = None
     """Training speed of one device [FLOP/s]."""
     rate_from: str = ""
-    """Source of `rate`, in words."""
+    """Text that names the source of `rate`."""
     price_per_hour: float | None = None
     padding: str = ""
-    """Cost of documents as padded rows, in words. Empty for models that take packed documents."""
+    """Text that describes the cost of padding each document to a row. Empty for models that accept packed documents."""
     missing: list[str] = field(default_factory=list)
-    """Descriptions of the unknown facts because of which some values are None."""
+    """Descriptions of unknown facts. They are the reason why some values are None."""
 
     @property
     def device_hours(self) -> float | None:
@@ -79,7 +79,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class DocumentsAsRows:
-    """How a model that takes no packed documents computes them, and which documents a step has."""
+    """The documents of the first steps, and how a model that does not accept packed documents computes them."""
 
     way: Way
     rows: list[list[int]] | None
@@ -102,7 +102,8 @@ def forecast(
         tokens: number of tokens to train on. None if it depends on a corpus that is not prepared yet.
         document_length: mean length of the documents of the prepared corpus [tokens].
         store: storage with the records of earlier trainings, which show the speed of the devices.
-        as_rows: documents of a model that computes them as rows. None for a model that takes packed documents.
+        as_rows: documents of a model that computes each document as a row. None for a model that accepts packed
+            documents.
     """
     training, resources = config.training, config.resources
     missing, refusal, chosen = [], "", None
@@ -143,9 +144,9 @@ def forecast(
 def _padding(
     as_rows: DocumentsAsRows | None, config: Config, device: Device | None, micro_batch: int | None
 ) -> tuple[str, float]:
-    """Returns the cost of documents as rows in words, and the share of padding.
+    """Returns a text that describes the cost of padding each document to a row, and the share of padding.
 
-    They are empty and 0 for packed documents, and if the text is not prepared yet.
+    The text is empty and the share is 0 for packed documents, and if the corpus is not prepared yet.
     """
     if as_rows is None or not as_rows.rows:
         return "", 0.0
@@ -169,7 +170,7 @@ def may_fit(config: Config, model: Path) -> bool:
 
 
 def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | None, str]:
-    """Returns the training speed of a device [FLOP/s] and its source in words.
+    """Returns the training speed of a device [FLOP/s], and a text that names its source.
 
     This is the speed of the last recorded training on a device of this kind. Without such a record, the function
     measures the matrix multiplication rate, and returns an assumed part of it.

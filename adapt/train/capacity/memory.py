@@ -68,7 +68,7 @@ class Memory:
     method: float
     """Tensors that the method holds during the whole training."""
     casts: float
-    """Copies of the parameters that autograd stores: in the precision of the pass, or made by the method."""
+    """Copies of the parameters that autograd stores. Autocast or the method creates them."""
     activations: float
     loss: float
     """Vocabulary scores of one piece of the batch and their gradients, and the gradient of the head."""
@@ -88,7 +88,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Demand:
-    """Settings that determine a worker's memory, besides the model's dimensions."""
+    """Settings that determine a worker's memory, in addition to the model's dimensions."""
 
     micro_batch: int
     sequence_length: int
@@ -366,7 +366,7 @@ def _changes(config: Config, device: Device) -> Iterator[dict[str, object]]:
     Most of the yielded dicts include the changes of earlier dicts.
     """
     changes: dict[str, object] = {}
-    yield dict(changes)  # empty at first: only the micro-batch becomes automatic (see `_with`)
+    yield dict(changes)  # the first change is empty: only the micro-batch becomes automatic (see `_with`)
     if not config.training.gradient_checkpointing:
         changes["training.gradient_checkpointing"] = True
         yield dict(changes)

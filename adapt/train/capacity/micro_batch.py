@@ -1,4 +1,4 @@
-"""Chooses the number of sequences per pass (micro-batch). All ranks use the same number, and GPUs try it first."""
+"""Chooses the number of sequences per pass (micro-batch). All ranks use the same number. GPUs test it first."""
 
 import gc
 from collections.abc import Callable, Iterable
@@ -43,7 +43,7 @@ def passes(
 ) -> tuple[int, int]:
     """Returns the micro-batch and the number of passes per step, for the present number of ranks.
 
-    With `auto`, each rank takes the largest micro-batch that fits according to the memory estimate. A GPU also tries
+    With `auto`, each rank takes the largest micro-batch that fits according to the memory estimate. A GPU also tests
     it. All ranks then use the smallest of these micro-batches. The estimate is based on the device's total memory
     instead of its free memory, so that a restarted run makes the same decision. All ranks must call this function.
 

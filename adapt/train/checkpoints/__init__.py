@@ -1,8 +1,8 @@
-"""Checkpoints, from which a training resumes.
+"""Saves and loads checkpoints, so that a training can resume.
 
 - `stored_checkpoints`: seals of checkpoints; finds whole checkpoints, removes others, and reads weights for averages.
 - `checkpoint`: saves and loads checkpoints; each rank writes its share while training goes on.
-- `requested_checkpoints`: checkpoints between the regular ones, before the group of workers grows or a node leaves.
+- `requested_checkpoints`: requests additional checkpoints, before the group of workers grows or a node leaves.
 - `reshape`: converts checkpoints for another number of workers or another ZeRO stage.
 - `branch`: starts longer runs from the state that a shorter run had before its cooldown.
 """

@@ -144,7 +144,7 @@ def _fault(branch: Branch, secret: Secret) -> str | None:
     if fault := forgery_in(branch.folder, theirs) or content_fault(branch.folder, sealed):
         return fault
     if not sealed:
-        # signs a state of an earlier version before it is linked, because links change the time that shows its age
+        # An earlier version wrote this state unsigned. Hard links change the time that shows its age, so sign it now.
         reseal(branch.folder, branch.folder.name, theirs)
     return None
 

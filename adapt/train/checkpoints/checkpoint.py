@@ -1,6 +1,7 @@
 """Resumable checkpoints. Each rank writes its share to local disk, and Ray Train stores it during the training.
 
-They are stored in the folder of the stage. If the storage root is a bucket, this is the folder on the job's node.
+Checkpoints are stored in the folder of the stage. If the storage root is a bucket, this is the stage's folder on the
+job's node.
 """
 
 import hashlib
@@ -44,8 +45,8 @@ R = TypeVar("R")
 METHOD_FILE = "method.pt"
 """File in a checkpoint with the method's state."""
 _ARRIVAL_S, _QUIET_S = 300.0, 15.0
-"""Time that a failed rank waits for its last checkpoint to be stored [s]. It gives up after `_QUIET_S` in which nothing
-arrived, because a rank that is gone stores nothing. A failed upload ends the run by itself."""
+"""Time that a failed rank waits for its last checkpoint to be stored [s]. It gives up if no part of
+the checkpoint arrives for `_QUIET_S`, because a lost rank uploads nothing. A failed upload ends the run by itself."""
 _NO_SPACE = 2**20
 """Free space below which a disk counts as full [bytes]. A file that did not fit leaves some space free."""
 
@@ -61,7 +62,7 @@ class Checkpoints:
         sealing: signs checkpoints, and verifies them before they are loaded.
         branches: folder on the same storage for the state after `branch_step`. This state is never pruned.
         branch_step: step after which a longer run can continue (see `adapt.train.checkpoints.branch`).
-        points: measurements, whose kept weights are saved. None for none.
+        points: measurements of the model. The weights that they keep are saved too. None without measurements.
     """
 
     engine: "Engine"
@@ -78,8 +79,8 @@ class Checkpoints:
     def arriving(self) -> Iterator[None]:
         """Delays an error of the block until the last checkpoint is stored.
 
-        Otherwise, the error would end the ranks before they have uploaded the checkpoint. If no more of the checkpoint
-        arrives, because a rank is gone, the ranks do not wait: they start again from the last complete checkpoint.
+        Otherwise, the error would end the ranks before they have uploaded the checkpoint. If a rank is lost, so that no
+        more of the checkpoint arrives, the ranks do not wait: they start again from the last complete checkpoint.
         """
         try:
             yield
@@ -107,7 +108,7 @@ class Checkpoints:
             if self.points:
                 self.points.save(folder)
             write_seal(folder, dist.get_rank(), dist.get_world_size(), folder_name(progress.step), self.sealing)
-        # If a rank has died, the others fail here. In Ray Train, they would wait for it until its node is due to leave.
+        # If a rank has died, the others fail here. Inside Ray Train, they would wait for it until its node must leave.
         dist.barrier(group=among_hosts())
         if self.branches and progress.step == self.branch_step:
             self._keep(folder, self.branches / folder_name(progress.step))
@@ -125,7 +126,7 @@ class Checkpoints:
         """Restores the newest complete checkpoint, if there is one. Other resources may have written it.
 
         Raises:
-            CheckpointError: the files of the checkpoint are not those that the run wrote. The checkpoint was removed.
+            CheckpointError: the files of the checkpoint were not written by this run. The checkpoint was removed.
             TrainingError: the checkpoint was written with other resources and cannot be converted.
         """
         for leftover in Path(tempfile.gettempdir()).glob(f"{self._prefix}*"):  # files that killed ranks left behind
@@ -187,7 +188,7 @@ class Checkpoints:
 
 
 def _newest(run_folder: Path, sealing: Sealing) -> list[Any]:
-    """Returns the newest whole checkpoint, why it is not the run's if so, and the digests of its files."""
+    """Returns the newest whole checkpoint, the reason why this run cannot have written it or None, and its digests."""
     remove_torn(run_folder)
     newest = newest_whole(run_folder)
     return [newest, forgery_in(newest, sealing), digests_of(newest)] if newest else [None, None, {}]

@@ -25,7 +25,7 @@ _WISH, _ASK, _END, _LEAVE = 1, 2, 4, 8
 """Flags that rank 0 sends in a step. _WISH: a checkpoint is requested. _ASK: all ranks should now ask Ray Train. _END:
 the run should end after a checkpoint. _LEAVE: the ranks should start again on other nodes after the checkpoint."""
 _LAST_S = 30.0
-"""Time before a node leaves at which the last checkpoint is saved, with the steps since the notice [s]."""
+"""How long before a node leaves the last checkpoint is saved [s]. It contains the steps since the notice."""
 _UNTOLD_S = 120.0
 """Assumed time until a node leaves if its notice has no deadline [s]."""
 
@@ -59,7 +59,7 @@ class CheckpointRequests:
     """Receives requests for checkpoints on a rank.
 
     Args:
-        looks: whether this rank looks for the files. Only one rank does.
+        looks: whether this rank looks for the request file. Only one rank does.
         folder: folder of the stage. None if no file requests checkpoints.
         nodes_may_go: whether nodes may leave, which is true on a cluster.
     """
@@ -106,7 +106,7 @@ class CheckpointRequests:
             self._take_notice()
 
     def end_if_asked(self, step: int, steps: int) -> None:
-        """Ends a run that has steps left, if that was requested. Call it after the checkpoint of the step.
+        """Ends the run early if this was requested. Call it after the checkpoint of the step.
 
         Raises:
             BudgetError: the budget is spent. All ranks raise the error after the same step.
@@ -141,7 +141,7 @@ class CheckpointRequests:
     def _take_notice(self) -> None:
         """If there is a new notice that a node leaves, schedules a checkpoint now, and one just before it leaves.
 
-        If it leaves soon, both are one.
+        If the node leaves soon, one checkpoint serves both purposes.
         """
         if (noticed := ray.train.get_preemption_info()) and noticed != self._noticed:
             now = time.time()

@@ -225,7 +225,7 @@ def checkpoints(run_folder: Path) -> list[Path]:
 
 
 def newest_whole(run_folder: Path) -> Path | None:
-    """Returns the newest whole checkpoint of a run, from which the run resumes. Returns None if there is none."""
+    """Returns the newest whole checkpoint of a run, or None. The run resumes from this checkpoint."""
     return next((checkpoint for checkpoint in reversed(checkpoints(run_folder)) if is_whole(checkpoint)), None)
 
 

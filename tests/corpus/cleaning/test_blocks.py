@@ -190,7 +190,7 @@ def test_pii(text: str, expected: str | None) -> None:
 
 
 def test_check_digits() -> None:
-    """For IBANs and payment cards, only one last digit is right, so any other value of that digit is refused."""
+    """For IBANs and payment cards, only one value of the last digit is valid. All other values are refused."""
     assert is_iban("GB82 WEST 1234 5698 7654 32")
     assert is_card("5500 0000 0000 0004")
     for digit in "0123456789":

@@ -48,7 +48,7 @@ class NoName(Block):
 
 @dataclass(frozen=True)
 class Forgetful(Block):
-    """A faulty block that returns None for the texts that it keeps, instead of the texts."""
+    """A faulty block that returns None instead of the texts that it keeps."""
 
     name: ClassVar[str] = "forgetful"
 

@@ -1,4 +1,4 @@
-"""Makes documents in all formats from public-domain text, and damaged and hostile ones."""
+"""Creates documents in all formats from public-domain text, including damaged and malicious documents."""
 
 import gzip
 import io
@@ -43,7 +43,7 @@ def pdf(pages: Sequence[str], password: str | None = None, header: str = "") -> 
 
 
 def pdf_with_broken_page() -> bytes:
-    """Returns a PDF file of three pages, of which the second cannot be loaded."""
+    """Returns a PDF file of three pages. The second page cannot be loaded."""
     first, second, others = pdf(PARAGRAPHS).split(b"/Type /Page\n", 2)
     return first + b"/Type /Page\n" + second + b"/Type /Xage\n" + others
 
@@ -76,7 +76,7 @@ STYLES = (
 
 
 def docx(paragraphs: Sequence[str], headings: bool = False, body: str = "") -> bytes:
-    """Returns a Word document, with a heading in a German style before each paragraph if `headings`."""
+    """Returns a Word document. With `headings`, each paragraph has a heading in a German style."""
     parts = []
     for number, text in enumerate(paragraphs, start=1):
         if headings:
@@ -88,7 +88,7 @@ def docx(paragraphs: Sequence[str], headings: bool = False, body: str = "") -> b
 
 
 def epub(chapters: Sequence[str], encryption: str = "", headings: bool = True) -> bytes:
-    """Returns a book with a chapter for each text, whose files are not in reading order."""
+    """Returns an EPUB book with a chapter for each text. Its files are not in reading order."""
     names = [f"c{number}.xhtml" for number in range(len(chapters))]
     items = "".join(
         f'<item id="{name}" href="text/{name}" media-type="application/xhtml+xml"/>' for name in names[::-1]

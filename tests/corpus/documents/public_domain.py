@@ -1,4 +1,4 @@
-"""Sentences of books and speeches in the public domain, of which tests make documents."""
+"""Sentences from books and speeches in the public domain, from which tests create documents."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Tests how documents enter a corpus: items, counts of unreadable ones, limits, crashes and missing packages."""
+"""Tests how documents enter a corpus: items, counts of unreadable documents, limits, crashes and missing packages."""
 
 import gzip
 import os
@@ -51,7 +51,7 @@ LIMITS = DocumentLimits()
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Writes a folder with documents of all formats, unreadable ones, and files to leave out."""
+    """Writes a folder with documents of all formats, unreadable documents, and files to leave out."""
     return write(
         tmp_path_factory.mktemp("mixed"),
         {
@@ -75,7 +75,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def ended() -> Iterator[None]:
-    """Ends the program that parses documents after the tests."""
+    """Ends the process that parses documents when the tests have finished."""
     yield
     document_process().close()
 
@@ -249,7 +249,7 @@ def test_a_document_that_ends_the_reader_does_not_end_the_job(monkeypatch: pytes
 
 
 class InterruptedOnce:
-    """The output of the program, whose first read is interrupted, as by ctrl-C or the end of a Ray task."""
+    """Imitates the output of the parsing process. The first read is interrupted, as by ctrl-C or a Ray task's end."""
 
     def __init__(self, output: IO[bytes]) -> None:
         self._output, self._is_first = output, True

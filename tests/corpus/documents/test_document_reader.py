@@ -1,4 +1,4 @@
-"""Tests the text of each kind of document, how documents are divided, and the reasons for unreadable ones."""
+"""Tests the text of each kind of document, how documents are divided, and the reasons for unreadable documents."""
 
 import codecs
 import struct
@@ -92,7 +92,7 @@ SOURCES = {"markdown": MARKDOWN, "rst": RST, "tex": TEX}
 
 
 def plain(text: str) -> str:
-    """Returns a text with single spaces, in which line breaks do not matter."""
+    """Replaces white space and line breaks in a text by single spaces."""
     return " ".join(text.split())
 
 
@@ -207,7 +207,7 @@ def test_lines_of_a_sentence_are_joined_in_pdf_files() -> None:
 @pytest.mark.parametrize(
     ("content", "encoding", "declared"),
     [
-        (page([AUSTEN + " déjà vu, größer"], charset="iso-8859-1"), "utf-8", None),  # the page declares another one
+        (page([AUSTEN + " déjà vu, größer"], charset="iso-8859-1"), "utf-8", None),  # the page declares iso-8859-1
         (page([AUSTEN + " déjà vu, größer"], charset="utf-8"), "cp1252", None),
         (page([AUSTEN + " déjà vu, größer"], charset="windows-1252"), "cp1252", None),
         (page([AUSTEN + " déjà vu, größer"], charset="none-such"), "cp1252", None),
@@ -253,13 +253,13 @@ DEEP = f'<w:document xmlns:w="{WORD}">' + "<w:p>" * 1000 + "</w:p>" * 1000 + "</
 
 
 def expanding(encoding: str) -> bytes:
-    """Returns the XML of a Word document with an entity, in an encoding."""
+    """Returns the XML of a Word document that contains an XML entity, in an encoding."""
     text = f'\ufeff{ENTITIES}<w:document xmlns:w="{WORD}"><w:p><w:r><w:t>&b;</w:t></w:r></w:p></w:document>'
     return text.encode(encoding)
 
 
 def understated_bomb() -> bytes:
-    """Returns a DOCX file whose index says that a huge part is small."""
+    """Returns a DOCX file whose index states a small size for a huge part."""
     data = bytearray(zipped({"word/document.xml": b" " * (3 << 20)}))
     place = data.index(b"PK\x01\x02")
     data[place + 24 : place + 28] = struct.pack("<I", 10)

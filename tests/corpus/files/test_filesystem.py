@@ -85,7 +85,7 @@ def test_a_pattern_in_a_folder_whose_name_looks_like_a_pattern(tmp_path: Path) -
 def test_a_broken_link_in_a_folder_is_listed(tmp_path: Path) -> None:
     make(tmp_path, "a.txt")
     (tmp_path / "b.txt").symlink_to(tmp_path / "gone.txt")
-    # the link is listed, so that reading it raises an error that names it
+    # the link is listed, so that reading it raises an error with its name
     assert names(str(tmp_path), tmp_path) == ["a.txt", "b.txt"]
 
 

@@ -136,7 +136,7 @@ def test_the_digest_depends_on_content_and_order(folder: Path, digests: Digests)
     assert both == manifest(["data/moved.txt", "data/b.jsonl"], digests).digest
 
     (folder / "c.txt").write_text("C.txt")
-    os.utime(folder / "c.txt", ns=(1, 1))  # the change keeps the size, and its time lies before the first reading
+    os.utime(folder / "c.txt", ns=(1, 1))  # the change keeps the size, and sets a time before the first reading
     assert both != manifest(["data/c.txt", "data/b.jsonl"], digests).digest
 
 
@@ -174,7 +174,7 @@ def test_names_but_not_hidden_files_of_a_dataset_folder_change_the_digest(folder
     assert digest() == before
     (folder / "deep" / "d.parquet").rename(
         folder / "deep" / "test.parquet"
-    )  # `datasets` takes a file with this name for the test split
+    )  # `datasets` assigns a file with this name to the test split
     renamed = digest()
     (folder / "deep" / "test.parquet").rename(folder / "test.parquet")
     assert len({before, renamed, digest()}) == 3

@@ -63,7 +63,7 @@ def in_parts(compress: Callable[[bytes], bytes], content: bytes) -> bytes:
 
 
 def streamed_zstd(content: bytes) -> bytes:
-    compressor = zstandard.ZstdCompressor().compressobj()  # a stream without its length in the header
+    compressor = zstandard.ZstdCompressor().compressobj()  # the stream's header does not contain its length
     return compressor.compress(content) + compressor.flush()
 
 

@@ -21,7 +21,7 @@ CONTENT = b"".join(f"line number {number}\n".encode() for number in range(20_000
 
 
 class Flaky(MemoryFileSystem):
-    """A store whose open files fail after `every` bytes were read from them, at most `most` times in all."""
+    """A store in which an open file fails after every `every` bytes. There are at most `most` failures in total."""
 
     protocol = "flaky"
     cachable = False
@@ -93,7 +93,7 @@ def test_permanent_errors_are_raised_at_once(pauses: list[float]) -> None:
 
 
 def test_a_connection_that_ends_too_early_is_retried(tmp_path: Path) -> None:
-    """A connection that is closed too early looks like the end of the file, so the size of the file is compared."""
+    """A connection that is closed too early looks like the end of the file. It is detected by the size of the file."""
 
     class Short(io.BytesIO):
         size = len(CONTENT)

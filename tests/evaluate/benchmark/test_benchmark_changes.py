@@ -38,7 +38,7 @@ def compared(before: ItemMeasure, *after: ItemMeasure, leaked: list[int] | None 
 
 def test_the_interval_of_a_change_is_paired_by_item() -> None:
     old = RNG.random(400)
-    new = old + RNG.normal(0.02, 0.05, 400)  # far less than the items differ among themselves
+    new = old + RNG.normal(0.02, 0.05, 400)  # far less than the differences between items
     row = compared(mean_of(old), mean_of(new))
     change, exact = row.changes["after"], ttest_rel(new, old).confidence_interval()
     assert change.value == pytest.approx(new.mean() - old.mean())
@@ -119,11 +119,11 @@ def test_items_are_found_in_the_tokens_of_a_training(tiny_bert: Path, tmp_path: 
     write_shard(shard, [tokenizer(text)["input_ids"] for text in documents], len(tokenizer))
     half = texts[13].split()
     items = [
-        [texts[3].upper()],  # the tokenizer lowers text
+        [texts[3].upper()],  # the tokenizer converts text to lower case
         [texts[20]],
-        ["unknown", texts[11]],  # a part of a document; one text of several suffices
+        ["unknown", texts[11]],  # a part of a document; one found text per item suffices
         [" ".join(texts[4].split()[:6] + half)],  # a quotation is no copy
-        ["A short text of model, and loss"],  # few words: only a document of exactly these words counts
+        ["A short text of model, and loss"],  # a short text: it is only found in a document of exactly these words
         ["text of model"],
     ]
     tasks = {
@@ -133,7 +133,7 @@ def test_items_are_found_in_the_tokens_of_a_training(tiny_bert: Path, tmp_path: 
     }
     pretrained = Pretrained(tiny_bert, tiny_bert)
     found = np.concatenate([*ShardSearch(items_index(tasks, pretrained, 13, 0.5), pretrained)(shard)])
-    assert found.tolist() == [0, 5, 7]  # numbers over all tasks; items 2 to 4 have no texts
+    assert found.tolist() == [0, 5, 7]  # indices over the items of all tasks; items 2 to 4 have no texts
 
 
 def test_contained_texts_are_those_for_which_documents_are_dropped() -> None:

@@ -1,4 +1,4 @@
-"""Task files of lm-evaluation-harness: what is read, what enters a key, and what is refused before anything runs."""
+"""Tests task files of lm-evaluation-harness: how they are read, how they change keys, and which are refused early."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ HARMLESS = CHOICE.format(name="mine", data="choice.jsonl")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns a folder with task files, next to a stand-in for the installed harness with two tasks."""
+    """Returns a folder with task files. A folder next to it replaces the installed harness and has two tasks."""
     monkeypatch.setattr(module, "missing_packages", lambda packages: "")
     built_in = tmp_path / "built_in.yaml"
     built_in.write_text("task: arc_easy\ndataset_path: allenai/ai2_arc\ndoc_to_text: !function utils.text\n")
@@ -77,7 +77,7 @@ def test_functions_run_only_for_tasks_that_the_user_names(folder: Path) -> None:
         found(folder, "mine")
     with pytest.raises(DataError, match=r"code\.py, which does not exist"):
         found(folder, "mine", functions=["mine"])
-    (folder / "code.py").write_text("raise SystemExit\n")  # would end the test if it ran
+    (folder / "code.py").write_text("raise SystemExit\n")  # this code would end the test if it were run
     digest = found(folder, "mine", functions=["mine"]).digests["mine"]
     (folder / "code.py").write_text("choices = None\n")
     assert found(folder, "mine", functions=["mine"]).digests["mine"] != digest

@@ -1,4 +1,4 @@
-"""Scores per item: statistics against independent computations, and groups of tasks."""
+"""Tests scores per item: their statistics against independent computations, and groups of tasks."""
 
 import math
 from pathlib import Path
@@ -41,8 +41,8 @@ def test_perplexities_follow_their_definitions() -> None:
 @pytest.mark.parametrize(
     ("score", "statistic", "values"),
     [
-        (0.5, "bleu", [1, 0]),  # a statistic of the whole corpus
-        (0.9, "mean", [1, 0]),  # the library computes something else
+        (0.5, "bleu", [1, 0]),  # BLEU is a statistic of the whole corpus, not of items
+        (0.9, "mean", [1, 0]),  # the library's score is not the mean of the items
         (0.5, "mean", [(1, 2), (0, 3)]),
         (0.5, "mean", [float("nan"), 1]),
         (0.5, "mean", ["a", "b"]),

@@ -1,4 +1,4 @@
-"""Scoring with the real MTEB on a tiny encoder, offline, with tasks from files."""
+"""Tests scoring with the real MTEB on a tiny encoder, offline, with tasks from files."""
 
 from pathlib import Path
 from typing import Any

@@ -96,7 +96,7 @@ def gradients(model: Any, loss: Tensor) -> dict[str, Tensor]:
 def passed(contrast: Contrast, model: Any, *parts: Corrupted) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Runs the passes of one step and returns the summed loss, the contrast per document, and the gradients.
 
-    The gradients are those of the summed loss plus the mean contrast.
+    The gradients are gradients of the summed loss plus the mean contrast.
     """
     model.zero_grad()
     total, every = torch.zeros(()), []
@@ -122,7 +122,7 @@ def test_info_nce_equals_the_formula(count: int, known: bool) -> None:
 def test_info_nce_without_other_documents_is_0() -> None:
     found = info_nce(draw(0, 1), draw(0, 2), draw(0, 3), TEMPERATURE, most=5)
     assert (found.shape, found.sum()) == ((0,), 0)
-    assert info_nce(draw(1, 1), draw(1, 2), None, TEMPERATURE, most=5).tolist() == [0.0]  # nothing to compare with
+    assert info_nce(draw(1, 1), draw(1, 2), None, TEMPERATURE, most=5).tolist() == [0.0]  # there are no other documents
 
 
 @pytest.mark.parametrize(("most", "sizes"), [(9, [7]), (7, [7]), (6, [3, 4]), (3, [2, 2, 3]), (1, [1] * 7)])
@@ -158,7 +158,7 @@ def test_packed_documents_give_the_same_contrast_as_separate_ones(family: str, c
 def test_injected_dropout_is_in_every_view_except_the_objectives(
     family: str, cost: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that the contrast's views have dropout and the objective's loss has none.
+    """Checks that the contrast's views have dropout, and that the objective's loss has no dropout.
 
     The test replaces dropout by a constant factor, so that it can recompute each view document by document.
     """
@@ -245,7 +245,7 @@ def test_two_views_of_a_document_differ_only_by_dropout(cost: Any, views: list) 
     [(0.25, 5, [0, 2]), (0.5, 5, [0, 1, 3]), (0.9, 5, [0, 1, 2, 3, 4]), (0.1, 2, [0, 1]), (0.5, 1, [0])],
 )
 def test_economy_compares_evenly_spaced_documents(fraction: float, count: int, taken: list[int]) -> None:
-    """Checks that `economy` compares two documents or more, if there are two, and that the loss covers all."""
+    """Checks that `economy` compares at least two documents, if there are two, and that the loss covers all of them."""
     model, texts = ready("bert"), documents(*LENGTHS[:count])
     gates, values, seen = Gates(model), importance(model), rows(texts)
     contrast = Contrast(config(contrast_cost="economy", economy_fraction=fraction), gates, values)

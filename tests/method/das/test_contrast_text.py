@@ -74,7 +74,7 @@ def test_the_contrast_differs_from_that_of_all_documents() -> None:
     _, some, _ = passed(contrast_of(model), model, seen)
     _, every, _ = passed(Contrast(config(), Gates(model), importance(model)), model, seen)
     assert (len(some), len(every)) == (len(GENERAL), len(TEXTS))
-    assert not torch.isclose(some, every[list(GENERAL)]).any()  # each document is compared with fewer others
+    assert not torch.isclose(some, every[list(GENERAL)]).any()  # each document is compared with fewer documents
 
 
 @pytest.mark.parametrize("numbers", [NUMBERS, (0, 1, 2, 3, 4), (100, 101, 102, 103, 104)])

@@ -256,7 +256,7 @@ ZERO = MeasureSettings()
 def one_by_one(model: Any, values: dict[str, Tensor]) -> dict[Kind, Tensor]:
     """Sums values over each unit's weights.
 
-    A unit's weights are those that `by_parameter` reaches when only this unit has the value 1.
+    A unit's weights are the weights that get a value from `by_parameter` when only this unit has the value 1.
     """
     counts = unit_counts(model)
     found = {kind: torch.zeros(2, size) for kind, size in counts.items()}

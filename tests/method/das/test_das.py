@@ -129,7 +129,7 @@ def test_a_compiled_model_computes_the_same(cost: Any, backend: str, tiny_bert: 
             if isinstance(layer, torch.nn.Dropout):
                 layer.p = 0.0  # compiled layers draw other random numbers
         save_importance(Importance(importance(model), None, torch.arange(3)), model, tmp_path)
-        method = Das(DasOptions(contrast_cost=cost, injected_dropout=1e-6))  # too little to drop anything
+        method = Das(DasOptions(contrast_cost=cost, injected_dropout=1e-6))  # too small to drop anything
         method.prepare_model(model, Setting(past={"importance": tmp_path}))
         if compiles:
             for layer, through in zip(model.bert.encoder.layer, (backend, "aot_eager"), strict=True):

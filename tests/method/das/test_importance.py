@@ -167,7 +167,7 @@ def test_importance_is_in_0_to_1_and_does_not_depend_on_scale(how: Any, seed: in
 
 @pytest.mark.parametrize("value", [0.0, 1e-9, 0.1, 1e6])
 def test_equal_units_have_no_importance(value: float) -> None:
-    """Checks that equal units have importance 0, also if they differ by rounding errors. `rank` gives them 0.5."""
+    """Checks that equal units have importance 0, even if they differ by rounding errors. With `rank`, they have 0.5."""
     equal = {kind: torch.full((3, UNITS[kind]), value) for kind in KINDS}
     noisy = {kind: each * (1 + 1e-7 * torch.randn(each.shape)) for kind, each in equal.items()}
     for how in ("paper", "positive"):
@@ -385,7 +385,7 @@ def test_without_importance_nothing_is_masked(target: Target) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_masked_and_merged_models_compute_the_same(family: str) -> None:
-    """Checks outputs and gradients. Target `update` does not scale gradients. A tied matrix sums those of both uses."""
+    """Checks outputs and gradients. Target `update` does not scale gradients. A tied matrix adds up both uses."""
     model, other = ready(family), ready(family)
     before, method = states(model), masked(other)
     assert torch.equal(states(other), before)

@@ -47,7 +47,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for shard in range(2):
         documents = [[2, *draw.integers(5, 154, draw.integers(1, 30)).tolist(), 3] for _ in range(12)]
         write_shard(folder / f"train-{shard:06d}-000000.arrow", documents, 154)
-    write_shard(folder / "heldout-000000-000000.arrow", [[2, 9, 3]] * 500, 154)  # must not be measured
+    write_shard(folder / "heldout-000000-000000.arrow", [[2, 9, 3]] * 500, 154)  # this text must not be measured
     return folder
 
 

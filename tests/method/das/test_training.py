@@ -1,4 +1,4 @@
-"""Tests DAS in the training loop: ranks and ZeRO stages do not change results, and DAS without effect does nothing."""
+"""Tests DAS in the training loop: ranks and ZeRO stages do not change results, and neutral options do nothing."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +25,8 @@ NOTHING = 1e-6
 FIRST_GENERAL = 5
 """Number of the first row of general text.
 
-The first step has rows 0 to 7, of which the last three are general, so one of two ranks has no general text. All later
-rows are general.
+The first step has rows 0 to 7. The last three of these rows are general, so one of two ranks has no general text. All
+later rows are general.
 """
 
 
@@ -95,7 +95,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def single(request: pytest.FixtureRequest, ranks, learnt) -> tuple[DasOptions, Outcome]:
     """Trains on one rank with the whole global batch in one pass, which gives the expected results.
 
-    With `groups`, documents are compared in groups of three, some of which span two ranks in the tests.
+    With `groups`, documents are compared in groups of three. In the tests, some groups span two ranks.
     """
     economy: dict[str, Any] = {"contrast_cost": "economy", "economy_fraction": 0.4}
     changes: dict[str, dict[str, Any]] = {
@@ -120,7 +120,7 @@ def test_the_result_does_not_depend_on_how_the_global_batch_is_split(
 ) -> None:
     """Checks several splits over ranks and passes at every ZeRO stage: gradients, weights and report are the same.
 
-    Each rank computes its share in one pass or row by row, at stages 0 and 3 in both ways.
+    Each rank computes its share in one pass or row by row. Stages 0 and 3 are tested in both ways.
     """
     config, expected = single
     splits = [(0, GLOBAL_BATCH // 2), (0, 1), (1, GLOBAL_BATCH // 2), (2, 1), (3, GLOBAL_BATCH // 2), (3, 1)]
@@ -157,7 +157,7 @@ def test_economy_on_all_documents_is_lean(ranks, learnt) -> None:
 
 
 def test_the_contrast_changes_the_gradients(ranks, learnt, single: tuple[DasOptions, Outcome]) -> None:
-    """Checks that the contrast has an effect. Without one, the comparison of splits above would prove nothing."""
+    """Checks that the contrast has an effect. Otherwise, the comparison of splits above would prove nothing."""
     _, expected = single
     case = Case(steps=1, micro_batch=GLOBAL_BATCH, training=FREE)
     quiet = ranks(1).run(trained, case, DasOptions(contrast_weight=0.0), learnt)[0]

@@ -22,7 +22,7 @@ WITHOUT = ("llama", "modernbert")
 
 
 def differing(model: Any) -> AbstractContextManager[None]:
-    """Returns a context manager in which two passes in training mode differ. Models without dropout get some."""
+    """Returns a context manager in which two passes in training mode differ. Models without dropout get dropout."""
     views = injected(model, 0.1)
     return views.on() if views else nullcontext()
 
@@ -67,7 +67,7 @@ def test_importance_is_positive_with_dropout_and_0_without(family: str) -> None:
 def test_the_order_of_units_is_stable_over_seeds(family: str, more: dict[str, int]) -> None:
     """Checks that the ranks of units correlate between two dropout seeds.
 
-    Random heads are almost equally important, so the test gives later heads larger outputs.
+    Random heads are almost equally important. Therefore, the test makes the outputs of later heads larger.
     """
     model = ready(family, num_attention_heads=8, **more)
     for layer in layers_of(model):

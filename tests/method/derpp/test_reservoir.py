@@ -25,7 +25,7 @@ def names(reservoir: Reservoir) -> list[int]:
 
 
 def filled(seed: int, rows: int, budget: int, batch: int = 7) -> Reservoir:
-    """Returns the reservoir after a run that offered it `rows` rows in batches."""
+    """Returns the reservoir after a run with `rows` rows, which are added in batches."""
     reservoir = Reservoir(budget)
     for first in range(0, rows, batch):
         count = min(batch, rows - first)
@@ -60,7 +60,7 @@ def test_rows_of_several_domains_are_equally_likely_to_be_kept() -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_the_ranks_that_see_rows_make_no_difference(world: int) -> None:
-    """Checks that 1 to 5 ranks, the last one first, leave the rows that one process leaves in the reservoir."""
+    """Checks that the reservoir has the same rows after 1 to 5 ranks, the last rank first, as after one process."""
     expected = filled(3, 60, 10 * row(0.5).bytes)
     numbers = priorities(3, 1, 0, 60).tolist()
     reservoir = Reservoir(10 * row(0.5).bytes)

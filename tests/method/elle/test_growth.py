@@ -76,7 +76,7 @@ def test_each_text_has_the_prompt_of_its_own_domain(tmp_path: Path) -> None:
 
 
 def test_an_unused_prompt_has_a_gradient_of_0(tmp_path: Path) -> None:
-    """Checks that the gradient is 0 and not None, so that the optimizer treats the prompt alike at any ZeRO stage."""
+    """Checks that the gradient is 0 and not None, so that the optimizer acts equally at any ZeRO stage."""
     method, toy = second(tmp_path)
     for loss, extra in method.losses(toy, parts(), Objective(), 1, predictions=37):
         assert extra is not None

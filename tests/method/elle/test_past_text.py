@@ -1,4 +1,4 @@
-"""Tests that past text draws a domain more often, the more the loss of the domain has fallen."""
+"""Tests that the more the loss of a domain has fallen, the more often past text draws the domain."""
 
 from pathlib import Path
 

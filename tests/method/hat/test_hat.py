@@ -59,7 +59,7 @@ def wholly_used(weights: Mapping[str, Tensor], name: str, is_hard: bool) -> dict
 
 @pytest.mark.parametrize("name", ["adapters", "model", "cpt"])
 def test_used_parameters_do_not_change(ranks: Any, name: str) -> None:
-    """Checks that used parameters stay and most unused ones move, at every ZeRO stage with Adam and weight decay."""
+    """Checks with Adam and weight decay, at every ZeRO stage, that used parameters stay and most others move."""
     kind, options = RUNS[name]
     runs = [Trained(Case(stage), kind, options, is_second=True) for stage in range(4)]
     start = {each: value.clone() for each, value in prepared(runs[0])[1].state_dict().items()}

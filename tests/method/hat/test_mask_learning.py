@@ -31,7 +31,7 @@ def test_the_sparsity_gradient_equals_autograd() -> None:
 
 
 def test_compensation_undoes_the_slope_of_the_sigmoid() -> None:
-    """Checks that the compensated gradient is s_max times that of sigma(e), for every steepness s (equation 4)."""
+    """Checks for every steepness s that the compensated gradient is s_max times the one of sigma(e) (equation 4)."""
     embedding = torch.tensor([-2.0, -0.3, 0.0, 0.7, 1.5], requires_grad=True)
     expected = 400.0 * torch.autograd.grad(torch.sigmoid(embedding).sum(), embedding)[0]
     for steepness in (1 / 400, 0.5, 3.0):
@@ -47,7 +47,7 @@ def test_the_hyperbolic_cosine_is_bounded() -> None:
 
 
 def test_embeddings_stay_within_their_bounds() -> None:
-    """Checks that an embedding beyond a bound acts as the bound, is not pushed further, and can move back."""
+    """Checks that an embedding beyond a bound has the effect of the bound, is not pushed further, and can move back."""
     beyond = torch.tensor([MOST + 1, -MOST - 1])
     assert not compensated(torch.tensor([-1.0, 1.0]), beyond, 1.0, 400.0).any()
     assert compensated(torch.tensor([1.0, -1.0]), beyond, 1.0, 400.0).sign().tolist() == [1, -1]

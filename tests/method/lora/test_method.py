@@ -68,7 +68,7 @@ def test_every_linear_layer_of_the_transformer_has_an_addition_and_nothing_else_
 
 @pytest.mark.parametrize("kind", ["pissa", "mica", "osf"])
 def test_kinds_start_from_their_singular_directions(kind: str) -> None:
-    """Checks against numpy that PiSSA starts from the largest singular directions, MiCA and OSF from the smallest."""
+    """Compares with numpy: PiSSA starts from the largest singular directions, MiCA and OSF from the smallest."""
     weight = ready("bert").bert.encoder.layer[0].attention.self.query.weight.detach().double().numpy()
     left, sizes, right = np.linalg.svd(weight)
     _, model = prepared("bert", kind)
@@ -160,7 +160,7 @@ def test_layers_with_the_lowest_condition_numbers_get_additions(family: str) -> 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_intruders_are_scaled_when_additions_are_merged(family: str) -> None:
-    """Checks that 75% of each intruder, a singular direction of the merged weight unlike all old ones, is removed."""
+    """Checks that 75% of each intruder is removed: a singular direction of the merged weight unlike all old ones."""
     _, model = prepared(family)
     state = dict(shaken(model).state_dict())
     whole, fewer = (Lora(LoraOptions(rank=3, scale=1.5, intruders=kept)) for kept in (1.0, 0.25))

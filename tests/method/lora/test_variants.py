@@ -50,9 +50,9 @@ def test_weights_with_the_lowest_condition_numbers_are_chosen_in_order() -> None
 
 @pytest.mark.parametrize("kept", [0.0, 0.25, 1.0])
 def test_a_new_direction_is_scaled_and_all_others_stay(kept: float) -> None:
-    """Checks a weight that uses 16 of 24 output directions and gets a large change in two unused ones.
+    """Checks a weight that uses 16 of 24 output directions and gets a large change in two unused directions.
 
-    The two new directions are intruders. `kept` is the share of them that stays.
+    The two new directions are intruders. `kept` is the remaining share of an intruder.
     """
     basis = rotation(24, 0)
     before = basis[:, :16] @ torch.diag(torch.linspace(1, 2, 16)) @ rotation(16, 1)
@@ -100,7 +100,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 def test_moments_sum_over_all_inputs_of_each_layer() -> None:
-    """Compares the moments with those of recorded layer inputs, which contain no padding."""
+    """Compares the moments with the moments of recorded layer inputs, which contain no padding."""
     model, objective = toy.model().eval(), toy.Objective()
     batches = [(number, Batch.of(toy.columns(number))) for number in range(2)]
     seen: dict[str, list[np.ndarray]] = {name: [] for name in shared_inputs(model)}

@@ -1,4 +1,4 @@
-"""Tests adapters and experts against models that were written out, and that domains do not change each other's."""
+"""Compares adapters and experts with explicit computations, and tests that domains do not change each other."""
 
 import copy
 import pickle
@@ -57,7 +57,7 @@ def test_new_adapters_change_nothing_and_trained_ones_do(family: str, form: str)
 
 
 class Written(nn.Module):
-    """Replaces a block's last layer: computes that layer plus the adapter's formula, written out."""
+    """Replaces the last layer of a block. Computes this layer and adds the adapter's formula explicitly."""
 
     def __init__(self, last: Any, adapter: Any) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def test_each_domain_computes_with_its_own_set() -> None:
     first = losses(model)
     assert len(own_parameters(model, 1)) == len(own_parameters(model, 0))
     choose_set(model, 1)
-    assert torch.equal(losses(model), losses(ready("bert")))  # a new set changes nothing
+    assert torch.equal(losses(model), losses(ready("bert")))  # a new parameter set does not change the outputs
     shaken(model, 2)
     assert not torch.allclose(losses(model), first)
     choose_set(model, 0)

@@ -227,7 +227,8 @@ def test_generated_text_is_the_same_with_and_without_a_cache(family: str) -> Non
 def test_a_new_prefix_has_the_keys_and_values_of_its_words(family: str) -> None:
     """Checks that a new prefix has the keys and values of its words at the positions that the method gives them.
 
-    The words are before the text in models with rotary positions, and else in the middle of the position table.
+    In models with rotary positions, the words are before the text. In others, they are in the middle of the table of
+    positions.
     """
     model: Any = prefixed(family)
     words = torch.tensor([7, 30, 9])
@@ -255,7 +256,7 @@ def test_a_new_prefix_has_the_keys_and_values_of_its_words(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_a_new_prefix_has_the_effect_of_its_words_before_the_text(family: str) -> None:
-    """Checks causal models with rotary positions and 64 words, as many as one piece of a prefix has."""
+    """Checks causal models with rotary positions and 64 words, which is the length of one piece of a prefix."""
     model: Any = ready(family)
     attach_prefixes(model, 1, 64)
     (words,) = documents(64)

@@ -87,7 +87,8 @@ def test_outputs_and_gradients_are_those_of_separate_documents(
 def test_dropout_leaves_the_mean_and_drops_the_share():
     """Checks dropout of attention weights on 4000 documents of one token with value 1.
 
-    Each output is the token's only weight after dropout: 0 with probability 0.25, else 1 / 0.75. The mean is 1.
+    Each output is the token's only attention weight after dropout: 0 with probability 0.25, else 1 / 0.75. The mean is
+    1.
     """
     where = packed(documents(*[1] * 4000), 4000).documents  # documents of one token, with weight 1
     ones = torch.ones(1, 1, 4000, 4)

@@ -25,7 +25,7 @@ def test_a_single_document_can_be_packed():
 
 
 def of_lengths(*lengths: int) -> Packed:
-    """Packs documents of the given lengths into one row, whose token ids count up from 10."""
+    """Packs documents of the given lengths into one row. The token ids are 10, 11, 12 and so on."""
     starts = torch.zeros(1, sum(lengths), dtype=torch.bool)
     starts[0, torch.tensor([0, *lengths[:-1]]).cumsum(0)] = True
     return Packed.of(10 + torch.arange(sum(lengths))[None], torch.ones_like(starts), starts)

@@ -1,4 +1,4 @@
-"""Tests on CPUs that the GPU path of attention gives the CPU's results, with a stand-in for the GPU kernel."""
+"""Tests on CPUs that the GPU path of attention gives the CPU's results. A CPU function replaces the GPU kernel."""
 
 import inspect
 from typing import Any

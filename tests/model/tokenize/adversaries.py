@@ -28,7 +28,7 @@ WRITTEN = [
 @cache
 def by_category() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for number in (*range(0x20000), *range(0x20000, sys.maxunicode, 16)):  # beyond, there are few categories
+    for number in (*range(0x20000), *range(0x20000, sys.maxunicode, 16)):  # higher code points have few categories
         category = unicodedata.category(chr(number))
         if category != "Cs":  # `tokenizers` refuses lone surrogates
             found.setdefault(category, []).append(chr(number))

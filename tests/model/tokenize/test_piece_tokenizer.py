@@ -29,7 +29,7 @@ def test_a_small_table_gives_the_same_tokens() -> None:
         batch = draw.choices(texts, k=8)
         assert by_pieces(batch).same(by_library(tokenizer, batch, None))
         most = max(most, len(by_pieces.table))
-    assert 40 < most < 40 + 8 * 60  # at most the limit of 40 plus one batch
+    assert 40 < most < 40 + 8 * 60  # at most the limit of 40 pieces plus one batch
 
 
 @pytest.mark.parametrize("size", [1, 7, 10**6])
@@ -51,7 +51,7 @@ def letters(pieces: list[str]) -> Ragged:
 
 
 def tokens(table: PieceTable, *pieces: str) -> list[str]:
-    """Looks pieces up in the table and returns them again, spelt from the ids of their tokens."""
+    """Looks pieces up in the table, and returns their text as spelt by the found token ids."""
     numbers = table.numbers([piece.encode() for piece in pieces])
     return ["".join(map(chr, ids)) for ids in table.tokens(numbers).lists(IDS)]
 

@@ -1,6 +1,6 @@
 """Tests that tokenizing by pieces gives the library's tokens.
 
-Tokenizers for which pieces would give other tokens must use the library's own call, with a log line.
+If pieces would give other tokens, the tokenizer must use the library's own call, and a log line must say so.
 """
 
 from collections.abc import Callable

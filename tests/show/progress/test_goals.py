@@ -1,4 +1,4 @@
-"""The status says why a stage waits, what failed, and how much time and money the chain has spent."""
+"""Tests that the status says why a stage waits, what failed, and how much time and money the chain has spent."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -14,7 +14,7 @@ ORDERS = {"a": ("cs", "biomed", "news", "reviews"), "b": ("reviews", "news", "bi
 SEEDS = 8
 TASKS = {"acl_arc": "cs", "chemprot": "biomed", "rct": "biomed", "hyperpartisan": "news", "helpfulness": "reviews"}
 FORGETS = {"NCL": 0.015, "DAS": -0.004, "EWC": 0.013}
-"""For each method, how much each later domain lowers the score of a task. Scores are between 0 and 1."""
+"""By how much each later domain lowers the score of a task, keyed by method. Scores are between 0 and 1."""
 
 
 def sequence(order: Sequence[str], mode: str, seed: int, forgets: float = 0.0, method: str = "plain") -> dict[str, Any]:

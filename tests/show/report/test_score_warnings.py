@@ -1,4 +1,4 @@
-"""The report warns of problems of the scores, and gives no warnings for a study without problems."""
+"""Tests that the report warns of problems with scores, and gives no warnings for a study without problems."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Tests the drawing of the methods that no other method beats both on the domains and on general text."""
+"""Tests the figure of methods on the front: no other method is better on both the domains and general text."""
 
 import re
 from collections.abc import Mapping, Sequence

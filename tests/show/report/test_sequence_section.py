@@ -120,7 +120,7 @@ def test_differences_are_paired_by_seed_over_its_orders_and_corrected_by_holm(st
 def test_more_orders_of_the_same_seeds_are_no_more_evidence(tmp_path):
     """Uses runs with the same results in two orders of the domains.
 
-    With both orders there are twice the runs, but the interval and p must be equal.
+    Both orders together have twice as many runs, but the interval and p must be equal.
     """
     fake, made = Fake(tmp_path), {}
     for orders in (("a",), ("a", "b")):

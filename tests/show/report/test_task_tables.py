@@ -66,7 +66,7 @@ def test_differences_have_a_row_for_each_comparison(results, compared):
 
 @pytest.mark.parametrize(("number", "recipes"), [(3, 2), (4, 4)])
 def test_no_difference_is_called_detectable_that_could_not_be_significant(tmp_path, number, recipes):
-    """The smallest possible p is .1 with three seeds. With four it is .029, or .086 corrected for three comparisons."""
+    """The smallest possible p is .1 with three seeds. With four seeds, it is .029, or .086 after the correction."""
     study = fake_study(tmp_path, recipes=list(RECIPES)[:recipes], tasks=["scierc"], seeds=number)
     made = collect(study)
     table = score_differences(made, compare_all(made))

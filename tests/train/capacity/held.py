@@ -30,9 +30,9 @@ def model() -> BertForMaskedLM:
 
 
 def most_held(zero_stage: int) -> tuple[int, int]:
-    """Returns two peaks in bytes: of all tensors without DeepSpeed's bucket, and of the bucket itself."""
+    """Returns two peaks [bytes]: the peak of all tensors without DeepSpeed's bucket, and the peak of the bucket."""
     gc.collect()
-    gc.freeze()  # excludes existing objects from gc, because a process that has compiled models has many
+    gc.freeze()  # excludes existing objects from gc, because there are many in a process that has compiled models
     engine = Engine(model().train(), TrainingConfig(), zero_stage, "fp32", 2, 2)
     tokens = torch.randint(5, VOCABULARY, (2, LENGTH))
     most, buckets = [], [0]

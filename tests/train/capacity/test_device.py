@@ -66,7 +66,7 @@ def test_auto_precision_depends_on_the_device() -> None:
 
 
 def test_the_rate_is_that_of_a_matrix_product() -> None:
-    """The measured rate is within a factor of five of one product timed here, because the machine may be busy."""
+    """The measured rate is within a factor of five of the test's own measurement, because the machine may be busy."""
     import time
 
     left = torch.randn(1024, 1024)
@@ -111,7 +111,7 @@ def test_the_device_is_measured_in_a_separate_process() -> None:
 def test_the_device_of_workers_on_a_cluster(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workers with one CPU each share the memory of the test's cluster, which has 2 CPUs.
 
-    A third worker of the 8 does not fit on that node, and a worker that needs 3 CPUs fits on no node.
+    A third worker of the 8 does not fit on the cluster's node, and a worker that needs 3 CPUs fits on no node.
     """
     monkeypatch.setattr(device, "known_device", lambda _: None)  # not known, so a Ray task examines the node
     of = device.device_of_workers

@@ -146,7 +146,7 @@ def test_suggested_changes_go_from_harmless_to_expensive(workers: int, device: D
 
 
 def test_a_range_of_workers_must_fit_with_the_fewest() -> None:
-    """The fewest workers have the largest parts of the state, and passes do not depend on the number of workers."""
+    """The fewest workers have the largest parts of the state. Passes do not depend on the number of workers."""
     found, few, many = (fit(config(workers, 3), ROBERTA, gpu(24)) for workers in ((2, 8), 2, 8))
     assert found.memory.optimizer == few.memory.optimizer == 4 * many.memory.optimizer
     assert many.micro_batch % found.micro_batch == 0

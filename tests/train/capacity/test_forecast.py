@@ -57,7 +57,7 @@ def test_without_earlier_runs_the_machine_is_measured(tmp_path: Path) -> None:
 
 
 def test_padding_of_documents_as_rows_is_forecast(tmp_path: Path) -> None:
-    """A pass has two rows. In the first pass, a document of 300 tokens is next to one of 200 in a rectangle."""
+    """A pass has two rows. In the first pass, documents of 300 and 200 tokens are padded to the same length."""
     as_rows = DocumentsAsRows("padded", [[300], [200], [512], [512]])
     ahead = forecast(config(micro_batch=2), ROBERTA, TOKENS, 400.0, Store(tmp_path), as_rows)
     work, share = workload(Config().objective, 512, 400.0), 1 - 1524 / 1624

@@ -92,7 +92,7 @@ def autograd_keeps(
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         is_left_out = tuple(tensor.shape) in but or tuple(reversed(tensor.shape)) in but
         if tensor.untyped_storage().data_ptr() not in parameters and not is_left_out:
-            # stored, so that its memory is not reused while counting
+            # the tensor is stored, so that its memory is not reused while counting
             found[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
@@ -210,7 +210,7 @@ def test_offload_moves_bytes_to_the_host(stage: int, offload: str) -> None:
 
 
 def test_the_estimate_against_deepspeeds_own() -> None:
-    """The difference to DeepSpeed's own estimate is explained by its assumptions.
+    """Different assumptions explain the difference to DeepSpeed's own estimate.
 
     DeepSpeed assumes 2 bytes per weight instead of our 4, and 16-bit gradients in addition to fp32 gradients.
     """

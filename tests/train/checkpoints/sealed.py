@@ -9,5 +9,5 @@ SEALING = Sealing(Secret(b"the key of all tests", 0.0), "demo/1a1a1a1a")
 
 
 def seal(folder: Path, rank: int = 0, world: int = 1, name: str = "", sealing: Sealing = SEALING) -> None:
-    """Seals a rank's share of a checkpoint. An empty `name` stands for the folder's name."""
+    """Seals a rank's share of a checkpoint. If `name` is empty, the folder's name is used."""
     write_seal(folder, rank, world, name or folder.name, sealing)

@@ -1,4 +1,4 @@
-"""Tests that longer runs continue a shorter run's state, and end as if they had trained from scratch."""
+"""Tests that longer runs continue from a shorter run's state, and end as if they had trained from the beginning."""
 
 import json
 import os
@@ -117,7 +117,7 @@ def test_the_latest_usable_state_is_used(store: Store, capsys) -> None:
         {"weight_decay": 0.5},
         {"global_batch_size": 7},
         {"schedule": "constant"},
-        {"cooldown_fraction": 0.7},  # a cooldown that begins at step 600, before the state of step 800
+        {"cooldown_fraction": 0.7},  # this run's cooldown begins at step 600, before the state of step 800
     ],
 )
 def test_a_different_training_uses_no_state(store: Store, changed) -> None:

@@ -142,7 +142,7 @@ def test_a_checkpoint_of_another_user_is_not_read(tmp_path: Path, disk: Path) ->
 
 
 class Clock:
-    """Imitates the module `time`. A second passes and something happens each time that the code sleeps."""
+    """Imitates the module `time`. Each time the code sleeps, a second passes and a function of the test is called."""
 
     def __init__(self, happen: Callable[[float], None]) -> None:
         self.now, self.happen = 0.0, happen
@@ -169,7 +169,7 @@ def test_a_failed_rank_does_not_wait_for_the_share_of_a_rank_that_is_gone(
 ) -> None:
     run = Checkpoints(Engine(), Method(), tmp_path / "run", SEALING)
     assert failing(run, monkeypatch, lambda now: None) == pytest.approx(15, abs=2)
-    assert run.load() == Progress()  # the torn checkpoint is not loaded
+    assert run.load() == Progress()  # the incomplete checkpoint is not loaded
 
 
 def test_a_failed_rank_waits_while_its_checkpoint_arrives(

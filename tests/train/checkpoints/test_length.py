@@ -1,4 +1,4 @@
-"""Tests the declarations of methods, mixtures and objectives whether early steps depend on the run's length.
+"""Tests what methods, mixtures and objectives declare: whether early steps depend on the run's length.
 
 A declaration is compared with the state after the same number of steps of a shorter and a longer run.
 """
@@ -75,7 +75,7 @@ def tensors_of(state: Any) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_methods_declaration_is_true(ranks: Any, past: dict[str, Path], name: str) -> None:
-    """A method that declares no dependence has identical states in both runs at the branch, bit for bit."""
+    """If a method declares no dependence, its states at the branch are identical in both runs, bit for bit."""
     if name in STRONG:
         run = run_of(name, past, Case(training=WSD, micro_batch=4))
     elif kind_of(name) == "elle":

@@ -128,7 +128,7 @@ def saved_at(wished_in: set[int]) -> list[int]:
 
 
 def ended_at(folder: Path, last: int) -> tuple[list[int], str]:
-    """Returns the saved steps of the calling rank, and its error, if the run is told to end at once."""
+    """Returns the saved steps and the error of the calling rank, if the run is requested to end at once."""
     wishes = CheckpointRequests(looks=dist.get_rank() == 0, folder=folder)
     loop, saved, error = replace(build(Case(steps=last)), wishes=wishes), list[int](), ""
     try:
