@@ -24,8 +24,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import ray
-from scipy.stats import bootstrap
 
 from adapt.config import Config, ResourcesConfig
 from adapt.corpus.heldout import Measured
@@ -55,6 +53,8 @@ def call_on_device(function: Callable[..., T], resources: ResourcesConfig, folde
             function again.
         arguments: arguments of the function.
     """
+    import ray
+
     task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(call)
     steady = OnNode(Steady(function, "measuring", folder.absolute(), resources.stall_s, patient=True))
     with user_errors(), telling_stalls("evaluate", folder):
@@ -221,6 +221,8 @@ def with_interval(statistic: Statistic, columns: Sequence[np.ndarray], samples: 
     value = float(statistic(*columns))
     if len(columns[0]) < FEWEST:
         return Estimate(value, None, None)
+    from scipy.stats import bootstrap
+
     interval = bootstrap(
         columns,
         statistic,

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from adapt.config import Config
-from adapt.evaluate.benchmark.benchmark_changes import ShardSearch, items_index, leaked_items, was_tokenized_by
 from adapt.evaluate.benchmark.harness_tasks import HarnessRun, HarnessTasks, harness_tasks, score_harness
 from adapt.evaluate.benchmark.item_scores import read_items
 from adapt.evaluate.benchmark.mteb_tasks import MtebRun, MtebTasks, mteb_tasks, score_mteb
@@ -171,6 +170,7 @@ class FindLeaks(Stage[LeaksFound]):
     def run(self, folder: Path, done: Done) -> Outcome[LeaksFound]:
         """Searches the prepared texts of the training in parallel."""
         from adapt.corpus.cluster_calls import Cluster
+        from adapt.evaluate.benchmark.benchmark_changes import ShardSearch, items_index, leaked_items, was_tokenized_by
 
         model, training, corpus = self.start.made(done), self.start.training, self.config.corpus
         tasks = read_items(done[self.benchmark].path)

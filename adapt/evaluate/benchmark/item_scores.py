@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.stats import rankdata
 
 from adapt.runner.files import write_atomically
 from adapt.statistics.outcomes import Tested
@@ -52,6 +50,8 @@ def _bits_per_byte(values: np.ndarray, weights: np.ndarray, axis: int = -1) -> n
 
 def _spearman(truth: np.ndarray, values: np.ndarray, axis: int = -1) -> np.ndarray:
     """Computes Spearman's rank correlation: Pearson's correlation of the ranks, with mean ranks for ties."""
+    from scipy.stats import rankdata
+
     first, second = (rankdata(column, axis=axis) for column in (truth, values))
     first, second = (ranks - ranks.mean(axis, keepdims=True) for ranks in (first, second))
     with np.errstate(invalid="ignore"):  # a resample with equal values has no correlation, and counts as 0
@@ -196,6 +196,8 @@ def results_of_seeds(measures: Sequence[ItemMeasure], kept: np.ndarray) -> Teste
         measures: the measure of each seed, with a statistic of sums (all but `spearman`).
         kept: which items count, bool [items].
     """
+    from scipy.sparse import csr_array
+
     statistic = measures[0].statistic
     has_weights = statistic in WITH_WEIGHTS
 
