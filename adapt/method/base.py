@@ -98,6 +98,9 @@ class Method:
     """Whether the method is also useful if each domain gets its own model (`sequence.mode: separate`)."""
     by_domain: bool = False
     """Whether the model has separate parameters for each domain, so that outputs depend on the text's domain."""
+    adds_modules: bool = False
+    """Whether the exported model has modules in addition to those of its architecture, such as adapters.
+    sentence-transformers and other libraries would ignore them."""
     depends_on_length: bool = False
     """Whether a step of a longer training differs from the same step of a shorter training. Examples are masks that
     become steeper towards the end, and a window of the last steps. Only such a method may read `Setting.steps`. Its

@@ -126,6 +126,7 @@ def _carries(model: Path, other: str, method: str) -> ModelError:
 class TrainsSets(Method):
     """Trains a set of added parameters: the domain's own set if `by_domain`, else the set that all domains share."""
 
+    adds_modules = True
     _names: Sequence[str] = ()
     """Names of the domains for which the model has sets."""
 

@@ -25,6 +25,7 @@ from adapt.evaluate.verdict import LOWER_RATE, ChosenStep, Effect, Verdict, choi
 from adapt.handover.export_kind import ExportedModel, HandedOver
 from adapt.handover.table import check_kinds, chosen_kinds, handed_rows, kinds_what, need_vectors, write_kinds
 from adapt.handover.task_kinds import LabelledText, read_labelled
+from adapt.method.table import method_of
 from adapt.model.additions.table import stored_additions
 from adapt.model.sentence_vectors import SentenceVectors, vectors_what
 from adapt.model.start import MODEL_FOLDER
@@ -61,6 +62,7 @@ from adapt.stage.training_result import (
     skipped_steps,
     whole_run,
 )
+from adapt.support.errors import ConfigError
 from adapt.terminal.console import duration, log
 from adapt.train.capacity.forecast import in_bytes
 from adapt.train.phases import PHASE_COLUMNS, PhaseFigures
@@ -358,6 +360,7 @@ class Export(Stage[Adapted]):
     def refuse_early(self) -> None:
         """Checks the card's settings, the packages of the export kinds, and that the model suits these kinds."""
         check_metadata(self.config.export)
+        self._refuse_ignored_modules()
         if self.config.export.kinds:
             check_kinds(self.config, self.training.start.pretrained.model)
 
@@ -466,6 +469,24 @@ class Export(Stage[Adapted]):
         labelled = read_labelled(self.labelled.task)
         check_listed(self.labelled.listed)
         return labelled
+
+    def _refuse_ignored_modules(self) -> None:
+        """Checks that no library would ignore modules that the method adds to the model.
+
+        Raises:
+            ConfigError: the exported model shall make sentence vectors, and the method adds modules.
+        """
+        config = self.config
+        wanted = [f"export.kinds {name}" for name in need_vectors(config)]
+        if config.export.sentence_transformers not in (None, "none"):
+            wanted.append("export.sentence_transformers")
+        if config.mteb.tasks or config.mteb.own:
+            wanted.append("mteb")
+        if wanted and method_of(config).adds_modules:
+            raise ConfigError(
+                f"method.kind {config.method.kind} adds modules to the model, which sentence-transformers would ignore",
+                f"remove {' and '.join(wanted)}, or choose another method, such as lora or l2sp",
+            )
 
     def _kept(self, model: Path) -> SentenceVectors | None:
         """Returns how sentence-transformers makes vectors. None if the folder is not for sentence vectors.

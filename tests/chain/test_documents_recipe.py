@@ -1,4 +1,4 @@
-"""The recipe `documents`: from a folder of PDF, HTML and DOCX files to a model for sentence vectors."""
+"""The recipe `documents`: from a folder of PDF, HTML and DOCX files to sentence vectors and a SetFit classifier."""
 
 import json
 from pathlib import Path
@@ -56,17 +56,30 @@ def documents(folder: Path) -> Path:
     return write(folder, files)
 
 
+def task(folder: Path) -> list[str]:
+    """Writes a task of two labels and returns the arguments that configure it."""
+    arguments = ["--task.name=parity"]
+    for split, first in (("train", 0), ("dev", 16), ("test", 24)):
+        rows = [{"text": SENTENCES[first + number], "label": ("even", "odd")[number % 2]} for number in range(8)]
+        file = folder / f"{split}.jsonl"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        arguments.append(f"--task.{split}={file}")
+    return arguments
+
+
 def records(root: Path, kind: str) -> list[dict[str, Any]]:
     return [json.loads(file.read_text()) for file in sorted(root.glob(f"{kind}/*/stage.json"))]
 
 
 @pytest.mark.slow
-def test_a_folder_of_documents_becomes_a_model_for_sentence_vectors(jobs: Jobs, tmp_path: Path) -> None:
+def test_a_folder_of_documents_becomes_sentence_vectors_and_a_classifier(jobs: Jobs, tmp_path: Path) -> None:
+    setfit = pytest.importorskip("setfit")
     from sentence_transformers import SentenceTransformer
 
     given = {"documents": documents(tmp_path / "files"), "model": model(tmp_path / "model")}
     arguments = ["run", "documents", *(f"--{name}={path}" for name, path in given.items())]
     arguments += ["--mlm_steps=4", "--tsdae_steps=4", "--resources.workers=1"]
+    arguments += ["--export.kinds=[setfit]", *task(tmp_path)]
     job = jobs.start(tmp_path, arguments, "chain.py")
     assert job.result()["metrics"] == {"finished": 2, "missing": 0}
 
@@ -89,3 +102,5 @@ def test_a_folder_of_documents_becomes_a_model_for_sentence_vectors(jobs: Jobs, 
     for folder in job.root.glob("export/[!.]*"):
         vectors = SentenceTransformer(str(folder), device="cpu").encode(SENTENCES[:2])
         assert vectors.shape == (2, 32)
+        classifier = setfit.SetFitModel.from_pretrained(str(folder))
+        assert {*classifier.predict(SENTENCES[:4])} <= {"even", "odd"}

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from adapt.config import Config, EvaluationConfig, ExportConfig
+from adapt.config import Config, EvaluationConfig, ExportConfig, MethodConfig, MtebConfig
 from adapt.evaluate.measure_model import LOSSES_FILE, change, mean_loss, read_losses
 from adapt.evaluate.measurements import LossChange, Retrieved, Text, TextLoss
 from adapt.evaluate.retrieval import QUERIES_FILE
@@ -21,6 +21,7 @@ from adapt.stage.model_evaluation import Evaluated
 from adapt.stage.prepare_text import Prepared
 from adapt.stage.training_plan import SourceShare
 from adapt.stage.training_result import Trained
+from adapt.support.errors import ConfigError
 
 CONFIG = Config(name="physics", evaluation=EvaluationConfig(bootstrap_samples=200))
 TRAINED = Trained(
@@ -213,3 +214,23 @@ def test_additions_are_not_exported_for_sentence_vectors(tmp_path: Path, capsys:
     assert "which would ignore adapters of the model" in capsys.readouterr().err
     asked = replace(with_vectors, config=replace(CONFIG, export=ExportConfig("mean")))
     assert asked._kept(model) == SentenceVectors("mean")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "named"),
+    [
+        ({"export": ExportConfig("mean")}, "export.sentence_transformers"),
+        ({"export": ExportConfig(kinds=["tei"])}, "export.kinds tei"),
+        ({"mteb": MtebConfig(tasks=["STS12"])}, "mteb"),
+    ],
+)
+def test_sentence_vectors_of_added_modules_are_refused_before_training(
+    wanted: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    stage, _ = exported(tmp_path, domain=20)
+    with_adapters = replace(CONFIG, method=MethodConfig("adapters"), **wanted)
+    with pytest.raises(ConfigError, match=r"method\.kind adapters adds modules") as refused:
+        replace(stage, config=with_adapters).refuse_early()
+    assert f"remove {named}, or" in str(refused.value.fix)
+    replace(stage, config=replace(with_adapters, method=MethodConfig("lora")))._refuse_ignored_modules()
+    replace(stage, config=replace(CONFIG, method=MethodConfig("adapters")))._refuse_ignored_modules()

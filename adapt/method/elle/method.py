@@ -70,7 +70,7 @@ class Elle(Method):
     def __init__(self, options: ElleOptions) -> None:
         super().__init__(options)
         self.options: ElleOptions = options
-        self.by_domain = bool(options.prompt_length)
+        self.by_domain = self.adds_modules = bool(options.prompt_length)
         self.depends_on_length = bool(options.recovery_fraction)
         self._names: list[str] = []
         self._setting = Setting()
