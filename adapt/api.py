@@ -51,7 +51,7 @@ Source = str | PathLike[str] | Mapping[str, Any] | Config | Sequence[str | PathL
 
 @dataclass(frozen=True, eq=False)
 class Run(SelfShown, Generic[R]):
-    """A finished job. `print(run)` shows the tables of the command. A notebook shows tables and plots."""
+    """A finished job. `print(run)` shows the same tables as the command line. A notebook shows tables and plots."""
 
     _run: JobRun
 
@@ -88,8 +88,8 @@ class Run(SelfShown, Generic[R]):
 
         Args:
             domain: the domain whose parameters are used, if the model has separate parameters per domain. None means
-                the last domain of the training.
-            share: the entry of `merge.shares` whose model is loaded, if there are several entries.
+                the last domain of the training run.
+            share: the entry of `merge.shares` whose merged model is loaded, if `merge.shares` has several entries.
 
         Returns:
             The model, in evaluation mode, on the CPU and in fp32, and its tokenizer.
@@ -98,7 +98,7 @@ class Run(SelfShown, Generic[R]):
             ConfigError: the job does not produce a model, or has no model for this share.
             ModelError: the model cannot be loaded, or has no parameters for this domain.
         """
-        from adapt.model import detector, load, tokenizer  # load torch
+        from adapt.model import detector, load, tokenizer  # imported here, because these modules load torch
 
         folder = self._run.model_folder(share)
         if is_detector(folder):
@@ -122,7 +122,7 @@ def dapt(config: Source = None, /, **fields: Any) -> Run[Adapted]:
 
     Args:
         config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
-            None if the keywords give everything.
+            None if the keyword arguments contain all fields.
         **fields: sections or fields that replace those of `config`, such as `corpus={"paths": "papers/*.jsonl"}`,
             `training={"learning_rate": 1e-4}` or `name="papers"`.
 
@@ -142,7 +142,7 @@ def tapt(config: Source = None, /, **fields: Any) -> Run[Adapted]:
 
     Args:
         config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
-            None if the keywords give everything.
+            None if the keyword arguments contain all fields.
         **fields: sections or fields that replace those of `config`, such as
             `task={"train": "train.jsonl", ...}`.
 
@@ -160,7 +160,7 @@ def select(config: Source = None, /, **fields: Any) -> Run[SelectionJudged]:
 
     Args:
         config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
-            None if the keywords give everything.
+            None if the keyword arguments contain all fields.
         **fields: sections or fields that replace those of `config`, such as
             `select={"pool_paths": "pool.jsonl", "kind": "dsir"}`.
 
@@ -178,7 +178,7 @@ def sequence(config: Source = None, /, **fields: Any) -> Run[SequenceResult]:
 
     Args:
         config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
-            None if the keywords give everything.
+            None if the keyword arguments contain all fields.
         **fields: sections or fields that replace those of `config`, such as
             `sequence={"order": ["papers", "reviews"]}`
             or `method={"kind": "das"}`.
@@ -197,7 +197,7 @@ def merge(config: Source = None, /, **fields: Any) -> Run[Merged]:
 
     Args:
         config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
-            None if the keywords give everything.
+            None if the keyword arguments contain all fields.
         **fields: sections or fields that replace those of `config`, such as
             `merge={"models": ["a", "b"], "kind": "ties"}`.
 
@@ -211,12 +211,18 @@ def merge(config: Source = None, /, **fields: Any) -> Run[Merged]:
 
 
 def ensemble(config: Source = None, /, **fields: Any) -> Run[Ensembled]:
-    """Measures the mean prediction of several models, `ensemble={"models": [...]}`. Has the arguments of `dapt`."""
+    """Evaluates the averaged predictions of the models in `ensemble={"models": [...]}`.
+
+    The arguments are those of `dapt`.
+    """
     return _run("ensemble", config, fields)
 
 
 def distil(config: Source = None, /, **fields: Any) -> Run[Adapted]:
-    """Trains a student of several models, `distill={"teachers": [...]}`, with the arguments and result of `dapt`."""
+    """Trains a student model to imitate the models in `distill={"teachers": [...]}`.
+
+    Arguments and result are those of `dapt`.
+    """
     return _run("distil", config, fields)
 
 
@@ -225,7 +231,7 @@ def finetune(config: Source = None, /, **fields: Any) -> Run[Scored]:
 
     Args:
         config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
-            None if the keywords give everything.
+            None if the keyword arguments contain all fields.
         **fields: sections or fields that replace those of `config`, such as
             `finetune={"seeds": [0, 1, 2]}`.
 
@@ -243,7 +249,7 @@ def evaluate(config: Source = None, /, **fields: Any) -> Run[ModelsCompared]:
 
     Args:
         config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
-            None if the keywords give everything.
+            None if the keyword arguments contain all fields.
         **fields: sections or fields that replace those of `config`, such as
             `comparison={"models": [...]}`.
 
@@ -261,7 +267,7 @@ def similarity(config: Source = None, /, **fields: Any) -> Run[Similar]:
 
     Args:
         config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
-            None if the keywords give everything.
+            None if the keyword arguments contain all fields.
         **fields: sections or fields that replace those of `config`, such as `corpus={"sources": [...]}`.
 
     Returns:
@@ -297,7 +303,7 @@ def advise(config: Source = None, /, **fields: Any) -> Run[Advice]:
 
     Args:
         config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
-            None if the keywords give everything.
+            None if the keyword arguments contain all fields.
         **fields: sections or fields that replace those of `config`, such as
             `advice={"budget_device_hours": 4}`.
 
@@ -344,9 +350,10 @@ def chain(
 
     Args:
         file: the path of the file, or the name of a recipe, such as `study`.
-        only: the members of sets to keep, such as `{"task": ["acl_arc"]}`. Other members are left out.
+        only: the members to run, keyed by the name of their set, such as `{"task": ["acl_arc"]}`. Other members of
+            these sets are left out.
         fields: sections or fields of the configuration for all stages.
-        **let: values of variables, which replace those in the file's section `let`, such as `data="/data"`.
+        **let: values of variables, which replace the values in the file's section `let`, such as `data="/data"`.
 
     Returns:
         The chain, with `plan()`, `run()`, `status()` and `report()`.
@@ -361,7 +368,7 @@ def chain(
 
 @dataclass(frozen=True)
 class ChainStudy:
-    """Several jobs from one chain file. `dontstop.chain` makes one."""
+    """Several jobs that one chain file describes. The function `dontstop.chain` returns an object of this class."""
 
     _chain: ChainRun
 
@@ -390,7 +397,10 @@ class ChainStudy:
             return self._chain.run()
 
     def status(self) -> ChainNow:
-        """Returns which stages are finished, running or waiting, also of a chain that another process runs."""
+        """Returns which stages are finished, running or waiting.
+
+        This also works while another process runs the chain.
+        """
         with _session():
             return self._chain.status()
 
@@ -401,7 +411,7 @@ class ChainStudy:
 
 
 def plan(job: str, config: Source = None, /, **fields: Any) -> Plan:
-    """Lists the stages that a job would run, with the reason for each, and the cost of trainings. Nothing runs.
+    """Lists the stages that a job would run, with a reason per stage, and the cost of training. Nothing runs.
 
     Args:
         job: the name of the job, such as `dapt`.
@@ -421,7 +431,10 @@ def plan(job: str, config: Source = None, /, **fields: Any) -> Plan:
 
 @contextmanager
 def _session() -> Iterator[None]:
-    """Runs a block as a library. An interrupt ends the run and restores the state of the process."""
+    """Runs a block of code for a user of the library, and restores the state of the process when the block ends.
+
+    An interrupt also ends the connection to Ray.
+    """
     with as_library():
         try:
             yield
@@ -473,7 +486,7 @@ def arguments_of(config: Source, fields: Mapping[str, Any]) -> list[str]:
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns fields keyed by dotted name. The argument may contain sections and dotted names."""
+    """Returns fields keyed by dotted name, such as `training.epochs`. The argument may have nested sections."""
     flattened: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Tells Ray that a cloud or Kubernetes is about to end this node, so that trainings save a checkpoint first.
+"""Tells Ray that a cloud or Kubernetes is about to end this node, so that training runs save a checkpoint.
 
 python cluster/preemption.py watch                asks the cloud's metadata server until it announces this node's end
 python cluster/preemption.py stop --seconds 110   announces this node's end, and waits while it trains (preStop)
@@ -81,9 +81,9 @@ def azure(metadata: str) -> Notice | None:
     content = _answer(f"{metadata}/metadata/scheduledevents?api-version=2020-07-01", own)
     if name is None or content is None:
         raise OSError("it is not the metadata server of Azure")
-    for event in json.loads(content)["Events"]:  # the list includes events of other machines in the set
+    for event in json.loads(content)["Events"]:  # the list includes events of other machines of the scale set
         if event["EventType"] in ("Preempt", "Terminate", "Reboot", "Redeploy") and name in event["Resources"]:
-            begins = event.get("NotBefore")  # empty after the event has begun
+            begins = event.get("NotBefore")  # empty if the event has begun
             seconds = _seconds_until(parsedate_to_datetime(begins)) if begins else AZURE_S
             return Notice(seconds, f"Azure: scheduled event {event['EventType']}")
     return None
@@ -235,7 +235,7 @@ def main() -> None:
     with (Path(tempfile.gettempdir()) / f"dontstop-preemption-{os.getuid()}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # an earlier setup of the node started the other process
+        except BlockingIOError:  # an earlier setup of the node has started a process that watches
             _say("another process watches this node already")
             return
         _say(watch(given.metadata, drain))

@@ -44,8 +44,8 @@ CHECKED: dict[str, Checked] = {
     "task_is_small": "holds",
     "texts_leak": "holds",
 }
-"""Verdict of our replication with small models, keyed by rule (docs/science/index.md). We have not replicated the rules
-that are not in this dictionary."""
+"""Verdicts of our replication with small models, keyed by rule (docs/science/index.md). We have not replicated the
+rules that are not in this dictionary."""
 
 
 @dataclass(frozen=True)
@@ -356,7 +356,7 @@ class Advice:
 
 
 def recommend(case: Case, arguments: Sequence[str]) -> Advice:
-    """Orders the recipes by votes. Of two recipes with equal votes, the cheaper one comes first.
+    """Orders the recipes by votes. If two recipes have equal votes, the cheaper recipe comes first.
 
     Args:
         case: configuration, evidence and costs.
@@ -391,7 +391,7 @@ def _regime(case: Case) -> Regime | None:
     own = max(1, round(corpus.tokens * (1 - case.config.corpus.heldout_fraction)))
     share = mixture.replay_fraction if mixture.replays else 0.0
     trained = case.costs.dapt_tokens
-    # the size of replayed text is only known if it is also the measured general text
+    # the size of the replayed text is only known if this text is also the measured general text
     is_measured = bool(mixture.replay_paths) and mixture.replay_paths == case.config.evaluation.general_paths
     general_tokens = general.tokens if general and is_measured else None
     return Regime(

@@ -83,7 +83,10 @@ class _Observer:
         self.model: PreTrainedModel = self.loaded(pretrained, causal)
 
     def loaded(self, pretrained: Pretrained, causal: bool) -> PreTrainedModel:
-        """Loads the model. Adds a new head if the model has none, as training with `model.head: new` does."""
+        """Loads the model.
+
+        Adds a new language-model head if the model has none, as training with `model.head: new` does.
+        """
         if self.has_head:
             return load_model(pretrained.model, causal, pretrained.trust_remote_code)
         with TemporaryDirectory() as folder:

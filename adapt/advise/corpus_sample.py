@@ -96,7 +96,7 @@ def joined_samples(samples: Sequence[Sample]) -> Sample:
 
 
 def _beginning(item: list[Slice], corpus: CorpusConfig, most: int, sieve: Sieve) -> tuple[list[str], bool]:
-    """Returns the first documents of an item, up to about `most` bytes, and whether these are all its documents.
+    """Returns the first documents of an item, up to about `most` bytes, and whether the item has no more.
 
     An item is a part of the corpus, such as a file.
     """

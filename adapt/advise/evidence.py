@@ -1,4 +1,4 @@
-"""The evidence for advice, and the cost of each recipe that follows from it.
+"""Collects the evidence for advice, and estimates the cost of each recipe from the evidence.
 
 The evidence is sizes, word statistics and losses of the texts, and statistics of the tasks. The cost of a recipe is
 tokens, floating-point operations, device-hours and price.
@@ -6,7 +6,7 @@ tokens, floating-point operations, device-hours and price.
 For TAPT on a selection, this module also proposes the size of the selection, after Don't Stop Pretraining, tables 8 and
 9: 50 documents per training example, and ten passes over these documents (the paper takes 1,100 steps of 256 texts for
 25,000 neighbours). Fewer documents are proposed for a small pool, so that all passes together are at most half of one
-pass over the pool. Beyond half a pass, training on the whole pool would cost little more.
+pass over the pool. With more documents, training on the whole pool would cost little more.
 """
 
 import sys
@@ -46,8 +46,8 @@ class TextEvidence:
     loss: float
     """The model's loss on the sample [nats per predicted token]."""
     extension: Extension | None = None
-    """Savings of new tokens, if as many are added as at the bend of the curve of savings (see `adapt.vocabulary`). None
-    for texts other than `corpus`, and if new tokens would save nothing."""
+    """Savings from adding new tokens to the vocabulary. The number of new tokens is the number at the bend of the curve
+    of savings (see `adapt.vocabulary`). None for texts other than `corpus`, and if new tokens would save nothing."""
 
     padding: float | None = None
     """Share of the token positions that would be padding during training. None if the model packs documents."""
@@ -126,10 +126,11 @@ class Evidence:
     candidates: TextEvidence | None = None
     """Measurements of the pool from which documents may be selected (select.pool_paths)."""
     way: str = "packed"
-    """How the model takes documents: several in one row (`packed`, `shared rows`), or one per row, either `padded` or
-    `by length` (all rows of a pass have the same length)."""
+    """How documents are put into rows for the model: several in one row (`packed`, `shared rows`), or one per row,
+    either `padded` or `by length` (all rows of a pass have the same length)."""
     has_head: bool = True
-    """Whether the model has a language-model head. If not, losses are measured with a head of random weights."""
+    """Whether the model has a language-model head. Without a head, losses are measured with a head of random
+    weights."""
     overlap: float | None = None
     """Share of the most frequent words that is common to the corpus and general text, in samples of equal size."""
 
@@ -169,7 +170,7 @@ def millions(number: float | None, unit: str) -> str:
 
 PER_EXAMPLE, PASSES = 50, 10
 MOST_WORK = 0.5
-"""Largest work of all passes over a selection, as a share of one pass over the pool."""
+"""Largest training work of all passes over a selection, as a share of the work of one pass over the pool."""
 KIND = "classifier"
 """Kind of selection that is proposed if none is configured. A classifier reads the pool twice, without any model."""
 
@@ -255,14 +256,17 @@ class Costs:
     """Number of tokens that DAPT trains on; None if no corpus is configured or the length is not known."""
 
     def selection_share(self) -> float | None:
-        """Returns the FLOPs of TAPT on a selection as a share of one pass over the whole pool, without fine-tuning."""
+        """Returns the FLOPs of TAPT on a selection as a share of the FLOPs of one pass over the whole pool.
+
+        Fine-tuning is not counted.
+        """
         without, own = (self.recipes[name].flops if name in self.recipes else None for name in (AS_IT_IS, SELECTED))
         if without is None or own is None or self.whole_pool is None or not self.whole_pool.flops:
             return None
         return (own - without) / self.whole_pool.flops
 
     def share(self, recipe: str, other: str) -> float | None:
-        """Returns the FLOPs of one recipe as a share of another's, both without fine-tuning."""
+        """Returns the FLOPs of one recipe as a share of the FLOPs of another recipe, both without fine-tuning."""
         without, own, reference = (
             self.recipes[name].flops if name in self.recipes else 0.0 for name in (AS_IT_IS, recipe, other)
         )
@@ -278,7 +282,7 @@ def costs(config: Config, evidence: Evidence, dimensions: ModelSize | None, stor
         config: the job's configuration.
         evidence: the sizes of the texts and tasks.
         dimensions: the dimensions of the model, if they are known.
-        store: the store with the records of earlier trainings, from which the speed of devices is read.
+        store: the store with the records of earlier training runs, from which the speed of devices is read.
     """
     made_of: dict[str, list[CostAhead]] = {}
     fine_tuning = [_fine_tuning(config.finetune, evidence.tasks, dimensions)] if evidence.tasks else []
@@ -340,7 +344,7 @@ def _fine_tuning(finetune: FinetuneConfig, tasks: Sequence[TaskEvidence], dimens
 
 
 def _tapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> CostAhead:
-    """Returns the cost of one TAPT training on the text of all tasks, and also on TAPT's pool if one is configured."""
+    """Returns the cost of TAPT on the text of all tasks, and on TAPT's pool if a pool is configured."""
     tokens, examples = (sum(getattr(task, name) for task in evidence.tasks) for name in ("tokens", "examples"))
     pool = 0 if evidence.pool is None else evidence.pool.tokens
     return _training(config, None if pool is None else TAPT_EPOCHS * (tokens + pool), tokens / examples, dimensions)
@@ -358,7 +362,7 @@ def _selected(
 
 
 def _dapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> CostAhead:
-    """Returns the cost of training on the corpus for the configured length, or one pass if none is configured."""
+    """Returns the cost of training on the corpus for the configured length, or for one pass if no length is set."""
     training, corpus = config.training, evidence.corpus
     tokens, documents = (corpus.tokens, corpus.documents) if corpus else (None, None)
     if not is_limited(training):

@@ -16,7 +16,8 @@ GAP = 0.1
 SMALL = 5_000_000
 """Size below which a corpus counts as small [bytes]."""
 PIECES = 1.2
-"""A tokenizer fits a corpus badly if the corpus has at least this many times the tokens per word of general text."""
+"""A tokenizer fits a corpus badly if the corpus has at least this many times as many tokens per word as general
+text."""
 FEW_EXAMPLES, ENOUGH_SEEDS = 2000, 10
 """A task with fewer than FEW_EXAMPLES train examples should be run with at least ENOUGH_SEEDS seeds."""
 
@@ -90,7 +91,7 @@ def domain_is_near(case: Case) -> Finding | None:
 
 
 def domain_is_far(case: Case) -> Finding | None:
-    """Advises against DAPT if the corpus shares no more words than general text with at least half of the tasks."""
+    """Advises against DAPT if the corpus shares no more words than general text does with half of the tasks or more."""
     far = _nearness(case.evidence, nearer=False)
     reason = f"the corpus shares no more words with the task than general text does: {far}"
     return Finding(reason, speaks_against=(DAPT, BOTH)) if far else None
@@ -209,9 +210,9 @@ def _gap(case: Case) -> float | None:
 
 
 def _nearness(evidence: Evidence, nearer: bool) -> str:
-    """Lists tasks that share more words with the corpus than with general text. If not `nearer`, lists the others.
+    """Lists the tasks that share more words with the corpus than with general text; without `nearer`, the other tasks.
 
-    The result is empty unless these tasks are the majority. Exactly half is enough if `nearer` is false.
+    The result is empty if the listed tasks are less than half of all tasks, or exactly half if `nearer` is true.
     """
 
     def is_near(task: TaskEvidence) -> bool:
@@ -235,7 +236,7 @@ class Pretraining:
     source: str
 
     def differences(self, training: TrainingConfig) -> list[str]:
-        """Returns the options that set the published values, one for each setting in which a training differs."""
+        """Returns the options that set the published values, one for each setting in which `training` differs."""
         names = ("optimizer", "beta1", "beta2", "epsilon")
         return [
             f"--training.{name} {getattr(self, name)}"
@@ -276,7 +277,7 @@ def vectors_are_kept(case: Case) -> Finding | None:
 
 
 def phases_are_published(case: Case) -> Finding | None:
-    """Recommends the two published phases for ModernBERT."""
+    """Recommends the published schedule of two training phases for ModernBERT."""
     if case.model.kind != "modernbert" or case.config.training.phases:
         return None
     return Finding(

@@ -1,7 +1,8 @@
-"""Names the regime of a training, by tokens per parameter and repeats of each text, and recommends settings for it.
+"""Names the regime of a training run by tokens per parameter and repeats of each text, and recommends settings.
 
-Each recommendation has its source, and says on which models it was tested. Most published figures are of decoders that
-were trained from scratch. `dontstop advise` computes the regime from samples, `dontstop chain plan` from prepared text.
+Each recommendation has its source, and names the models on which it was tested. Most published figures are of decoders
+that were trained from scratch. `dontstop advise` computes the regime from samples, `dontstop chain plan` from prepared
+text.
 """
 
 from collections.abc import Sequence
@@ -13,9 +14,10 @@ from adapt.show.blocks import Block, Cell, Table, TextBlock
 
 Size = Literal["small", "limited", "ample"]
 AMPLE, LIMITED = 20.0, 1.0
-"""A corpus is ample from AMPLE tokens per parameter, limited from LIMITED tokens per parameter, and else small. Below
-20, a decoder that is trained from scratch is limited by text and not by compute (Hoffmann et al., arXiv 2203.15556).
-arXiv 2509.14786 trains at about 1 token per parameter (200 M tokens), where settings for ample text no longer work."""
+"""A corpus counts as ample with at least AMPLE tokens per parameter, as limited with at least LIMITED tokens per
+parameter, and otherwise as small. Below 20, a decoder that is trained from scratch is limited by text and not by
+compute (Hoffmann et al., arXiv 2203.15556). arXiv 2509.14786 trains with about 1 token per parameter (200 M tokens),
+and finds that settings for ample text do not work there."""
 AS_NEW, IN_VAIN = 4.0, 16.0
 """Repeated text is worth about as much as new text up to AS_NEW passes, and adds little after IN_VAIN passes (arXiv
 2305.16264)."""
@@ -35,23 +37,23 @@ class Recommendation:
     advice: str
     source: str
     tested: str
-    """The kinds of models on which the recommendation was tested, and those on which it was not."""
+    """The kinds of models on which the recommendation was tested, and the kinds on which it was not tested."""
 
 
 @dataclass(frozen=True)
 class Regime:
-    """Sizes of the texts of a training, compared with the model, and how often each text is read."""
+    """Sizes of the texts of a training run, compared with the model, and how often each text is read."""
 
     parameters: int
     """Number of parameters of the model."""
     tokens: int
     """Number of training tokens in the domain's text, without repeated passes."""
     passes: float | None
-    """Number of times that the domain's text is read; None if the length of the training is not known."""
+    """Number of times that the domain's text is read; None if the training length is not known."""
     general_passes: float | None = None
     """Number of times that replayed general text is read; None if there is no such text or its size is not known."""
     general_share: float = 0.0
-    """Share of the training's rows that are general text."""
+    """Share of the training rows that are general text."""
 
     @property
     def per_parameter(self) -> float:
@@ -60,7 +62,7 @@ class Regime:
 
     @property
     def size(self) -> Size:
-        """Size of the domain's text for this model."""
+        """Class of the domain's text for this model: ample, limited or small."""
         return "ample" if self.per_parameter >= AMPLE else "limited" if self.per_parameter >= LIMITED else "small"
 
     def sentence(self) -> str:
@@ -87,7 +89,7 @@ class Regime:
         return [*self._decay(config), *self._epochs(config), *self._general(config), _MANY_TO_ONE]
 
     def shown(self, found: Sequence[Recommendation]) -> list[Block]:
-        """Returns the sentence about the regime, and a table of the recommendations `found`."""
+        """Returns blocks that show the sentence about the regime and a table of the recommendations `found`."""
         rows: list[list[Cell | str]] = [[each.setting, each.advice, each.source, each.tested] for each in found]
         header = ["setting", "what follows", "source", "tested on"]
         title = "What follows from the size of the text"

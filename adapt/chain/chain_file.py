@@ -29,9 +29,10 @@ from adapt.support.errors import ConfigError
 
 _KEYS = {"name", "baseline", "let", "common", "sets", "stages", "report", "study", "sequential"}
 _NAME = r"(?!\.+$)[\w.+-][\w.+ -]*"
-"""Form of a chain's name, which is also the name of its report's folder."""
+"""Regular expression for a chain's name. The folder of the chain's report has this name."""
 _MEMBER = r"[^][{},\s]+( [^][{},\s]+)*"
-"""Form of the name of a set's member. Members are separated by commas, as in `tapt[a, b]` and `--only task=a,b`."""
+"""Regular expression for the name of a member of a set. Members are separated by commas, as in `tapt[a, b]` and `--only
+task=a,b`."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,13 @@ class ChainEntry:
     fields: Mapping[str, Any]
     """Configuration fields of the entry. Their values may contain placeholders."""
     tuned: Any = None
-    """The search whose best values replace the entry's own values, as a text that may contain placeholders."""
+    """Name of the search whose best values replace the entry's own values. The name may contain placeholders."""
     keep: tuple[str, ...] = ()
-    """Fields whose own values the entry keeps. For all other fields, the best values of the search replace them."""
+    """Fields for which the entry keeps its own values. The other fields of the search get the search's best values."""
 
     @property
     def is_search(self) -> bool:
-        """Whether the entry is a search, because it sets fields of `tune` itself.
+        """Whether the entry is a search. An entry is a search if the entry itself sets fields of `tune`.
 
         Settings of `tune` in `common` do not make an entry a search.
         """
@@ -84,8 +85,8 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
 
     Args:
         path: path of the file.
-        let: values of variables, which replace those in the section `let` of the file.
-        common: fields of all stages, which replace those in the section `common` of the file.
+        let: values of variables, which replace the values in the section `let` of the file.
+        common: fields of all stages, which replace the fields in the section `common` of the file.
 
     Raises:
         ConfigError: the file cannot be read or does not have the form of a chain file. The message names the key.
@@ -269,7 +270,7 @@ class Command:
     verb: str
     file: str
     let: dict[str, str] = field(default_factory=dict)
-    """Values of variables, which replace those in the file's section `let`, keyed by name."""
+    """Values of variables, keyed by name, which replace the values in the file's section `let`."""
     common: dict[str, Any] = field(default_factory=dict)
     """Configuration fields that apply to all stages."""
     only: dict[str, list[str]] = field(default_factory=dict)

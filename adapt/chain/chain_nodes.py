@@ -87,7 +87,7 @@ def _value(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) 
 
 
 Configured = Callable[[Mapping[str, Any]], Config]
-"""Function that returns the configuration with other values for some fields, which are keyed by dotted name."""
+"""Function that takes values of some fields, keyed by dotted name, and returns the configuration with these values."""
 _REFERENCE = re.compile(r"([\w-]+)(?:\[(.*)\])?")
 
 
@@ -102,8 +102,8 @@ class Node:
     """The node's member of each set, keyed by the set's name."""
     config: Config
     configured: Configured
-    """Function that returns `config` with other values for some fields. It raises ConfigError if the values are
-    wrong."""
+    """Function that takes values of some fields, and returns `config` with these values. It raises ConfigError if a
+    value is wrong."""
     start: str | None
     """Label of the node whose model this node starts from. None: the node starts from model.path."""
     selected: str | None = None
@@ -213,7 +213,7 @@ def _names_a_stage(path: str, source: ChainFile) -> bool:
 
 
 def _sources(named_in_from: Any, entry: ChainEntry, source: ChainFile, place: str) -> tuple[str | None, str | None]:
-    """Returns the stage that `from` names for the initial model, and the stage that it names for the selected text.
+    """Returns the two stages that `from` names: the source of the initial model, and the source of the selected text.
 
     Raises:
         ConfigError: `from` names two stages that make a model, or two that select text, or the job cannot train on

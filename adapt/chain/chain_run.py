@@ -1,4 +1,4 @@
-"""Plans, runs, follows and reports a chain of stages, by the methods of one Python object (`ChainRun`)."""
+"""Defines `ChainRun`, whose methods plan, run, follow and report a chain of stages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ChainPlan(SelfShown):
     """Round, comparisons and remaining cost of a sequential study. None for other chains."""
 
     def blocks(self) -> list[Block]:
-        """Shows how many stages will run, the budget, the goals, searches and trainings ahead."""
+        """Shows how many stages will run, the budget, the goals, and the unfinished searches and training runs."""
         study = self.sequential.blocks() if self.sequential else []
         return [*summary(*ahead_lines(self.to_run, len(self.later)), self.budget), *self.tables, *study]
 
@@ -91,7 +91,7 @@ class ChainRun:
 
         Args:
             file: path of the chain file.
-            let: values of variables, which replace those in the section `let` of the file.
+            let: values of variables, which replace the values in the section `let` of the file.
             fields: configuration fields for all stages, by dotted name.
             only: members to run, by the name of their set.
 
@@ -113,10 +113,10 @@ class ChainRun:
         return built_chain(study_nodes(file, only), file.baseline, file.margin, file.rounds)
 
     def plan(self) -> ChainPlan:
-        """Returns what would run, and its costs, without running anything.
+        """Returns the stages that would run, and their costs, without running anything.
 
         Raises:
-            AdaptError: a stage cannot run as configured, as far as that is known beforehand.
+            AdaptError: the checks before a run show that a stage cannot run as configured.
         """
         chain = self.build()
         check_chain(chain)
@@ -152,7 +152,7 @@ class ChainRun:
         """Runs all unfinished stages. Stages that use the best values of a search run after that search.
 
         In a sequential study, a round of seeds runs after the looks at the previous round. A round after the first
-        does not start if its forecast exceeds `resources.budget`; then the models that are finished are pushed.
+        does not start if its forecast exceeds `resources.budget`. In this case, only the finished models are pushed.
         """
         while True:
             chain = self.build()
@@ -175,7 +175,7 @@ class ChainRun:
                 return chain
 
     def status(self) -> ChainNow:
-        """Returns the progress of the chain, wherever it runs."""
+        """Returns the progress of the chain, also if another process or machine runs it."""
         chain = self.build()
         chain.store.follow(everything(goal.stage for goal in chain.goals))
         return chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later, chain.sequential)

@@ -72,7 +72,7 @@ def confirm_name(node: Node) -> str:
 
 
 def confirm_at(node: Node, search: Search, found: Searched) -> Confirm:
-    """Returns the stage that repeats the best trial of a search with fresh seeds, and tests it.
+    """Returns the stage that repeats the best trial of a search with fresh seeds, and scores it on the test split.
 
     Raises:
         AdaptError: the test split cannot be used.
@@ -92,7 +92,8 @@ def as_best(node: Node, values: Mapping[str, Any]) -> Config:
 def with_values(node: Node, values: Mapping[str, Any]) -> Config:
     """Returns the configuration of a node with the best values of a search, except for the fields in `keep`.
 
-    Some jobs use their name to find the earlier runs that they continue. Their name also depends on the values.
+    Some jobs use the job's name to find the earlier run that they continue. For such a job, the name in the returned
+    configuration also depends on the values.
 
     Raises:
       ConfigError: the values do not fit the configuration.
@@ -104,7 +105,7 @@ def with_values(node: Node, values: Mapping[str, Any]) -> Config:
 
 @dataclass(frozen=True)
 class Goal:
-    """A stage with a final result of the chain, with the goal's name, job and members."""
+    """A stage whose result is a final result of the chain, with its name, its job, and its member of each set."""
 
     name: str
     job: Job
@@ -259,7 +260,7 @@ def _offer(node: Node, context: Context, final: Stage[Any], offered: Offered) ->
 
 def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
     """Returns the model that a node starts from or compares."""
-    if label not in starts:  # a sequence with separate models, or a merge with several shares, has no single model
+    if label not in starts:  # a sequence with separate models, or a merge with several shares, makes several models
         raise ConfigError(
             f"{node.label} asks for the model of {label}, which leaves several: its sequence.mode is separate, or"
             " merge.shares has several",
@@ -296,10 +297,10 @@ def study(name: str, baseline: str, chain: Chain, margin: Margin = MARGIN) -> St
 
 
 def trainings(stage: Stage[Any]) -> tuple[str, ...]:
-    """Returns the keys of the trainings that led to the model of a stage, with the first training first.
+    """Returns the keys of the training stages that led to the model of a stage, in the order of training.
 
-    For a merged model, these are the keys of the trainings of all merged models, followed by the key of the merge. For
-    a student, the trainings of its teachers come before its own.
+    For a merged model, these are the keys of the training stages of all merged models, followed by the key of the
+    merge. For a student, the training stages of its teachers come before its own.
     """
     start: Start | None = getattr(stage, "start", None)
     return _trainings_to(start) if start else ()
@@ -315,7 +316,7 @@ def _trainings_to(start: Start) -> tuple[str, ...]:
 
 
 def trainings_ahead(chain: Chain) -> list[TrainingAhead]:
-    """Returns every training that will run, with its tokens, device-hours and cost as far as they are known."""
+    """Returns every training stage that will run, with its tokens, device-hours and cost if they are known."""
     waiting, done = unfinished([goal.stage for goal in chain.goals], chain.store)
     labels = {training.key: label for goal in reversed(chain.goals) for training, label in _trainings_of(goal)}
     ahead = []
@@ -333,9 +334,10 @@ def _records(stage: Stage[Any], store: Store, done: Mapping[str, Record]) -> dic
 
 
 def _trainings_of(goal: Goal) -> list[tuple[Train, str]]:
-    """Returns the trainings that a goal needs, with labels.
+    """Returns the training stages that a goal needs, with labels.
 
-    The label of the training that a goal exports is the goal's label. Other labels also have the training's name.
+    If the goal exports the model of a training stage, the label of that stage is the goal's label. The labels of other
+    training stages are the goal's label and the stage's name.
     """
     needed = [stage for stage in everything([goal.stage]) if isinstance(stage, Train)]
     of_trials = isinstance(goal.stage, Search | Confirm | SeedLook)
@@ -357,7 +359,7 @@ def ahead(chain: Chain) -> dict[str, int]:
 
 
 def check_chain(chain: Chain) -> None:
-    """Checks all stages of the chain before any stage runs, so that known errors are raised early.
+    """Checks all stages of the chain before any stage runs, so that wrong settings are reported early.
 
     Raises:
         AdaptError: for the reasons given at `adapt.runner.ensure.check_ahead`.

@@ -1,4 +1,4 @@
-"""Stage `look`: decides after a round of seeds which comparisons of a sequential study have ended.
+"""Stage `look`: decides after a round of seeds which comparisons of a sequential study can end.
 
 A look reads the finished runs of one task, or of all sequences for one figure, and the result of the previous look.
 The look's key contains the keys of these runs and of the previous look, so a restarted study does not repeat the look.
@@ -19,7 +19,7 @@ from adapt.terminal.console import log
 
 @dataclass(frozen=True)
 class ReadRun:
-    """A finished run that a look reads, with its position in the chain."""
+    """A finished run that a look reads, with the run's entry, members and task in the chain."""
 
     name: str
     """Name of the run's entry in the chain file."""
@@ -35,7 +35,7 @@ class SeedLook(Stage[Looked]):
     """An interim look of a sequential study, at the recipes whose comparison has not ended yet."""
 
     kind = "look"
-    version = 2  # since version 2, a look draws as many permutations as its level needs
+    version = 2  # since version 2, a look draws as many permutations as its significance level needs
     takes = NOTHING
 
     name: str
@@ -43,7 +43,7 @@ class SeedLook(Stage[Looked]):
     """Runs of the baseline and of the open recipes, keyed by label."""
     previous: Optional["SeedLook"]
     row: str
-    """Name of the task with its swept values, or title of the figure that is compared."""
+    """Name of the compared row: the task and its other swept values, or the figure of sequences."""
     figure: str
     """Name of the figure of sequences that is compared. Empty if scores of fine-tuning runs are compared."""
     look: int
@@ -55,7 +55,7 @@ class SeedLook(Stage[Looked]):
     """Number of recipes that are compared with the baseline."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the plan of the study, which determines the levels, and how runs are assigned to recipes."""
+        """Returns the settings that determine the result: the study's plan, and each run's members of sets."""
         return {
             "row": self.row,
             "figure": self.figure,

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 LOOKS = "look"
-"""Name that the looks have among the entries of the chain file."""
+"""Name of the looks in labels, where other stages have the name of their entry in the chain file."""
 MANY = 10**9
-"""More seeds than any study has."""
+"""A number of seeds that no study reaches."""
 VERDICTS = {"better": "better", "worse": "worse", "equal": "no difference that matters", "open": "undecided"}
 
 
@@ -125,7 +125,10 @@ def _with_seeds(node: Node, rounds: SeedRounds) -> Node:
 
 
 def _arm(node: Node) -> tuple[tuple[str, ...], str] | None:
-    """Returns the row and the recipe that a node's runs belong to. None if the node is not compared."""
+    """Returns the row of the comparison and the recipe that a node's runs belong to.
+
+    None if the node is not compared.
+    """
     if node.job.name == "sequence" and not node.is_search:
         return (), method_name(node.name, node.values)
     if node.job.parts and not node.is_search:
@@ -277,7 +280,7 @@ def _goal(look: SeedLook, like: Goal) -> Goal:
 
 
 def _active(goals: Sequence[Goal], rows: Sequence[ComparedRow], used: Sequence[Goal]) -> list[Goal]:
-    """Returns the goals of a chain, except for runs that no look reads yet, and for goals that need these runs."""
+    """Returns the goals of a chain. Leaves out runs that no look reads yet, and goals that need these runs."""
     compared = [goal for row in rows for goal in row.runs(list(row.arms), MANY)]
     now = {stage.key for stage in everything(goal.stage for goal in used)}
     later = {stage.key for stage in everything(goal.stage for goal in compared)} - now
@@ -360,8 +363,8 @@ class RemainingTime:
     def of(cls, goals: Sequence[Goal], store: Store, price: float | None) -> RemainingTime:
         """Forecasts the unfinished stages that goals need.
 
-        A training has its own forecast. For another stage, the forecast is the mean time of the finished stages of the
-        same kind and task, or of the same kind if there are none.
+        A training stage has its own forecast. For any other stage, the forecast is the mean time of the finished stages
+        of the same kind and task, or of the same kind if there are none.
         """
         took: dict[Like, list[float]] = {}
         waiting: list[Stage[Any]] = []

@@ -6,7 +6,7 @@
 - `tune_command`: `dontstop tune`, which runs searches.
 - `demo_command`: `dontstop demo`, with a forecast of its time on this machine.
 - `init`: `dontstop init`, which writes a first configuration for a user's files.
-- `draft_length`: chooses the length of the first training.
+- `draft_length`: chooses the length of the first training run.
 - `inspect_files`: detects fields and formats of a user's files.
 - `doctor`: `dontstop doctor`, which checks the machine.
 """

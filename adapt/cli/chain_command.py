@@ -115,7 +115,7 @@ def show_report(report: Report) -> None:
 
 
 def plan_one(arguments: Sequence[str]) -> None:
-    """Shows the stages that a single job would run, with a forecast of its trainings."""
+    """Shows the stages that a single job would run, with a forecast of its training runs."""
     job, rest = read_job(arguments)
     context = Context.of(parse(rest, "dontstop chain plan", job.kind), kind=job.kind)
     made = plan_of(job, context)

@@ -20,7 +20,7 @@ PARSED = 1000
 """This file is parsed this many times to measure the machine's speed. The CPU time of all parses together is called a
 yardstick. It is the unit of the times below."""
 START = 100.0
-"""Time for starting Ray, reading, tokenizing and evaluating, which is everything except training steps [yardsticks]."""
+"""Time of everything except training steps: starting Ray, reading, tokenizing and evaluating [yardsticks]."""
 PER_MILLION_TOKENS = 250.0
 """Time of the training steps [yardsticks per million tokens]."""
 BUSY = 1.5

@@ -257,7 +257,7 @@ def folder_findings(config: Config) -> Iterator[CheckLine]:
 
 
 def check_root(config: Config) -> None:
-    """Checks that the storage root is writable. If its folder does not exist, the nearest existing parent must be.
+    """Checks that the storage root is writable. If its folder does not exist, checks the nearest existing parent.
 
     Raises:
         ConfigError, StorageError: the folder or the bucket cannot be written (see `check_writable`).

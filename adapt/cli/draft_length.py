@@ -1,4 +1,4 @@
-"""Chooses the length of a first training from the properties of a model and of the text."""
+"""Chooses the length of a first training run from the properties of a model and of the text."""
 
 from dataclasses import dataclass
 from math import ceil, log2
@@ -13,10 +13,10 @@ from adapt.model.locate import CONFIG, locate, read_json
 
 _BYTES_PER_TOKEN = 4
 _LENGTH, _SHORTEST = 512, 128
-"""Usual number of tokens per sequence, and smallest number, which is used if there is little text."""
+"""Usual number of tokens per sequence, and the smallest number, which is used for a short text."""
 _CPU_WORK = 6 * 4.4e6 * 1e6
-"""Maximum number of floating-point operations of a first training on CPUs. This is enough for training the demo model
-on a million tokens, which takes minutes."""
+"""Maximum number of floating-point operations of a first training run on CPUs. This is enough for training the demo
+model on a million tokens, which takes minutes."""
 SMALL_MODEL = 20e6
 """Number of parameters below which a model gets a higher learning rate."""
 _FEWEST_STEPS, _WANTED_STEPS, _MOST_STEPS = 20, 200, 12_500
@@ -73,7 +73,7 @@ def _parameters(config: dict[str, Any]) -> float:
 
 @dataclass(frozen=True)
 class DraftLength:
-    """Length of a training, and size of its batches."""
+    """Length of a training run, and size of its batches."""
 
     sequence: int
     """Number of tokens per sequence."""
@@ -82,7 +82,7 @@ class DraftLength:
     epochs: int
     steps_per_epoch: int
     max_steps: int | None
-    """Number of steps after which training stops before the last epoch, or None to run all epochs."""
+    """Number of steps after which training stops, even if epochs remain. None runs all epochs."""
 
     @classmethod
     def of(cls, text_bytes: int, model: ModelProperties, on_gpu: bool) -> "DraftLength":
@@ -99,7 +99,7 @@ class DraftLength:
 
     @classmethod
     def of_task(cls, task: TaskProperties, model: ModelProperties, on_gpu: bool) -> "DraftLength":
-        """Chooses the length of a training on the text of a task. `batch` is then a number of examples."""
+        """Chooses the length of a training run on the text of a task. `batch` is then a number of examples."""
         sequence = cls.of(task.text_bytes, model, on_gpu).sequence
         per_epoch = ceil(task.documents / tapt_examples(task))
         step_tokens = task.text_bytes / _BYTES_PER_TOKEN / per_epoch

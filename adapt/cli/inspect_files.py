@@ -252,7 +252,7 @@ def _texts(file: str, reading: Reading) -> Iterator[Any]:
 
 
 class _Share(Iterator[Any]):
-    """Yields the first records of a file, until they have a given number of bytes of text."""
+    """Yields the first records of a file, until the records have a given number of bytes of text."""
 
     def __init__(self, records: Iterator[Any], limit: int) -> None:
         self.bytes, self.is_whole = 0, False
@@ -274,9 +274,9 @@ class _Share(Iterator[Any]):
         return record
 
     def bytes_on_disk(self, file: str) -> float:
-        """Estimates how many bytes the texts that were read so far take in the file on disk."""
+        """Estimates the size of the texts that were read so far in the file on disk, which may be compressed."""
         kind, compression = format_of(file)
-        if kind in DOCUMENTS and kind != "warc":  # a document is read whole
+        if kind in DOCUMENTS and kind != "warc":  # a document file is never read in part, so its whole size counts
             return _size(file)
         if not compression:
             return self.bytes * _COMPRESSED_SHARE.get(kind, 1.0)

@@ -29,7 +29,7 @@ class EvaluationSet:
     paths: str | list[str]
     """Files, folders or globs, as in corpus.paths."""
     text_field: str = "text"
-    """Field that holds the text, or its list of words (for task.kind `tokens`)."""
+    """Field that holds the text, or the list of its words (for task.kind `tokens`)."""
     pair_field: str | None = None
     """Field that holds a second text, as in task.pair_field."""
 
@@ -165,9 +165,10 @@ class MixtureConfig:
     exhausted: Literal["repeat", "stop"] = "repeat"
     """What happens when all rows of a source have been used: `repeat` starts the source again, `stop` ends the run."""
     replay_kind: Literal["files", "self", "gibbs", "decoder"] = how("files")
-    """Where general text comes from. `files`: replay_paths. `self`: the model itself, a decoder, generates it before
-    the training (arXiv 2605.26097). For encoders: `gibbs` starts from random text and redraws masked positions (arXiv
-    1902.04094), and `decoder` generates with the model generate.generator. Section `generate` has the settings."""
+    """Where general text comes from. `files`: replay_paths. `self`: the model, which must be a decoder, generates the
+    text before training (arXiv 2605.26097). For encoders: `gibbs` starts from random text and redraws masked positions
+    (arXiv 1902.04094), and `decoder` generates with the model generate.generator. Section `generate` has the
+    settings."""
     replay_paths: str | list[str] = how_list()
     """General text mixed into the whole run to reduce forgetting: files, folders or globs, as in corpus.paths."""
     replay_text_field: str = how("text")
@@ -178,8 +179,8 @@ class MixtureConfig:
     """Share of replayed rows at the end of the run. The share changes linearly from replay_fraction to this value; null
     keeps replay_fraction throughout."""
     rephrased_fraction: OpenFraction | None = None
-    """Share of the domain's rows that are rewritten documents (synthesize.generator). With null,
-    every row of original and rewritten documents is used equally often. arXiv 2401.16380 mixes equal amounts (0.5)."""
+    """Share of the domain's rows that are rewritten documents (synthesize.generator). With null, all rows of original
+    and rewritten documents are used equally often. arXiv 2401.16380 mixes equal amounts (0.5)."""
 
     @property
     def replays(self) -> bool:
@@ -223,7 +224,7 @@ class GenerateConfig:
     """Cleaning steps that filter the generated text, as in corpus.cleaning. null uses the steps of
     corpus.cleaning followed by `repetition`. Add `language` to keep only some languages."""
     seed: NonNegativeInt = 0
-    """Seed of the generated text. Trainings that differ only in the job's `seed` share the generated text."""
+    """Seed of the generated text. Training runs that differ only in the job's `seed` share the generated text."""
     micro_batch: PositiveInt = how(32)
     """Number of texts that a device generates at the same time. Lower it if memory is short."""
 

@@ -1,4 +1,4 @@
-"""Declares the fields of configuration sections, and converts plain values from YAML and command lines to them.
+"""Declares the fields of configuration sections, and converts values from YAML and command lines.
 
 A field declared with `how(...)` changes how the work is done, not its result. Such a field is not part of any stage's
 key, so changing it repeats no work. `read_fields` converts plain values to dataclasses. pydantic checks types and
@@ -62,7 +62,7 @@ _WORDS |= {Mapping: "dict", Sequence: "list"}
 
 
 def read_fields(kind: Any, values: Any, name: str = "", see: str = "") -> Any:
-    """Converts plain values to a type: a dataclass of fields, a list of these, or a field's type.
+    """Converts plain values to a type: a dataclass of fields, a list of such dataclasses, or a field's type.
 
     Args:
         kind: the type. An integer is accepted as a float. A text that is a number (from a placeholder in a chain) is
@@ -256,7 +256,7 @@ def _choices(option: Any) -> tuple[Any, ...]:
 
 
 def _mended(words: Sequence[str], choices: Sequence[str], value: Any) -> str:
-    """Suggests the value that was probably meant by a value of the wrong type; empty if no accepted value is close."""
+    """Returns advice on how to correct a value of the wrong type; empty if there is no advice for the value."""
     text = str(value)
     same = [choice for choice in choices if choice.lower() == text.lower()]
     if near := same or get_close_matches(text, choices, 1):

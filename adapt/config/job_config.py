@@ -107,7 +107,7 @@ class Config:
     """Options of the kinds in export.kinds, keyed by section. Empty if no kind has a section."""
 
 
-@dataclass(frozen=True, eq=False)  # compared by identity, so that it can be a key of a cache
+@dataclass(frozen=True, eq=False)  # compared by identity, so that a kind can be a key of a cache
 class Kind:
     """A kind of job: its name, the sections that it requires, and its defaults."""
 
@@ -125,7 +125,7 @@ class Kind:
     """End of the error message `... does not work with dontstop NAME, which ...` about objective.kind rtd. Empty if the
     job trains with this objective or uses no objective."""
     uses_objective: bool = True
-    """Whether the job trains by the objective or measures its loss, so that the model must fit the objective and take
+    """Whether the job trains by the objective or measures its loss, so that the model must fit the objective and accept
     rows of `training.sequence_length` and `evaluation.sequence_length`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Defaults that differ from those of the fields, by dotted field name. A length in epochs or tokens overrides a
@@ -140,7 +140,7 @@ DAPT = Kind(
 )
 """The job of a configuration that does not name its job."""
 TAPT_LENGTH: Mapping[str, Any] = {"training.epochs": 100.0, "training.learning_rate": 1e-4}
-"""TAPT's defaults for length and learning rate. Advice on what to run also computes costs with them."""
+"""TAPT's defaults for length and learning rate. `dontstop advise` computes the costs of TAPT with these defaults."""
 
 
 @cache  # returns the same object for the same kind, because kinds are compared by identity

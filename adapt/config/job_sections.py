@@ -1,6 +1,6 @@
 """Sections for the resources and results of a job, and sections that only some jobs use.
 
-The latter are evaluation, comparison, advice, merging, vocabulary and search.
+The sections that only some jobs use are about evaluation, comparison, advice, merging, vocabulary and search.
 """
 
 from dataclasses import dataclass, field
@@ -48,14 +48,15 @@ class EvaluationConfig:
     interval_steps: PositiveInt | None = how(None)
     """Number of steps between two measurements of held-out losses while the model trains. Losses are measured on the
     domain, on general text, and in a sequence on earlier domains, with the same masks as before and after training and
-    with the training's precision. Measuring changes neither weights nor stage keys. Measurements are less frequent if
+    with the precision of training. Measuring changes neither weights nor stage keys. Measurements are less frequent if
     they would exceed evaluation.share. null measures only before and after training."""
     share: OpenFraction = how(0.02)
-    """Largest share of the training's floating point operations that measurements while the model trains may take. The
-    share determines the number of held-out documents. The first evaluation.sequence_length tokens of each are used."""
+    """Largest cost of the measurements while the model trains, as a share of the floating point operations of training.
+    The share determines the number of held-out documents. The first evaluation.sequence_length tokens of each document
+    are used."""
     probe: Literal["knn", "linear"] | None = how(None)
-    """Also measure, at the same steps, how well a simple classifier on the frozen features of the model in training
-    solves each task (`task`, `tasks`; not of kind tokens). `knn`: the nearest train examples vote on the label
+    """Also measure, at the same steps, how well a simple classifier on the frozen features of the current model solves
+    each task (`task`, `tasks`; not of kind tokens). `knn`: the nearest train examples vote on the label
     (`comparison.neighbours`, as in dontstop evaluate). `linear`: logistic regression. A sample of train and dev
     examples is used, bounded by evaluation.share. Needs evaluation.interval_steps."""
     probe_pooling: Literal["mean", "cls"] = how("mean")
@@ -172,7 +173,7 @@ class AdviceConfig:
     budget_device_hours: PositiveFloat | None = None
     """Largest cost of a recommended recipe [device-hours]; null sets no limit."""
     max_documents: PositiveInt = 2000
-    """Largest number of documents read per corpus, and of examples per task."""
+    """Largest number of documents that are read per corpus, and of examples that are read per task."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class MergeConfig:
     an instruct model, and the base (docs/guide/merging.md)."""
     models: list[str] = how_list()
     """Ids or folders of models with the base's architecture and vocabulary; in a chain file also names of stages, such
-    as `dapt[cs]`. `average` also takes checkpoints of trainings (…/checkpoints/…/step-…)."""
+    as `dapt[cs]`. `average` also takes checkpoints of training runs (…/checkpoints/…/step-…)."""
     shares: list[float] | None = None
     """Positions on the line from the base (0) to the full merge (1); one model is written per position. For `residual`,
     position 0 is the first model. null is 0.5 for `interpolate`, 0.4 for `task_arithmetic` and `dare`, else 1."""
@@ -196,8 +197,8 @@ class MergeConfig:
     checkpoints of a run, oldest first, `linear`, `cosine` and `sqrt` imitate a decay of the learning rate of this
     shape; equal weights imitate a linear decay."""
     density: Fraction | None = None
-    """Share of each model's differences from the base that is kept. `ties` keeps the largest differences, null is 0.2;
-    `dare` keeps random differences, drawn with `seed`, and null is 0.1."""
+    """Share of each model's differences from the base that is kept. `ties` keeps the largest differences (null is 0.2).
+    `dare` keeps random differences, drawn with `seed` (null is 0.1)."""
     extrapolate: bool = False
     """Allow shares below 0 or above 1."""
 
@@ -222,11 +223,11 @@ class VocabularyConfig:
     with random weights. On the command line, the first word after dontstop vocabulary sets this field."""
     size: PositiveInt | Literal["elbow"] | None = None
     """`extend`: number of new tokens. `elbow` stops where another token saves less than the mean over all candidates;
-    null is 1% of the vocabulary. `scratch`: largest number of tokens of the new tokenizer; null is the number of
-    model.path's tokenizer."""
+    null is 1% of the vocabulary. `scratch`: largest number of tokens of the new tokenizer; null is the number of tokens
+    of model.path's tokenizer."""
     candidates: str = "saved"
-    """`extend`: which words become tokens first. `saved`: words that save most tokens (frequency times the number of
-    pieces minus 1). `divergence`: beginnings of words whose last piece follows the earlier pieces more often than in
+    """`extend`: which words become tokens first. `saved`: the words that save most tokens, which is frequency x (number
+    of pieces - 1). `divergence`: beginnings of words whose last piece follows the earlier pieces more often than in
     general text (evaluation.general_paths; arXiv 2109.07460). `trained`: pieces of a tokenizer of the same kind,
     trained on the corpus. Any other value is the path of a file with one word per line, all of which become tokens."""
     init: Literal["mean_subword", "normal", "zero_logit", "distill", "omp"] = "mean_subword"
@@ -237,18 +238,18 @@ class VocabularyConfig:
     of shared tokens, and computes the same sum from the model's rows (arXiv 2506.06607)."""
     module: Literal["exbert"] | None = None
     """`extend`: a module to add to the model, in addition to the new rows. `exbert` adds a smaller layer next to each
-    layer of an encoder, and a gate that weighs the two for each token (2020.findings-emnlp.129); the method freeze
-    trains only this module with freeze.all_but_module. null adds none."""
+    layer of an encoder, and a gate that weighs the two layers for each token (2020.findings-emnlp.129); the method
+    freeze trains only this module with freeze.all_but_module. null adds none."""
     module_share: OpenFraction = 1 / 3
-    """`exbert`: number of heads and inner neurons of the smaller layers, as a share of those of the model's layers; at
-    least one head."""
+    """`exbert`: numbers of heads and inner neurons of the smaller layers, as a share of the numbers in the model's
+    layers; at least one head."""
     donor: str | None = how(None)
     """`omp`: id or folder of a model whose vocabulary contains the domain's words."""
     snippets: PositiveInt = 100
     """`distill`: largest number of text snippets of the corpus to learn from, per new token."""
     warmup_steps: NonNegativeInt = 0
     """`extend`: final optimizer steps in which only the input and output rows of new tokens are trained. Each step uses
-    16 rows of text of at most 128 tokens. 0 omits them."""
+    16 rows of text of at most 128 tokens. 0 omits these steps."""
     learning_rate: PositiveFloat = 1e-4
     """AdamW learning rate of `distill` and of the `warmup_steps`."""
     min_count: PositiveInt = 5
@@ -278,7 +279,7 @@ def tokens_wanted(size: int | None, vocabulary: int) -> int:
 
 @dataclass(frozen=True)
 class BoundConfig:
-    """Condition on a second figure of a search's trials."""
+    """Condition on another figure of a search's trials, which the best trial must meet."""
 
     metric: str
     """Name of a figure of the job's result, as in tune.objectives."""
@@ -302,12 +303,12 @@ class TuneConfig:
     """Which trials are continued. `none`: all. `asha` (asynchronous successive halving) and `median` judge a trial
     after a part of training.max_steps, and continue it if it is among the best or above the median; they need
     training.schedule wsd with training.warmup_steps. Population-based training is not supported, because it changes
-    values during a training, so its result is not one set of values (docs/guide/sweeps.md)."""
+    values while a model trains, so its result is not one set of values (docs/guide/sweeps.md)."""
     turns: PositiveInt = 3
     """`asha` and `median`: number of times that a trial is measured. The last time is after training.max_steps."""
     reduction: PositiveInt = 3
-    """`asha` and `median`: factor between the lengths of successive turns. `asha` continues the best trials, one in
-    this many."""
+    """`asha` and `median`: factor between the lengths of successive turns. `asha` continues 1 / reduction of the
+    trials, the best ones."""
     samples: PositiveInt = 16
     """Number of trials, not counting the unchanged configuration. For `grid`, the largest number of combinations."""
     objectives: list[str] = field(default_factory=lambda: ["dev_score"])
@@ -325,12 +326,14 @@ class TuneConfig:
     """Budget of all trials together [device-hours]; a trial that is expected to exceed it is not started. null sets no
     limit."""
     bound: BoundConfig | None = None
-    """Condition that the best trial must meet, such as `{metric: losses.general.change, limit: 0.05}`. Of the trials
-    that meet it, the one with the best first objective wins. null sets no condition. Needs scheduler none."""
+    """Condition that the best trial must meet, such as `{metric: losses.general.change, limit: 0.05}`. The best trial
+    is the trial with the best first objective among the trials that meet the condition. null sets no condition. Needs
+    scheduler none."""
 
 
 Workers: TypeAlias = int | tuple[int, int]
-"""Number of training processes, or its smallest and largest value if it may change during a training."""
+"""Number of training processes, or the smallest and the largest number if the number may change during a training
+run."""
 
 
 def fewest_of(workers: Workers) -> int:
@@ -360,15 +363,15 @@ class ResourcesConfig:
     address: str | None = None
     """Address of a Ray cluster; null uses the environment variable RAY_ADDRESS, or else starts Ray on this machine."""
     workers: PositiveInt | tuple[int, int] = 1
-    """Number of training processes, one per device, or a range [fewest, most]: training starts with as many as fit,
-    continues with fewer when a node is lost, and with more when one joins. Numbers that do not divide
+    """Number of training processes, one per device, or a range [fewest, most]: training starts with as many processes
+    as fit, continues with fewer when a node is lost, and with more when a node joins. Numbers that do not divide
     training.global_batch_size are skipped."""
     cpus_per_worker: PositiveFloat = 1.0
     """CPU cores reserved by each training process."""
     trainings_per_machine: PositiveInt | None = None
-    """Number of CPU trainings that share a machine. Each gets an equal share of the cores; small models train faster in
-    parallel. null is 1, on all cores; in a search on one machine it is tune.at_once, if each worker has a core and
-    memory suffices."""
+    """Number of training runs that share the CPUs of a machine. Each run gets an equal share of the cores; small models
+    train faster in parallel. null is 1, so that a run uses all cores. In a search on one machine, null is tune.at_once
+    if each worker has a core and memory suffices."""
     gpus_per_worker: NonNegativeFloat | None = None
     """GPUs reserved by each training process; null is 1 if the cluster has GPUs at the start, else 0. Set this field on
     an autoscaling cluster that adds GPU nodes on demand."""
@@ -384,12 +387,12 @@ class ResourcesConfig:
     """Price of one device per hour, in any currency, shown in plans and records."""
     budget: BudgetConfig | None = None
     """Largest device time [device-hours] or cost of the whole job or chain, such as `{device_hours: 2}` or
-    `{cost: 30}`; null sets no limit. All stages count, including finished ones. At the limit, trainings save a
-    checkpoint and the job ends with exit code 9. With a larger budget, the same command continues from there. Trials of
-    a search count when the search ends; tune.budget_device_hours limits them."""
+    `{cost: 30}`; null sets no limit. All stages count, including finished ones. At the limit, training runs save a
+    checkpoint and the job ends with exit code 9. With a larger budget, the same command continues from there. The cost
+    of a search's trials is added when the search ends; tune.budget_device_hours limits this cost."""
     max_failures: NonNegativeInt = 3
-    """Number of times that a training restarts from its last checkpoint after a worker crashed, before it fails. Node
-    preemptions do not count."""
+    """Number of times that a training run restarts from its last checkpoint after a worker crashed, before the run
+    fails. Node preemptions do not count."""
     stall_s: PositiveFloat | None = None
     """Time without progress after which a worker counts as stalled, for example because a signal has stopped it or a
     collective waits for a lost message [s]. The log shows the worker's Python stack, and the work restarts from the
@@ -399,11 +402,11 @@ class ResourcesConfig:
     stopped is ended after 30 s in any phase. A task of another stage is ended and repeated after 10 times its slowest
     call, at least 30 minutes or `stall_s`."""
     max_stalls: NonNegativeInt = 3
-    """Number of times that a training restarts because workers stalled, before it fails. Stalls do not count as
-    failures."""
+    """Number of times that a training run restarts because workers stalled, before the run fails. Stalls do not count
+    as failures."""
     max_idle_restarts: PositiveInt = 5
     """Number of consecutive restarts, for any reason, without a new checkpoint in between; one more restart ends the
-    training. The wait before such a restart doubles from 2 to at most 60 seconds."""
+    training run. The wait before such a restart doubles from 2 to at most 60 seconds."""
     stages_at_once: PositiveInt | None = None
     """Largest number of independent stages of a chain that run at the same time; null is as many as fit on this
     machine. On a cluster, null is 16, and the cluster delays their tasks until resources are free."""
@@ -412,7 +415,7 @@ class ResourcesConfig:
 
     @property
     def trainings(self) -> int:
-        """Number of CPU trainings that share a machine."""
+        """Number of training runs that share the CPUs of a machine."""
         return self.trainings_per_machine or 1
 
 
@@ -460,5 +463,6 @@ class NotifyConfig:
     """Format of a message. `json`: an object with event, about, text, host, time, seconds and path. `slack`: an object
     with one field `text`, for Slack and compatible services."""
     events: list[Event] = field(default_factory=lambda: ["finish", "failure", "stall", "budget"])
-    """Events that send a message. `finish`: a job, chain or search succeeded. `failure`: it failed or was stopped.
-    `stall`: a training made no progress, so its workers restart. `budget`: resources.budget is spent."""
+    """Events that send a message. `finish`: a job, chain or search succeeded. `failure`: a job, chain or search failed
+    or was stopped. `stall`: a training run made no progress, so its workers restart. `budget`: resources.budget is
+    spent."""

@@ -27,7 +27,7 @@ class TaskConfig:
     train: str | list[str] = how_list()
     """Labelled examples to learn from: files as in corpus.paths."""
     dev: str | list[str] = how_list()
-    """Labelled examples that choose the best epoch."""
+    """Labelled examples whose scores decide which epoch is the best."""
     test: str | list[str] = how_list()
     """Labelled examples for the final scores, used only once."""
     kind: Literal["single_label", "multi_label", "tokens"] = "single_label"
@@ -92,7 +92,7 @@ class SelectConfig:
     documents: PositiveInt | None = None
     """Budget: number of documents."""
     tokens: PositiveInt | None = None
-    """Budget: total number of tokens of the chosen documents. The last document may exceed it."""
+    """Budget: total number of tokens of the chosen documents. The last document may exceed this number."""
     keep: PositiveFloat = 10.0
     """In a list of selections, every step except the last keeps this many times the budget."""
     embedder: str = "tfidf"
@@ -104,7 +104,7 @@ class SelectConfig:
     million documents (docs/guide/selection.md)."""
     min_recall: Fraction = 0.95
     """Share of the true nearest documents that the index must find, measured on 200 target texts. The search is widened
-    until the index finds this share; if it never does, the job fails."""
+    until the index finds this share; if the widest search does not find it, the job fails."""
     measure_loss: bool = True
     """dontstop select: also measure the model's held-out loss on the chosen documents, on random documents and on the
     target, on 20,000 tokens each, on the CPUs of this machine."""
@@ -124,8 +124,8 @@ class FinetuneConfig:
     epochs: PositiveInt | None = None
     """Largest number of passes over the train split; null is 10, or 3 with more than 5,000 examples."""
     patience: PositiveInt = 3
-    """Training ends after this many epochs without a better dev score. The weights of the best epoch are then
-    tested."""
+    """Training ends after this many epochs without a better dev score. The weights of the best epoch are then scored on
+    the test split."""
     learning_rate: PositiveFloat | None = None
     """Peak learning rate; null is 2e-5, 2e-4 for `lora`, 1e-2 for `linear_probe`."""
     warmup_fraction: Fraction = 0.06

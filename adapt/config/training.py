@@ -1,4 +1,4 @@
-"""Configuration of the model, its objective, its training, and of methods and sequences against forgetting."""
+"""Configuration of the model, the objective, training, methods against forgetting, and sequences of domains."""
 
 import re
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class ModelConfig:
     embeddings. The head's weights are random, except those of its last layer, which is the table of token embeddings.
     `require` refuses models without a head."""
     head_warmup_steps: NonNegativeInt = 0
-    """With a new head: number of steps at the start of the first training in which only the head is trained."""
+    """With a new head: number of steps at the start of the first training run in which only the head is trained."""
     reinitialize_top: NonNegativeInt = 0
     """Number of top layers that get new random weights, drawn with `seed`, before dapt, tapt, finetune or the first
     domain of a sequence. A pooler gets new weights too. For fine-tuning on few examples, new weights in 1 to 6 layers
@@ -59,7 +59,7 @@ class ObjectiveConfig:
     `entity` (entities and words), `span` (runs of words), and `difference` (single tokens, preferably in words that are
     frequent in the domain and rare in general text, evaluation.general_paths; arXiv 2305.14577). `causal` predicts the
     next token (GPT-2, Llama and similar models). `causal_detour` predicts the next token with an encoder, whose
-    attention is causal during this training only; masked language modelling must follow (arXiv 2605.12438). `tsdae`
+    attention is causal during this training run only; masked language modelling must follow (arXiv 2605.12438). `tsdae`
     trains sentence vectors: it rebuilds a sentence from the vector of a part of its words (section `tsdae`; arXiv
     2104.06979). `mntp` predicts masked tokens with a decoder that `model.attention` turned into an encoder: the state
     before a token predicts it (arXiv 2404.05961). `package.module:Class` names your own masking."""
@@ -89,7 +89,7 @@ class ObjectiveConfig:
 
 @dataclass(frozen=True)
 class PhaseConfig:
-    """One phase of a training that consists of several phases."""
+    """One phase of a training run that consists of several phases."""
 
     steps: PositiveInt | None = None
     """Length of the phase [optimizer steps]. Set at most one of steps, tokens and fraction. One phase may have none of
@@ -126,7 +126,7 @@ class PhaseConfig:
 
 @dataclass(frozen=True)
 class StopConfig:
-    """A rule that ends a training early, judged at each measurement of `evaluation.interval_steps`."""
+    """A rule that ends a training run early, judged at each measurement of `evaluation.interval_steps`."""
 
     metric: str = "domain_loss"
     """Figure that the rule applies to: `domain_loss`, `general_loss` (with evaluation.general_paths), or in a sequence
@@ -258,7 +258,7 @@ class TrainingConfig:
     """Number of steps between two resumable checkpoints."""
     keep_checkpoints: NonNegativeInt = how(2)
     """Number of checkpoints that are kept. 0 keeps one checkpoint during training and deletes it afterwards, for
-    studies with many trainings."""
+    studies with many training runs."""
     log_interval_steps: PositiveInt = how(10)
     """Number of steps between two progress reports."""
 
@@ -269,7 +269,7 @@ class TrainingConfig:
 
     @property
     def decides_by_points(self) -> bool:
-        """Whether measurements while the model trains decide when the training ends or which model it exports."""
+        """Whether measurements while the model trains decide when training ends or which model is exported."""
         return bool(self.rules) or self.keep == "best"
 
 
@@ -294,8 +294,9 @@ class SequenceConfig:
     """Also fine-tune and test each task on model.path and on the model just before the task's domain is learned, to
     measure forward transfer of scores."""
     replay_fraction: OpenFraction | None = how(None)
-    """Share of the rows of each training that replay text of earlier domains, from the second domain on, with any
-    method. All rows of that text are replayed equally often. null replays nothing, or as much as the method needs."""
+    """Share of the rows of each training run that replay text of earlier domains, from the second domain on, with any
+    method. All rows of earlier domains are replayed equally often. null replays nothing, or as much as the method
+    needs."""
     domain_ids: bool = how(True)
     """For methods with separate parts per domain (docs/guide/forgetting.md): `true` fine-tunes a task with the parts of
     its own domain; `false` with the parts of the domain whose text is nearest to the task's train split. Held-out
@@ -308,7 +309,7 @@ class MethodConfig:
 
     kind: str = "plain"
     """`plain` trains without a method against forgetting (NCL in the literature). Every other method is configured in
-    the section with its name (docs/science/equations.md). `package.module:Class` takes your own method
+    the section with its name (docs/science/equations.md). `package.module:Class` names your own method
     (docs/develop/extending.md), configured in the section with the class's name in snake_case."""
 
 

@@ -16,8 +16,8 @@ from adapt.support.heartbeat import Steady
 A = TypeVar("A")
 T = TypeVar("T")
 AHEAD = 2
-"""Number of calls per process that are running or waiting. With one waiting call, no process is idle. The number is
-small so that unread results do not accumulate."""
+"""Number of calls per process that are running or waiting. One waiting call per process suffices to keep the process
+busy. A larger number would let unread results accumulate."""
 TRIES = 3
 """Largest number of times that a call is repeated because its process or machine was lost."""
 

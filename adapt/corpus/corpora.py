@@ -1,4 +1,4 @@
-"""Lists the corpora of a configuration, identifies each for stage keys, and checks their files before a job starts.
+"""Lists the corpora of a configuration, identifies them in stage keys, and checks their files before a job starts.
 
 The corpora are the domain's corpus, general text, replayed text, the pool of TAPT, and the pool and target of a
 selection.
@@ -30,11 +30,11 @@ from adapt.support.schema import marks_of
 from adapt.terminal.console import log
 
 FILES: dict[str, Any] = {"source": "files", "sources": [], "dataset": None, "streaming": False}
-"""Fields that other corpora, such as general text, do not inherit from section `corpus`, with the values that they have
-instead. Other corpora are always read from paths."""
+"""Fields that other corpora, such as general text, do not inherit from section `corpus`, with the values for these
+other corpora. Other corpora are always read from paths."""
 MIXED_IN: dict[str, Any] = {**FILES, "deduplicate": "none"}
-"""Fields that replayed text, pools and targets of selections do not inherit from section `corpus`, with the values that
-they have instead. Duplicates within these corpora are kept."""
+"""Fields that replayed text, pools and targets of selections do not inherit from section `corpus`, with the values for
+these corpora. Duplicates within these corpora are kept."""
 
 
 def general_corpus(config: Config) -> CorpusConfig:
@@ -81,7 +81,7 @@ def selection_pool(config: Config) -> CorpusConfig:
 
 
 def selection_target(config: Config) -> CorpusConfig:
-    """Returns the corpus of target texts: selections are trained on them, and selected documents should resemble them.
+    """Returns the corpus of target texts, which selected documents should resemble. Selections learn from these texts.
 
     The target is read and cleaned like the pool.
     """
@@ -112,7 +112,10 @@ def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]
 
 @dataclass(frozen=True)
 class Form:
-    """Data that an objective needs besides tokens: mark columns, entities, text ends, sentences. Default: nothing."""
+    """The data that an objective needs besides tokens, such as the starts of words.
+
+    By default, it needs no other data.
+    """
 
     marks: tuple[str, ...] = ()
     """Names of the boolean columns that the objective needs, which have one value per token."""
@@ -127,7 +130,7 @@ class Form:
 
     @classmethod
     def of(cls, *objectives: ObjectiveConfig, sentences: bool = False) -> "Form":
-        """Returns the combined requirements of the objectives of a training. A training has one objective per phase.
+        """Returns the combined requirements of all objectives of a training run, which has one objective per phase.
 
         Args:
             objectives: the objectives.
@@ -260,7 +263,9 @@ def check_heldout(heldout: int, trained: int | None, field: str, folder: Path) -
 
 
 def warn_of_little(documents: int, text: str, fields: str) -> None:
-    """Logs a warning if a text has too few documents for its loss to be reported. The text is measured, not trained on.
+    """Logs a warning if a text has too few documents for its loss to be reported.
+
+    Losses are only measured on this text; it is not trained on.
 
     Args:
         documents: number of documents of the text.

@@ -76,7 +76,7 @@ class EvaluationIndex:
         return self.many([text])[0]
 
     def many(self, texts: Sequence[str]) -> list[Drop | None]:
-        """Returns, for each document, what `__call__` returns. One call takes much less time than separate calls."""
+        """Returns the result of `__call__` for each document. One call takes much less time than separate calls."""
         reasons: list[Drop | None] = [None] * len(texts)
         for document, numbers, shares in self._shared(texts):
             best = int(shares.argmax())
@@ -133,8 +133,8 @@ class EvaluationIndex:
             places: indices in `runs` of the runs that the document shares, without repeats.
 
         Returns:
-            Indices of the texts, int64 [texts]; and the larger one of two shares: of the text's runs and, unless the
-            document is short, of the document's runs: float64 [texts].
+            Indices of the texts, int64 [texts]; and for each text the larger of two shares, float64 [texts]: the common
+            runs as a share of the text's runs and, unless the document is short, as a share of the document's runs.
         """
         texts = np.concatenate([self.texts[self.starts[run] : self.starts[run + 1]] for run in places])
         numbers, held = np.unique(texts, return_counts=True)
@@ -261,7 +261,7 @@ def _check_fields(file: str, evaluation: EvaluationSet) -> None:
 
 @contextmanager
 def _named(evaluation: EvaluationSet) -> Iterator[None]:
-    """Context manager that adds the name of the evaluation set to errors about its files."""
+    """Adds the name of the evaluation set to errors about its files that are raised in the block."""
     try:
         yield
     except DataError as error:

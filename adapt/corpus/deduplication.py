@@ -6,9 +6,9 @@ and a task per partition finds pairs of duplicates. The connected components of 
 first document of each cluster in stream order is kept. The result does not depend on the numbers of workers and
 partitions, nor on the order in which tasks end.
 
-No document may be trained on if losses are measured on a copy of it. The sources in the argument `before` keep all
-documents. A document of another source is left out if it is for training and a copy in `before` is held out, or the
-reverse (`documents_left_out`).
+No document may be trained on if losses are measured on a copy of this document. The sources in the argument `before`
+keep all documents. A document of another source is left out if it is for training and a copy in `before` is held out,
+or the reverse (`documents_left_out`).
 """
 
 import json

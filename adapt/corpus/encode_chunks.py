@@ -144,7 +144,7 @@ _ABBREVIATION = re.compile(
     r"(?:\b(?:e\.g|i\.e|cf|vs|etc|al|ca|approx|resp|Figs?|Eqs?|Refs?|Secs?|Tabs?|Nos?|Vols?|pp|Drs?|Mrs?|Ms|Prof|St)"
     r"|\b[^\W\d_])\.$"
 )
-"""Pattern of a text's end that does not end a sentence: an abbreviation, or a single letter and a dot."""
+"""Pattern of the end of a text that does not end a sentence: an abbreviation, or a single letter with a dot."""
 
 
 def sentences_of(text: str) -> list[str]:
@@ -292,7 +292,7 @@ class Marker:
 
     def word_starts(self, text: str, encoding: Encoding) -> np.ndarray:
         """Returns True for the first token of each word and for each special token, bool [tokens]."""
-        words = np.array(encoding.word_ids, float)  # special tokens have None, which becomes NaN
+        words = np.array(encoding.word_ids, float)  # the word of a special token is None, which becomes NaN
         starts: np.ndarray = np.diff(words, prepend=np.nan) != 0
         begins, ends, before = _places(encoding)
         if not self._knows_words:

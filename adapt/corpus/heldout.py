@@ -1,4 +1,4 @@
-"""Decides on which documents losses are measured, so that no text is both measured and trained on.
+"""Decides which documents are held out to measure losses, so that no text is both measured and trained on.
 
 Each document has a key, a 64-bit hash of its normalised text. Two rules keep measured and trained text separate, also
 across files. First, the held-out share of a corpus consists of the documents with the smallest keys, and every corpus
@@ -26,9 +26,9 @@ from adapt.support.errors import DataError
 from adapt.support.schema import HELDOUT_GLOB, KEYS, SHARD_GLOB
 
 MEASURED = Drop("measured")
-"""Reason to drop a document from training: the same text, or a near copy of it, is measured."""
+"""Reason to drop a document from training: losses are measured on the same text or on a near copy of it."""
 TRAINED = Drop("trained on elsewhere")
-"""Reason to drop a document from measuring: the same text, or a near copy, is trained on in an earlier corpus."""
+"""Reason to drop a held-out document: the same text, or a near copy of it, is trained on in an earlier corpus."""
 
 
 def key_of(text: str) -> int:
@@ -169,7 +169,7 @@ def _keys(folder: Path, pattern: str) -> Iterator[np.ndarray]:
 
 
 BY_REASON = ("dropped", "changed", "bad")
-"""Metrics that count documents by the reason why they were dropped, changed or unreadable."""
+"""Metrics that count dropped, changed and unreadable documents, keyed by reason."""
 
 
 def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def prepare(
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     screen = screen_of(corpus, folder, duplicates, measured)
     is_large = sum(part.size for part in manifest.parts) >= WORTH_BYTES
-    tokenizer = share_tokenizer(pretrained, bool(form.marks), is_large)  # started first, because all tasks wait for it
+    tokenizer = share_tokenizer(pretrained, bool(form.marks), is_large)  # first, because tasks wait for the tokenizer
     encode = Encode(pretrained, folder, corpus.heldout_fraction, form, tokenizer)
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     items = numbered_items(manifest, corpus)

@@ -27,18 +27,18 @@ SAMPLE_ITEMS = 16
 """Largest number of items (such as files) from which the sample is taken."""
 SAMPLE_DOCUMENTS = 256
 SAMPLE_BYTES = 1 * MIB
-"""Largest number and size of the documents of the sample [characters]."""
+"""Limits of the sample: number of documents, and number of characters of all documents together."""
 SEED = 0
 LANGUAGE_CHARACTERS = 1000
 """Length of a document's beginning that is used to recognise the language [characters]."""
 CLEAR = 0.65
-"""A language counts as recognised from this probability, as in the cleaning block `language`."""
+"""A language counts as recognised if its probability is at least this value, as in the cleaning block `language`."""
 _LINE_DOCUMENTS, _LINE_SHARE = 3, 0.02
 """A line is boilerplate if at least this many documents and at least this share of the documents have it."""
 
 
 def profile_of(sample: Sequence[str], model_languages: Sequence[str] = ()) -> TextProfile:
-    """Measures documents.
+    """Measures the languages, duplicates and repeated lines of a sample of documents.
 
     Args:
         sample: documents of the corpus, after cleaning.

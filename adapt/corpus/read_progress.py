@@ -88,7 +88,7 @@ class Pace:
 
     @property
     def total(self) -> int:
-        """Sum of the sizes of all items; 0 while the share read cannot be estimated."""
+        """Sum of the sizes of all items; 0 while the share that was read cannot be estimated."""
         return sum(self.sizes) if self.expected else 0
 
     def add(self, piece: Piece) -> None:
@@ -105,7 +105,10 @@ class Pace:
         self.done = max(self.done, self._ended + guessed)  # never decreases, even if an estimate was too high
 
     def _read_of(self, item: int, text_bytes: int) -> int:
-        """Estimates how much of an unfinished item was read, in the unit of `sizes`. The result is below its size."""
+        """Estimates how much of an unfinished item was read, in the unit of `sizes`.
+
+        The result is below the item's size.
+        """
         guess = int(text_bytes / self.expected) if self.expected else 0
         return min(guess, max(self.sizes[item] - 1, 0))
 

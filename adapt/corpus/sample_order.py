@@ -40,7 +40,7 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """Sources with common epochs: every row of all these sources comes once before any row comes again."""
+    """Sources with common epochs: every row of all these sources is used once before any row is used again."""
 
     sources: tuple[int, ...]
     """Indices of the sources."""
@@ -174,8 +174,8 @@ SLOTS_PER_GROUP = 10
 """Smallest number of slots of a period per group. Every group has at least one slot, so with few slots a group with a
 tiny share would reduce the shares of the others."""
 _LEAST = 1e-300
-"""Smallest relative weight of a source with a weight above 0. Without this limit, a tiny weight could be rounded to 0,
-and the source would silently be left out."""
+"""Lower limit of the relative weight of a source whose weight is above 0. Without this limit, a tiny weight could be
+rounded to 0, and the source would silently be left out."""
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 
 
@@ -188,10 +188,10 @@ class Mixture:
     """Number of slots of each group in a period."""
     seed: int
     beside: int = 0
-    """Number of groups at the end of `groups` that are text of past domains or general text."""
+    """Number of groups with text of past domains or general text. These groups are at the end of `groups`."""
     changing: Slots | None = None
     """Slots of each period if the share of general text changes along the run, else None. If the share changes, `slots`
-    has the shares at the middle of the run."""
+    has the numbers for the middle of the run."""
     first_general: int | None = None
     """Smallest row number (see `numbers`) of general text; None if the run has no general text."""
     ahead: tuple[int, ...] = ()
@@ -277,13 +277,13 @@ class Mixture:
     def numbers(self, places: Places) -> np.ndarray:
         """Returns the number of each sample's row, counted over the rows of all sources, int64 [samples].
 
-        This number is part of the seed of the random numbers that are drawn for a row, such as its masks.
+        This number is part of the seed of all random choices for a row, such as its masks.
         """
         numbers: np.ndarray = self._offsets[places.sources] + places.rows
         return numbers
 
     def drawn(self, samples: int, since: int = 0) -> list[int]:
-        """Counts the rows of each source among the samples of a run from number `since` to before `samples`."""
+        """Counts the rows of each source among the samples [since, samples) of a run."""
         ends, begins = self._counts(samples), self._counts(since)
         parts = [
             group.drawn(ends[n], self._seed_of(n)) - group.drawn(begins[n], self._seed_of(n))
@@ -312,7 +312,7 @@ class Mixture:
 
     @property
     def epoch(self) -> int:
-        """Number of samples that contain as many rows of the domain as the domain's sources have together."""
+        """Number of samples after which the run has used as many rows of the domain as its sources have in total."""
         everyone = list(zip(self.groups, self.slots, strict=True))
         domain = [(group.total, slots) for group, slots in everyone[: len(everyone) - self.beside] if slots]
         rows, slots = sum(rows for rows, _ in domain), sum(slots for _, slots in domain)
@@ -357,13 +357,19 @@ class Mixture:
         return [int(number) for number in counts]
 
     def _sample_of(self, group: int, number: int) -> int:
-        """Returns the number in the run of the group's sample `number`. Both numbers begin at 0."""
+        """Returns the position in the run of a group's sample with the index `number`.
+
+        Positions and indices begin at 0.
+        """
         period, rank = divmod(number, self.slots[group])
         pattern, ranks = self._pattern(period)
         return period * self.period + int(np.flatnonzero((pattern == group) & (ranks == rank))[0])
 
     def _seed_of(self, number: int) -> int:
-        """Returns a seed per group (-1 for the pattern of slots), so that groups of equal size differ in order."""
+        """Returns the seed of group `number`, or of the pattern of slots for -1.
+
+        Groups with equal sizes thus differ in order.
+        """
         return self.seed + number * _SEED_STRIDE
 
 

@@ -278,7 +278,7 @@ def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
                 'let the block return the text, changed or not, or Drop("reason") to leave the document out',
             )
     if changes:
-        text = _plain(text)  # again, because blocks may leave spaces at the ends
+        text = _plain(text)  # removes outer spaces again, because blocks may leave some
     if not text:
         return Drop("empty")
     for what, number in changes.items():

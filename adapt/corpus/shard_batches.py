@@ -36,7 +36,7 @@ class Feed:
     global_batch_size: int
     first_step: int
     last_step: int
-    """End of the steps (exclusive): the step after the last one of this feed."""
+    """End of the steps (exclusive): the step after the last step of this feed."""
     rank: int
     world: int
     """Number of ranks."""

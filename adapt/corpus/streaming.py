@@ -1,15 +1,16 @@
 """Streaming: reads, cleans and tokenizes a corpus during training, in one pass, without token shards on disk.
 
 Items (file ranges) are read in an order drawn from the seed. Their tokenized training text is one stream, which
-`adapt.corpus.token_shards` cuts into shuffled batches. The stream is a function of the corpus and the seed. A resumed
-run needs to know where items begin in the stream: one number per item, written to a file when an item is read for the
-first time. The run starts with the item of its first window and reads no earlier item again. One actor (`Server`)
-reads the corpus for all ranks, and each rank requests its share of every batch.
+`adapt.corpus.token_shards` cuts into shuffled batches. The stream depends only on the corpus and the seed. A resumed
+run needs to know where each item begins in the stream. So the number of tokens of an item is written to a file when the
+item is read for the first time. A resumed run starts with the item in which its first window begins, and reads no
+earlier item again. One actor (`Server`) reads the corpus for all ranks, and each rank requests its share of every
+batch.
 
 Only a held-out sample is tokenized beforehand (`sample_heldout`). The sample consists of documents in the held-out
 share, which is never trained on. Items are taken in a fixed random order, until the
-sample is large enough. Each item contributes its first held-out documents, up to an equal share per item plus the
-number that earlier items lacked.
+sample is large enough. Each item contributes its first held-out documents, up to an equal share per item. If earlier
+items had fewer documents than their share, later items contribute more.
 """
 
 import bisect
@@ -231,7 +232,7 @@ class Online:
             yield from dataset.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=2)
 
     def _pieces(self, chunks: Iterable[pa.Table], position: int, index: ItemIndex) -> Iterator[Columns]:
-        """Yields the stream from the beginning of an item on, and records each item's length at its end."""
+        """Yields the stream from the beginning of an item on, and adds each finished item's length to the index."""
         tally, tokens = Tally(), 0
         for chunk in chunks:
             columns = columns_of(chunk)

@@ -1,6 +1,6 @@
 """Describes the text of a corpus: languages, duplicates, repeated lines, and how well a tokenizer covers its words.
 
-A training on text in another language than the model's, or on many copies of the same pages, raises no error. So
+Training on text in another language than the model's, or on many copies of the same pages, raises no error. So
 `dontstop init` and `dontstop chain plan` show these figures before anything runs, and stage `prepare` records them.
 `adapt.corpus.profile_sample` measures the profile.
 
@@ -53,7 +53,7 @@ class TextProfile:
     """Languages that the model's card names. Empty if the card names no language."""
 
     def faults(self, deduplicate: str = "none") -> list[str]:
-        """Returns a warning with a fix for each property of the text that makes training on the text a waste.
+        """Returns a warning with a fix for each property of the text that makes the text useless for training.
 
         Args:
             deduplicate: `corpus.deduplicate`. The profile is measured before duplicates are removed.

@@ -9,8 +9,8 @@ A corpus of unknown length is a stream of tokens too, and is cut into shuffled b
 and a seed.
 
 The stream is cut into windows of some million tokens, and each window into rows, which are permuted by (seed, window).
-The permuted rows, window after window, are cut into batches. So a batch can be computed by reading from the beginning
-of its window. Of the text before the window, only the number of tokens must be known.
+The permuted rows, window after window, are cut into batches. So a batch can be computed by reading the stream from the
+beginning of the batch's window. Only the number of tokens before the window must be known.
 """
 
 import bisect
@@ -300,7 +300,7 @@ class Cut:
             yield self._filled(batch, last) if columns_length(batch) < self.global_batch_size else batch
 
     def _window(self, flat: Columns, number: int) -> Columns:
-        """Returns the rows of a window, shuffled. The last row of the stream may be short."""
+        """Returns the shuffled rows of a window. The last row of the stream is padded if it is short."""
         length, tokens = self.sequence_length, columns_length(flat)
         rows = -(-tokens // length)
         columns: Columns = {

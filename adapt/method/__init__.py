@@ -9,8 +9,10 @@
   `domain_sets` adds the sets to models.
 - `lora/`, `frozen_parts`, `elle/`: methods that train only a part of the model, or make the model larger.
 - `derpp/`, `distill` with `teacher`: training on past text, or towards the outputs of an earlier model.
-- `weight_means`: methods after which the next domain starts from a mean of models.
+- `weight_means`: methods that average the trained model with an earlier model, or over the last steps. The next domain
+  starts from the mean.
 - `sequence_modes`: one model per domain, one model for all domains, merged models, and replay of past text.
-- `measurement`, `row_sums`: stages that sum measurements over rows of a text, and their code on the devices.
+- `measurement`: shared code of stages that sum measurements over rows of a text. `row_sums` has the part of this code
+  that runs on the devices.
 - `collectives`: computes sums and gathers rows over all ranks, for losses that compare documents of several ranks.
 """

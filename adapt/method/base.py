@@ -68,7 +68,7 @@ class AddedMemory:
     held: float = 0.0
     """Extra device memory that is used during the whole training [bytes]."""
     kept: float = 0.0
-    """Memory of modified copies of parameters that layers compute with, and that autograd stores in fp32 [bytes]."""
+    """Memory of the modified copies of parameters with which layers compute [bytes]. Autograd stores them in fp32."""
     layer_values: float = 0.0
     """Number of extra values that autograd stores per token in each layer."""
     trained: float = 1.0
@@ -85,7 +85,7 @@ class Method:
     Options: ClassVar[type | None] = None
     """A frozen dataclass whose fields have defaults and docstrings, like the sections in `adapt.config`. That module
     also has number types with ranges. The dataclass becomes the configuration section with the method's name. A field
-    that is declared with `how(default)` is not part of keys."""
+    that is declared with `how(default)` is not part of the keys of stages."""
     kind: ClassVar[str] = "plain"
     """The method's name in `method.kind`."""
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
@@ -102,15 +102,16 @@ class Method:
     """Whether the exported model has modules in addition to those of its architecture, such as adapters.
     sentence-transformers and other libraries would ignore them."""
     depends_on_length: bool = False
-    """Whether a step of a longer training differs from the same step of a shorter training. Examples are masks that
-    become steeper towards the end, and a window of the last steps. Only such a method may read `Setting.steps`. Its
-    trainings never start from the state of a shorter training (`adapt.train.checkpoints.branch`)."""
+    """Whether a step of a longer training run differs from the same step of a shorter training run. Examples are masks
+    that become steeper towards the end, and a window of the last steps. Only such a method may read `Setting.steps`.
+    Its training runs never start from the state of a shorter training run (`adapt.train.checkpoints.branch`)."""
     scores_in_blocks: str = ""
-    """Advice to the user if the model's head does not end in a linear layer. Empty if the method does not compute
-    scores in blocks, because only this needs such a head."""
+    """Advice to the user in the error about a model whose head does not end in a linear layer. Only methods that
+    compute scores in blocks need such a head. Empty for all other methods."""
     exports_trained: bool = True
-    """Whether the exported model computes like the model in training. If not, for example with means over steps,
-    measurements during training cannot be used to choose the model to export (`training.stop`)."""
+    """Whether the exported model has the same outputs as the model in training. If not, for example because the
+    exported weights are a mean over steps, measurements during training cannot be used to choose the model to export
+    (`training.stop`)."""
     past_fraction: float = 0.0
     """In `dontstop sequence`, the share of the training rows that come from the text of earlier domains."""
     general_growth: float = 0.0
@@ -119,7 +120,7 @@ class Method:
     """Models that the method reads in addition to the trained one, such as teachers: ids, folders, or names of stages
     of the same chain. `Setting.teachers` has their folders."""
     needs_equal_width: bool = False
-    """Whether hidden states of `other_models` are compared with those of the trained model."""
+    """Whether `other_models` must have the trained model's width, because the method compares hidden states."""
 
     def __init__(self, options: Any = None) -> None:
         self.options = options
@@ -127,11 +128,11 @@ class Method:
     # The driver calls these hooks before the first stage runs.
 
     def what(self) -> dict[str, Any]:
-        """Returns the method's part of a training's key: kind, options, and the source code of a user-defined class."""
+        """Returns the method's entries in the key of stage `train`: kind, options, source of a user-defined class."""
         own = type(self).__module__.split(".")[0] != "adapt"
         named = f"{type(self).__module__}:{type(self).__qualname__}" if own else self.kind
         source = {"source": source_digest(type(self))} if own else {}
-        length = {"depends_on_length": True} if self.depends_on_length else {}  # `Train.what` reads it
+        length = {"depends_on_length": True} if self.depends_on_length else {}  # `Train.what` reads this entry
         return {"kind": named, **source, **self.settings(), **length}
 
     def settings(self) -> dict[str, Any]:
@@ -183,7 +184,7 @@ class Method:
         """Returns the extra work of the method per training pass, for estimates of FLOPs and memory.
 
         Args:
-            is_known: whether the method has stages before this training.
+            is_known: whether stages of the method have run before this training run.
             passes: number of micro-batches per step. If there are several, some methods compute part of a pass twice.
         """
         return Added()
@@ -201,8 +202,9 @@ class Method:
         """Returns the dimensions of the trained model, which differ from `size` if the method adds width or depth.
 
         Args:
-            size: dimensions of the model from which the first training in `trainings` starts.
-            trainings: consecutive numbers of trainings in a sequence of domains. The first training has number 1.
+            size: dimensions of the model before the first training run in `trainings`.
+            trainings: consecutive numbers of training runs in a sequence of domains. The sequence's first training run
+                has number 1.
         """
         return size
 
@@ -210,11 +212,11 @@ class Method:
         """Returns tables and warnings about the method's stages, for the report of a sequence of domains.
 
         Args:
-            measured: for each number of learnt domains, the method's stages that were finished then, by name.
+            measured: the method's finished stages, keyed by number of domains learnt so far, then by stage name.
         """
         return Notes()
 
-    # Every rank of a training calls the following hooks in this order, and all ranks call a hook at the same time.
+    # Every rank of a training run calls the following hooks in this order, and all ranks call a hook at the same time.
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Changes the model before the engine wraps it, for example by gates, masks or plugins.
@@ -234,7 +236,7 @@ class Method:
         """
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the state that `state` returned, when a training resumes."""
+        """Restores the state that `state` returned, when a training run resumes from a checkpoint."""
 
     def extra_loss(self, model: nn.Module, corrupted: Corrupted, step: int) -> Tensor | None:
         """Returns a term to add to the loss of one micro-batch, or None.
@@ -248,11 +250,11 @@ class Method:
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields the losses of a step's passes. The caller runs the backward pass of each loss before the next one.
+        """Yields the losses of a step's passes. The caller runs each backward pass before it requests the next loss.
 
         A method overrides this hook instead of `extra_loss` if it computes both losses in one pass, or needs more than
-        one micro-batch. To measure the memory use, one rank calls this hook without the other ranks in a trial (see
-        `adapt.method.collectives.without_others`).
+        one micro-batch. One rank also calls this hook without the other ranks, in a trial that measures the memory use
+        (see `adapt.method.collectives.without_others`).
 
         Args:
             model: the engine, or in a trial the model itself.
@@ -370,7 +372,7 @@ class TrainingEngine(Protocol):
 
 @dataclass(frozen=True)
 class Setting:
-    """The properties of a training that its method can use."""
+    """The properties of a training run that its method can read."""
 
     seed: int = 0
     length: int | None = None
@@ -378,7 +380,7 @@ class Setting:
     past: Mapping[str, Path] = field(default_factory=dict)
     """Result folders of the method's stages so far, keyed by the stage's name."""
     anchor: Path = Path()
-    """Folder of the model that this training started from."""
+    """Folder of the model from which this training run started."""
     base: Path = Path()
     """Folder of the model that the first domain of the sequence started from."""
     teachers: tuple[Path, ...] = ()

@@ -1,4 +1,4 @@
-"""Computes sums and gathers rows over all ranks of a training, for losses that depend on documents of other ranks."""
+"""Sums values and gathers rows over all ranks, for losses that depend on documents of other ranks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ def summed(number: Tensor) -> Tensor:
 
 @cache
 def among_hosts() -> Any:
-    """Returns a group of all ranks for CPU tensors, which uses gloo and so does not wait for devices.
+    """Returns a process group of all ranks for CPU tensors. It uses gloo, so no rank has to wait for its device.
 
     The result is None, which means torch's default group, if the default group uses gloo on CPUs. All ranks call this.
     """

@@ -3,8 +3,8 @@
 The teachers see the same corrupted text as the trained model. The distance of the trained model from the mean of the
 teachers is added to the loss. It compares their predicted distributions or their hidden states, and is averaged over
 the predictions of the global batch. By default, the only teacher is the model before the domain, which reduces
-forgetting. With `distill.teachers`, the model learns from other models, such as several seeds of the same training,
-whose mean predicts better than each of them (arXiv 2509.14786).
+forgetting. With `distill.teachers`, the model learns from other models, for example from models that differ only in
+their seed. The mean of such models predicts better than each single model (arXiv 2509.14786).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class DistillOptions:
     """Options of distillation, which keeps outputs near those of the model before the domain, or of other teachers."""
 
     weight: NonNegativeFloat = 1.0
-    """Factor of the distance from the teachers, which is added to the loss; 0 disables it (arXiv 1606.09282). Large
-    factors leave little of the objective's own loss."""
+    """Factor of the distance from the teachers, which is added to the loss; 0 disables it (arXiv 1606.09282). With
+    large factors, the objective's own loss has little effect."""
     of: Literal["logits", "states"] = "logits"
     """What is compared at each prediction. `logits`: the divergence of the distribution over the vocabulary from the
     mean of the teachers' distributions. `states`: the mean squared difference of the last hidden states from the mean
-    of the teachers' states, which only has a meaning for teachers of the student's width and origin."""
+    of the teachers' states, which is only meaningful if all models have the same width and origin."""
     temperature: PositiveFloat = 2.0
     """Divisor of the scores before they are compared (of: logits). Above 1, unlikely tokens count more."""
     teachers: list[str] = how_list()

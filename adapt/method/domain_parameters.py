@@ -1,4 +1,4 @@
-"""Methods that add a set of parameters for each domain or for all, and train only these parameters.
+"""Methods that add one set of parameters per domain, or one set for all domains, and train only these parameters.
 
 Method `adapters` adds small bottlenecks to every layer (arXiv 1902.00751, 2110.04366). `prompt` puts vectors before the
 first token of a document (arXiv 2104.08691), and `prefix` adds them to the keys and values of every layer (2101.00190).
@@ -308,7 +308,7 @@ class PrefixOptions:
 
 
 class TrainsVectors(TrainsSets):
-    """Base class of methods that train vectors, which start as those of tokens of the domain's text."""
+    """Base class of methods that train vectors. The vectors are initialized from tokens of the domain's text."""
 
     goes_alone: ClassVar[bool] = True
 

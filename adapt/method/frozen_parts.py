@@ -95,7 +95,7 @@ class Freeze(Method):
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """Returns the share of parameters that have gradients and optimizer state."""
-        if self.options.all_but_module:  # the module is at most as large as the layers, so at most half of the model
+        if self.options.all_but_module:  # upper bound: the module is not larger than the other layers
             trained = size.embedding_parameters + size.layer_parameters / 2
             return AddedMemory(trained=min(1.0, trained / size.parameters))
         frozen = float(size.embedding_parameters * self.options.embeddings)
@@ -109,7 +109,7 @@ PRE_NORM = ("gpt2", "llama", "mistral", "modernbert", "qwen2", "qwen3")
 
 @dataclass(frozen=True)
 class ExpandOptions:
-    """Adds layers that start as the identity, and trains only these (arXiv 2401.02415)."""
+    """Options of block expansion: added layers start as the identity, and only they train (arXiv 2401.02415)."""
 
     every: PositiveInt = 4
     """One new layer is inserted after each group of this many layers, and after a smaller group at the end."""

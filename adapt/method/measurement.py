@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from adapt.objective.objective import Batch
 
 EPOCH = 2**32
-"""Epoch number in the seeds of measurements. Trainings never reach this epoch, so measurements draw other masks."""
+"""Epoch number in the seeds of measurements. Training never reaches this epoch, so measurements draw other masks."""
 
 
 def check_prepared(config: Config, measured: str, fix: str) -> None:
@@ -36,8 +36,8 @@ def check_prepared(config: Config, measured: str, fix: str) -> None:
 
     Args:
         config: configuration of the job.
-        measured: name of what is measured, for the message.
-        fix: advice to the user instead of preparing the text, for the message.
+        measured: name of the measured quantity, for the message.
+        fix: what the user can do instead of preparing the text, for the message.
 
     Raises:
         ConfigError: the corpus is streamed.
@@ -51,7 +51,7 @@ def check_prepared(config: Config, measured: str, fix: str) -> None:
 
 @dataclass(frozen=True)
 class AddedUp:
-    """Sums over rows of a text, on one device."""
+    """Sums of measurements over rows of a text, on one device."""
 
     sums: Mapping[str, Tensor]
     """fp32 sums, keyed by name."""
@@ -121,7 +121,7 @@ def objective_of_sums(config: Config) -> dict[str, Any]:
     """Returns the objective's part of the key of a stage that measures with the objective.
 
     Raises:
-        ConfigError: the objective needs word weights, which only trainings can read.
+        ConfigError: the objective needs word weights, which only training runs can read.
     """
     if weighs_words(config.objective):
         raise ConfigError(
@@ -133,7 +133,7 @@ def objective_of_sums(config: Config) -> dict[str, Any]:
 
 
 def what_of_sums(config: Config, start: Start, wanted: int) -> dict[str, Any]:
-    """Returns the key's part that determines the sums, without the text: sample, masking of its rows, and model."""
+    """Returns the entries of the key that determine the sums, except the text: sample, masking, and model."""
     return {
         "sequences": wanted,
         "sequence_length": config.training.sequence_length,
@@ -145,12 +145,12 @@ def what_of_sums(config: Config, start: Start, wanted: int) -> dict[str, Any]:
 
 
 def needs_as_training(config: Config) -> Mapping[str, float]:
-    """Returns the resources of a stage that computes on all workers like a training."""
+    """Returns the resources of a stage that computes on all workers, as a training run does."""
     return training_needs(config.resources)
 
 
 def summed_up(summing: Summing, name: str, previous: Path | None) -> Outcome[Summed]:
-    """Sums over rows on the cluster, and returns the record with its cost. See `row_sums.sum_up` for arguments."""
+    """Sums measurements over rows on the cluster. Returns the record and the cost. See `row_sums.sum_up`."""
     from adapt.method.row_sums import sum_up
 
     result = sum_up(summing, name, previous)

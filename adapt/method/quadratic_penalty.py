@@ -22,9 +22,9 @@ from adapt.method.measurement import AddedUp
 from adapt.objective.objective import Batch, Objective
 
 ON_CPU, ON_GPU = 2**18, 2**26
-"""Number of weights for which the penalty is computed at a time.
+"""Number of weights for which the penalty is computed at a time, on a CPU and on a GPU.
 
-On CPUs, this number is small, so that intermediate values stay in the processor's cache.
+The number for CPUs is small, so that intermediate values stay in the processor's cache.
 """
 
 

@@ -64,7 +64,7 @@ def batches_at(stream: TokenStream, share: Share, length: int, marks: Sequence[s
 
 
 def model_on(device: torch.device, config: Config, pretrained: Pretrained) -> PreTrainedModel:
-    """Loads a model in the same way as trainings do, and returns it in evaluation mode on a device."""
+    """Loads a model in the same way as for training, and returns it in evaluation mode on a device."""
     causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
     model = load_model(pretrained.model, causal, pretrained.trust_remote_code, dropout)
     if sees_only_earlier(config.objective):
@@ -72,12 +72,12 @@ def model_on(device: torch.device, config: Config, pretrained: Pretrained) -> Pr
     if device.type == "cpu":
         use_quick_dropout(model)
     torch.nn.Module.to(model, device)
-    model.eval()  # after dropout modules were added, so that they are in this mode too
+    model.eval()  # last, so that the added dropout modules are in evaluation mode too
     return model
 
 
 def sum_up(summing: Summing, name: str, previous: Path | None) -> Summed:
-    """Sums over rows on the cluster, and writes the means to a safetensors file.
+    """Sums measurements over rows on the cluster, and writes their means to a safetensors file.
 
     Args:
         summing: the configuration, the model and the texts.

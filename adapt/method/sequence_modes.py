@@ -1,11 +1,11 @@
-"""Methods of plain training that differ in the models and the text that are trained: `one`, `joint`, `merge`, `replay`.
+"""Methods of plain training that differ in which models learn which text: `one`, `joint`, `merge` and `replay`.
 
 Papers use `one`, a model per domain, and `joint`, one model for all domains, as bounds for other methods. `merge`
 trains a model per domain from the base model and then merges all models with the options of section `merge` (task
 arithmetic, arXiv 2212.04089; TIES, 2306.01708; DARE, 2311.03099; the mean). So knowledge of a domain can only be lost
 in the merge.
 
-`replay` draws a share of every training's rows uniformly from the text of all earlier domains. This is experience
+`replay` draws a share of every training run's rows uniformly from the text of all earlier domains. This is experience
 replay with a buffer that holds all past text. Every past row is equally likely, as with a bounded buffer that is filled
 by reservoir sampling. Any method can also replay general text (`mixture.replay_paths`). With this method, the share of
 general text can also grow or shrink from domain to domain.
@@ -27,7 +27,7 @@ class One(Method):
     mode: ClassVar[str | None] = "separate"
 
     def what(self) -> dict[str, Any]:
-        """Returns the key's part of plain training, because each training is plain."""
+        """Returns the key entries of plain training, because each model is trained plainly."""
         return Method().what()
 
 
@@ -38,7 +38,7 @@ class Joint(Method):
     mode: ClassVar[str | None] = "joint"
 
     def what(self) -> dict[str, Any]:
-        """Returns the key's part of plain training, because the training is plain."""
+        """Returns the key entries of plain training, because the model is trained plainly."""
         return Method().what()
 
 
@@ -49,7 +49,7 @@ class MergedAfter(Method):
     is_merged_after: ClassVar[bool] = True
 
     def what(self) -> dict[str, Any]:
-        """Returns the key's part of plain training. The merge is a separate stage with its own key."""
+        """Returns the key entries of plain training. The merge is a separate stage with its own key."""
         return Method().what()
 
     def check(self, config: Config, model: Path) -> None:
@@ -70,11 +70,11 @@ class ReplayOptions:
     """Options of replaying the text of earlier domains."""
 
     fraction: OpenFraction = 0.1
-    """Share of a training's rows that come from earlier domains (0.1 in arXiv 2203.06311). The first domain replays
+    """Share of a training run's rows that come from earlier domains (0.1 in arXiv 2203.06311). The first domain replays
     nothing. Every row of the earlier domains is equally likely."""
     general_growth: float = 0.0
     """Amount added to mixture.replay_fraction (and replay_last) for each domain after the first. If negative, the
-    share of general text shrinks along the sequence. Adding domains at the end does not change earlier trainings."""
+    share of general text shrinks along the sequence. Adding domains at the end does not change earlier runs."""
 
 
 class Replay(Method):
@@ -89,7 +89,7 @@ class Replay(Method):
         self.general_growth = options.general_growth
 
     def what(self) -> dict[str, Any]:
-        """Returns the key's part of plain training. The replayed share is part of the mixture's key."""
+        """Returns the key entries of plain training. The replayed share is an entry of the mixture instead."""
         return Method().what()
 
     def check(self, config: Config, model: Path) -> None:

@@ -49,7 +49,7 @@ def method_of(config: Config) -> Method:
     """Returns the configured method with its options.
 
     Raises:
-        ConfigError: `Kinds.load` raises an error.
+        ConfigError: for the reasons given at `Kinds.load`.
     """
     kind, options = METHODS.load(config.method.kind), config.method_options
     if options is None and kind.Options is not None:
@@ -58,7 +58,7 @@ def method_of(config: Config) -> Method:
 
 
 def past_fraction(config: Config) -> float:
-    """Returns the share of a training's rows that come from earlier domains.
+    """Returns the share of a training run's rows that come from earlier domains.
 
     The share is `sequence.replay_fraction` if this field is set. Otherwise it is the method's own `past_fraction`.
     """

@@ -2,10 +2,10 @@
 
 With `interpolate`, every floating-point weight becomes (1 - share) w_earlier + share w_trained after a domain (WiSE-FT,
 arXiv 2109.01903; LM-Cocktail, arXiv 2311.13534). `job: merge` with `merge.kind: interpolate` computes several
-interpolated models from one finished training. This method computes one interpolated model. The next domain starts from
-it.
+interpolated models after training. This method computes one interpolated model, and the next domain starts from this
+model.
 
-`average` averages the model over the last steps of a training, instead of taking the last weights. A weighted mean over
+`average` averages the model over the last steps of training, instead of taking the last weights. A weighted mean over
 these steps can replace a decay of the learning rate (WSM, arXiv 2507.17634; see `adapt.merge.merger`). Merge kind
 `average` averages saved checkpoints. This method adds up the weights during the training, so that no checkpoints need
 to be saved.
@@ -106,12 +106,12 @@ def between(other: Mapping[str, Any], state: Mapping[str, Any], share: float) ->
 
 @dataclass(frozen=True)
 class AverageOptions:
-    """Options of averaging the model over the last part of a training (arXiv 2507.17634)."""
+    """Options of averaging the model over the last part of a training run (arXiv 2507.17634)."""
 
     window: OpenFraction = 0.2
     """Share of the steps, at the end of the training, over which the model is averaged."""
     points: PositiveInt = 10
-    """Number of evenly spaced steps in the window after which the model enters the mean. 1 is plain training."""
+    """Number of averaged models, which are taken after evenly spaced steps of the window. 1 is plain training."""
     decay: Literal["linear", "cosine", "sqrt"] = "linear"
     """Learning-rate decay that the weights of the mean imitate; `linear` gives all averaged steps the same weight."""
 
@@ -165,7 +165,7 @@ class WindowAverage(Method):
         self._sums = {name: each.cpu() for name, each in state["sums"].items()} if is_first else {}
 
     def cut_short(self, done: int) -> str:
-        """Returns a sentence on how much of the window a training reached that ended before its planned length."""
+        """Returns a message that says how much of the window was reached, if training ended before the window's end."""
         planned = sorted(self._weights)
         reached = sum(step <= done for step in planned)
         if reached == len(planned):
@@ -192,7 +192,7 @@ class WindowAverage(Method):
 
 @cache
 def _warn_of_decay(schedule: str) -> None:
-    """Logs the warning once per process, even if a sequence has several trainings."""
+    """Logs the warning once per process, even if a sequence has several training runs."""
     log(
         f"warning: training.schedule {schedule} lowers the learning rate at the end, and method.kind average replaces"
         " such a decay: in our tests averaging helped with a constant rate, and not with a falling one"

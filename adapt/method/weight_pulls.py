@@ -88,7 +88,8 @@ def pulls_on(engine: TrainingEngine, pulls: Sequence[tuple[float, Whole | None, 
     Args:
         engine: the engine with the weights.
         pulls: strength, target and importance of each penalty. A target or an importance is a function that takes a
-            parameter's name and returns a whole tensor. None is the current weights, or the same importance everywhere.
+            parameter's name and returns a whole tensor. A target of None means the current weights. An importance of
+            None means that all weights are equally important.
     """
     from adapt.method.quadratic_penalty import Pull, Pulls, own_parts, parts_now
 
@@ -107,7 +108,7 @@ class L2sp(PullsWeights):
     options: L2spOptions
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Copies the starting weights. If `beta` is above 0, also loads the base's weights, unless they are equal."""
+        """Copies the starting weights. If `beta` is above 0, loads the base model's weights unless they are equal."""
         alpha, beta, setting = self.options.alpha, self.options.beta, self._setting
         if beta and setting.base != setting.anchor:
             assert setting.load
@@ -227,7 +228,7 @@ class MeasureFisher(Stage[Summed]):
     """The stage with the mean Fisher information of the earlier domains; None if there is no such stage."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the key's part that determines the Fisher information: sample, masking of its rows, and model."""
+        """Returns the entries of the key that determine the Fisher information: sample, masking, and model."""
         return what_of_sums(self.config, self.start, self.sequences)
 
     def needs(self) -> Mapping[str, float]:

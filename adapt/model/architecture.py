@@ -23,8 +23,8 @@ from adapt.support.errors import ConfigError, ModelError
 from adapt.terminal.console import log
 
 Way = Literal["packed", "shared rows", "padded", "by length"]
-"""How a model accepts documents: packed into one sequence, several per row, as padded rows, or as rows of exactly the
-same length."""
+"""How a model accepts documents: packed into one sequence, as rows with several documents each, as padded rows with one
+document each, or as unpadded rows of equal length with one document each."""
 WHY: dict[Way, str] = {
     "shared rows": "attention cannot divide a sequence into documents, so rows have several documents, and a mask for"
     " each pair of tokens keeps them apart",
@@ -32,7 +32,7 @@ WHY: dict[Way, str] = {
     "by length": "padding would change the model's outputs, so only documents of exactly the same length are computed"
     " together",
 }
-"""For each way to compute documents as rows, the reason for it, as shown to users."""
+"""For each way to compute documents as rows, the reason why a model needs this way. The text is shown to users."""
 
 
 @dataclass(frozen=True)
@@ -363,7 +363,7 @@ def _named(config: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def turned_wrongly(folder: Path, is_turned: bool) -> ModelError:
-    """Returns the error for a decoder that sees both sides but has another objective than mntp, or the reverse."""
+    """Returns the error for a decoder that sees both sides without objective mntp, or for mntp with another model."""
     if is_turned:
         return ModelError(
             f"{folder} is a decoder that sees both sides of a token, so it predicts each token at the position before",

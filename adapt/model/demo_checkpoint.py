@@ -116,7 +116,7 @@ def fetch(folder: Path) -> Path:
 
 
 def reason(stderr: str) -> str:
-    """Returns the line of pip's output that gives the reason: the first line marked as an error, or else the last."""
+    """Returns the line of pip's output that gives the reason: the first line marked as an error, or the last line."""
     lines = stderr.strip().splitlines() or ["no message"]
     return next((line for line in lines if line.startswith("ERROR")), lines[-1]).removeprefix("ERROR: ")
 

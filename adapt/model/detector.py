@@ -177,7 +177,7 @@ def load_detector(
     Args:
         pretrained: the discriminator, and its generator if it has one. Heads that are not in the files get random
             weights.
-        layers: number of the discriminator's first layers that a new generator copies; None for a third.
+        layers: number of the discriminator's first layers that a new generator copies; None for a third of all layers.
         embeddings: `shared`, `disentangled` or `separate` tables of embeddings; see `TABLES`.
         dropout: dropout of the attention weights; None keeps the models' values.
         first: model whose generator draws tokens, for a measurement. None means the generator of `pretrained`.

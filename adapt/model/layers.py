@@ -259,7 +259,7 @@ def _rows(by_name: dict[str, Tensor], layer: Layer, name: str, values: Tensor) -
 
 
 def _across(module: Any, values: Tensor, rows: bool) -> Tensor:
-    """Reshapes one value per output (if `rows`) or input of a linear layer so that they broadcast to its weight."""
+    """Reshapes values, one per output (if `rows`) or input of a linear layer, so that they broadcast to its weight."""
     return values[:, None] if rows != is_transposed(module) else values[None, :]
 
 

@@ -1,4 +1,4 @@
-"""Computes cross entropy and divergence of a linear layer's outputs (scores), some rows (a piece) at a time.
+"""Computes cross entropy and divergence of a linear layer's outputs (scores), one piece (some rows) at a time.
 
 So the scores of all rows are never in memory together, even for a large vocabulary. Gradients are computed together
 with the loss, while the scores of a piece are in memory (as in Cut Cross-Entropy, arXiv 2411.09009, and liger-kernel,
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 PIECE_BYTES = 256 * 2**20
-"""Maximum size of the scores of a piece, that is, of the scores in memory [bytes of fp32]."""
+"""Maximum size of the scores of a piece [bytes of fp32]. Only the scores of one piece are in memory at a time."""
 BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 64 * 2**20}
 """Maximum size of a block, a part of a piece that is processed at a time [bytes of fp32], keyed by device.
 
@@ -129,7 +129,7 @@ def _errors(scores: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tenso
     scores = scores.float() if bias is None else scores + bias.float()
     losses = scores.amax(1, keepdim=True) - scores.gather(1, targets)
     errors = scores.softmax(1)
-    losses -= errors.amax(1, keepdim=True).log()  # at least one probability is 1 / V or more
+    losses -= errors.amax(1, keepdim=True).log()  # finite, because the largest probability is at least 1 / V
     errors.scatter_add_(1, targets, torch.full_like(targets, -1.0, dtype=errors.dtype))
     return losses.squeeze(1), errors
 

@@ -94,7 +94,8 @@ def check_loads(
         causal: see `load_model`; None for next tokens in a decoder and masked tokens in an encoder.
         trust_remote_code: see `load_model`.
         only_earlier: whether to also check that the model's attention can be made causal.
-        in_blocks: advice to the user if the head does not end in a linear layer. None if it need not end in one.
+        in_blocks: advice to the user in the error about a head that does not end in a linear layer. None accepts all
+            heads.
 
     Returns:
         How the model accepts documents: packed, or as rows. None if only loading the model can show this.

@@ -190,7 +190,7 @@ def model_files(folder: Path, name: str = "") -> list[Path]:
 
 
 def weight_files(folder: Path, name: str = "") -> list[Path]:
-    """Lists the weights in safetensors: a single file, or else an index and its shards. transformers does the same."""
+    """Lists the weights in safetensors: a single file, or else an index and its shards, as transformers does."""
     name = name or str(folder)
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]

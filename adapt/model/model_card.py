@@ -138,7 +138,7 @@ _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`<[]|"} | {"\n": " ", "
 
 
 def card_text(text: str) -> str:
-    """Escapes text from users, such as a name or words of a corpus, so that Markdown makes no HTML, link or table."""
+    """Escapes text from users, such as a name or words of a corpus, so that no part becomes HTML, a link or a table."""
     return text.translate(_MARKS)
 
 

@@ -103,8 +103,8 @@ def write_with_new_top(start: Pretrained, count: int, seed: int, folder: Path) -
         The number of new parameters.
 
     Raises:
-        ConfigError: the model has fewer layers.
-        ModelError: the architecture is not supported, or the checkpoint lacks some of their weights.
+        ConfigError: the model has fewer than `count` layers.
+        ModelError: the architecture is not supported, or the checkpoint lacks weights of these layers.
     """
     config = load_config(start.model, start.trust_remote_code)
     with torch.random.fork_rng(devices=[]), quiet():
@@ -184,7 +184,7 @@ def write_turned(start: Pretrained, folder: Path) -> tuple[str, bool]:
 
 
 def _check_turns(model: Any, folder: Path) -> None:
-    """Checks that the decoder's first output depends on its last token, as its changed config requires."""
+    """Checks that the turned decoder's output at the first token depends on the last token."""
     middle = int(model.config.vocab_size) // 2
     with torch.no_grad():
         one, two = (model(input_ids=torch.tensor([[middle, last]])).logits[0, 0] for last in (middle + 1, middle + 2))

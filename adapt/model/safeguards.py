@@ -68,7 +68,7 @@ def check_finite(tensor: Tensor, name: str, of: str, fix: str = AGAIN) -> None:
     """
     if not tensor.is_floating_point() or not tensor.numel():
         return
-    ends = torch.stack(torch.aminmax(tensor.detach()))  # both are nan if any value is nan
+    ends = torch.stack(torch.aminmax(tensor.detach()))  # minimum and maximum are both nan if any value is nan
     if ends.isfinite().all():
         return
     wrong, count = {"nan": tensor.isnan().sum(), "infinite": tensor.isinf().sum()}, tensor.numel()

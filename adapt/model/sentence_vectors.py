@@ -31,7 +31,7 @@ MODES = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-"""Switches of sentence-transformers' poolings, keyed by the name of the pooling."""
+"""Names of the settings that switch on sentence-transformers' poolings, keyed by the name of the pooling."""
 FEATURES = {"mean": "mean", "cls": "first"}
 """Poolings of `adapt.model.states.document_states`, keyed by their names in sentence-transformers."""
 
@@ -88,7 +88,7 @@ def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
 
 
 def _is_of(root: Path, folder: Path) -> bool:
-    """Whether modules.json of a folder names another folder as its transformer."""
+    """Returns whether the modules.json in `root` names `folder` as the folder of the transformer."""
     places = [str(m.get("path", "")) for m in _modules(root) if str(m.get("type", "")).endswith("Transformer")]
     return bool(places) and (root / places[0]).resolve() == folder.resolve()
 
@@ -112,7 +112,7 @@ def _modes(pooling: Mapping[str, Any]) -> list[str]:
 def exported_vectors(
     config: Config, folder: Path, trained: str | None = None, needed_by: Sequence[str] = ()
 ) -> SentenceVectors | None:
-    """Returns how the exported models of a job compute sentence vectors. None if they are not for sentence vectors.
+    """Returns how exported models compute sentence vectors. None if the job's models are not for sentence vectors.
 
     Args:
         config: configuration of the job.

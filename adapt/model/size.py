@@ -76,7 +76,7 @@ class ModelSize:
     is_tied: bool = True
     """Whether token embeddings and language-model head share one table."""
     beside: int = 1
-    """Number of parallel layers at each depth: 2 with exBERT's module, else 1. `heads` and `inner` count both."""
+    """Number of parallel layers per depth: 2 with exBERT's module, else 1. `heads` and `inner` count both layers."""
     kind: str = ""
     """`model_type` of the checkpoint."""
     tensors: tuple[tuple[str, int], ...] = field(default=(), repr=False)
@@ -94,7 +94,7 @@ class ModelSize:
         )
 
     def with_matrices(self, added: float) -> ModelSize:
-        """Returns the size with `added` more elements in matrices of the layers that are not in the checkpoint."""
+        """Returns the size with more matrices in the layers, of `added` elements, which are not in the checkpoint."""
         return replace(self, layer_parameters=self.layer_parameters + round(added))
 
     def first_layers(self, count: int) -> ModelSize:
@@ -144,7 +144,7 @@ class ModelSize:
         """
         heads, inner = (max(1, round(share * number)) for number in (self.heads, self.inner))
         attention = heads * self.attention // self.heads
-        matrices = self.layers * self.hidden * (4 * attention + (3 if self.gated else 2) * inner + 1)  # with the gate
+        matrices = self.layers * self.hidden * (4 * attention + (3 if self.gated else 2) * inner + 1)  # 1 for the gate
         return replace(
             self,
             parameters=self.parameters + matrices,

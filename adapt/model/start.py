@@ -16,8 +16,8 @@ class Start:
     """The model with which a stage begins, and the stage that writes this model, if any."""
 
     pretrained: Pretrained
-    """The model on disk. If a training stage writes the model, this is the model with which the training begins. It has
-    the same shape and tokenizer."""
+    """The model on disk. If a training stage writes the model, this is the model with which the training begins.
+    Both models have the same shape and tokenizer."""
     digest: str | None
     """Digest of the model's files. None if a training stage writes the model: then the key of this stage identifies the
     model."""
@@ -53,7 +53,7 @@ class Start:
         return self.with_tokenizer(done).at(done[self.training].path / self.training.model_place)
 
     def with_tokenizer(self, done: Done) -> Pretrained:
-        """Returns the model on disk that has a head and the same tokens, before any training in this chain."""
+        """Returns the model before this chain's training runs, with the new head or tokenizer if a stage wrote it."""
         if self.vocabulary is not None:
             folder = done[self.vocabulary].path
             return replace(self.pretrained, model=folder, tokenizer=folder)

@@ -19,8 +19,8 @@ def hidden_states(model: nn.Module, packed: Packed, segments: Tensor | None = No
     Args:
         model: a model from `adapt.model.load`, or its `base_model`.
         packed: a sequence of N tokens.
-        segments: for each token, the text of a pair that it belongs to (0 or 1), int64 [1, N]. Models without
-            embeddings of segments ignore it.
+        segments: for each token, whether it belongs to the first (0) or second (1) text of a pair, int64 [1, N]. Models
+            without embeddings of segments ignore it.
 
     Returns:
         The embeddings and the output of each layer, [N, H] each, with gradients.
@@ -107,7 +107,7 @@ def text_features(
         at_once: number of pieces in a batch.
         pooling: `mean` or `first`.
         layer: layer whose states are used; 0 for the embeddings, -1 for the last layer.
-        segments: for each token of each text, the text of a pair that it belongs to (0 or 1).
+        segments: for each token, whether it belongs to the first (0) or second (1) text of a pair; one array per text.
     """
 
     def states(packed: Packed, second: Tensor | None) -> Tensor:

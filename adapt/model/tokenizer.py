@@ -117,7 +117,7 @@ def read_tokenizer(folder: Path, config: PreTrainedConfig, trust_remote_code: bo
             f"{folder} has only a slow tokenizer ({type(tokenizer).__name__})",
             "choose a model with a tokenizer.json, or convert the tokenizer to one",
         )
-    for mark in ("is_local", "local_files_only"):  # otherwise these would be saved with the tokenizer
+    for mark in ("is_local", "local_files_only"):  # options of the call above, which would be saved too
         tokenizer.init_kwargs.pop(mark, None)
     return tokenizer
 
@@ -152,8 +152,8 @@ def unloadable(part: str, folder: Path, error: Exception) -> ModelError:
 
 
 SMALLEST_SHARE = 0.5
-"""Smallest share of a model's embeddings that its tokenizer uses. The other embeddings are padding. Below this share,
-the tokenizer probably belongs to another model."""
+"""Smallest share of a model's embeddings that its tokenizer may use. The other embeddings are padding. Below this
+share, the tokenizer probably belongs to another model."""
 
 FIX = "use the tokenizer that came with the model"
 """Advice in errors about tokenizers that do not belong to their model."""
@@ -173,7 +173,7 @@ def check_match(
 
     Raises:
         ModelError: the tokenizer has no mask token (if causal, no end-of-text token), ids without an embedding, another
-            padding id, or far too few tokens.
+            padding id than the model, or far too few tokens.
     """
     if causal and tokenizer.eos_token_id is None:
         raise ModelError(
@@ -220,7 +220,7 @@ def load_text_tokenizer(pretrained: Pretrained) -> PreTrainedTokenizerFast:
         ModelError: see `adapt.model.tokenizer.load_tokenizer`.
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
-    tokenizer.split_special_tokens = True  # for every call, and transformers also sets it in the backend
+    tokenizer.split_special_tokens = True  # each call of transformers copies this to the backend
     tokenizer.backend_tokenizer.encode_special_tokens = True
     _divide(tokenizer.backend_tokenizer, _whole(tokenizer.backend_tokenizer, tokenizer.all_special_tokens))
     return tokenizer

@@ -95,7 +95,7 @@ def check_trained(training: TrainingConfig, folder: Path) -> None:
 
 
 def frozen_summary(training: TrainingConfig, folder: Path) -> str:
-    """Returns a sentence on how many tensors of a model `training.freeze` freezes. Empty if it freezes none.
+    """Returns a message that says how many tensors `training.freeze` freezes. Empty if it freezes no tensor.
 
     Args:
         training: settings of the training.
@@ -148,7 +148,7 @@ def top_names(names: Iterable[str], kind: str, count: int) -> set[str]:
         count: number of top layers.
 
     Raises:
-        ConfigError: the model has fewer layers.
+        ConfigError: the model has fewer than `count` layers.
         ModelError: the architecture is not supported.
     """
     names = list(names)

@@ -53,7 +53,7 @@ class Masking(Objective):
     """
 
     replaces_units = False
-    """Whether the tokens of a unit are all masked, all random or all unchanged. If False, each has its own draw."""
+    """Whether a unit's tokens are all masked, all random or all unchanged. If False, each token has its own draw."""
 
     def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         self.config = config

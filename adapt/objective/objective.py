@@ -138,7 +138,7 @@ class Objective(ABC):
         """Reads the result of the stage that the objective needs (`adapt.stage.weigh_words`), before training."""
 
     def prepare(self, model: torch.nn.Module) -> None:  # noqa: B027 (most objectives change nothing)
-        """Changes the model before the engine wraps it: attaches modules only for training, or changes its attention.
+        """Changes the model before the engine wraps it: attaches modules that only training uses, or changes attention.
 
         Raises:
             ModelError: the model cannot be used with this objective.
@@ -222,7 +222,7 @@ class Objective(ABC):
         return {}
 
     def figures(self) -> dict[str, float]:
-        """Returns measurements other than the loss, by name, over all rows in `losses` since the last call."""
+        """Returns measurements other than the loss, by name, over all rows that `losses` got since the last call."""
         return {}
 
 

@@ -24,7 +24,8 @@ class RtdOptions:
 
     generator: str | None = how(None)
     """Id or folder of the generator, a masked language model with the vocabulary of model.path. null uses the folder
-    `generator` in model.path, if an earlier rtd training wrote one, or else a copy of the model's first layers."""
+    `generator` in model.path, if an earlier training run with rtd wrote one, or else a copy of the model's first
+    layers."""
     generator_layers: PositiveInt | None = None
     """Number of the model's first layers that the generator copies if no trained generator is used. It also copies the
     embeddings, and its head gets random weights. null is a third of the layers, rounded up. ELECTRA's generator has 1/4
@@ -43,7 +44,7 @@ class TsdaeOptions:
     """Options of the objective `tsdae`, which trains sentence vectors (Wang et al. 2021, arXiv 2104.06979).
 
     Words of a sentence are deleted, the model makes one vector of the rest, and the same model rebuilds the sentence
-    from the vector, predicting each next token. For BERT, RoBERTa, XLM-RoBERTa, CamemBERT and ELECTRA.
+    from the vector, predicting each next token. Works with BERT, RoBERTa, XLM-RoBERTa, CamemBERT and ELECTRA.
     """
 
     delete_fraction: OpenFraction = 0.6
@@ -53,8 +54,8 @@ class TsdaeOptions:
     Exported folders and the measurement of retrieval use the same pooling."""
     unit: Literal["sentence", "document"] = "sentence"
     """Text that becomes one vector. `sentence` splits documents at empty lines, and after `.`, `!` or `?` if a blank
-    and no small letter follow, except after abbreviations such as `et al.`. `document` takes whole documents. A text
-    that is divided between two rows becomes two texts."""
+    follows and then no lowercase letter, except after abbreviations such as `et al.`. `document` takes whole
+    documents. A text that is divided between two rows becomes two texts."""
 
 
 OBJECTIVES: "Kinds[type[Objective]]" = Kinds(
@@ -137,7 +138,7 @@ def predicted_fraction(objective: ObjectiveConfig) -> float:
 
 
 def encoded_again(config: Config) -> float:
-    """Returns the share of the tokens that pass through the layers a second time in each step."""
+    """Returns the share of the tokens that `tsdae` passes through the layers a second time; 0 for other objectives."""
     return 1 - objective_options(config).delete_fraction if config.objective.kind == "tsdae" else 0.0
 
 
@@ -238,7 +239,7 @@ def generator_of(config: Config, model: Path, is_on_disk: bool) -> Path | None:
 def measured_objective(config: Config) -> ObjectiveConfig:
     """Returns the objective with which held-out losses are measured.
 
-    For encoders, it does not depend on the trained masking: they predict single tokens, a share
+    For encoders, this objective does not depend on the masking in training: they predict single tokens, a share
     `evaluation.mask_fraction` of each document. Losses under different masking cannot be compared, since a model has a
     higher loss at 30% than at 15%. Decoders predict each next token. With replaced-token detection, the model finds the
     tokens that a fixed generator has replaced.

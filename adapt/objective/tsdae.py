@@ -136,7 +136,7 @@ class Tsdae(Masking):
         return heads_of(batch.marks[WORD_STARTS] | batch.starts)
 
     def corrupt(self, batch: Batch) -> Corrupted:
-        """Deletes words for the encoder, and predicts each token but the first of each text for the decoder."""
+        """Deletes words from the encoder's input. The decoder predicts all tokens but the first of each text."""
         tokens = torch.where(batch.starts, self.first_id, batch.tokens)
         goes_on = batch.real & ~batch.starts
         positions = goes_on.roll(-1, dims=1)

@@ -34,7 +34,7 @@ TABLES: dict[str, Kinds[Any]] = {
     table.field: table for table in (METHODS, OBJECTIVES, SELECTIONS, EMBEDDERS, EXPORT_KINDS)
 }
 """The tables of kinds (methods, objectives, selections, embedders, exports), keyed by the field that chooses a kind.
-The options of a kind are a section with its name."""
+The options of a kind are in the section with the kind's name."""
 Named = frozenset[tuple[str, str]]
 """Chosen kinds, such as the method `lora`, as pairs: the field that chooses the kind, and the name of the kind."""
 _MOVED = {
@@ -52,7 +52,7 @@ _ENTRIES = {
 }
 """Fields that hold a list of sections, each with the class of the sections."""
 _FIRST = {"corpus": "paths", "method": "kind", "model": "path", "objective": "kind", "storage": "root"}
-"""For some sections, the field that gets the value if a single value is given in place of the section."""
+"""For some sections, the field that an error message suggests if a single value is given in place of the section."""
 SHOWN = 20
 """Maximum number of names that a message lists."""
 _NESTED = {"decontaminate": EvaluationSet}
@@ -65,7 +65,7 @@ def option_sections(kinds: Named = frozenset(), among: frozenset[str] | None = N
 
     Args:
         kinds: the chosen kinds, which are always loaded.
-        among: names of the sections to return, to avoid loading the classes of all kinds. None means all.
+        among: names of the sections to return, to avoid loading the classes of all kinds. None means all sections.
 
     Raises:
         ConfigError: a kind does not exist, cannot be loaded, or is user-defined and has the section name of another
@@ -91,10 +91,10 @@ def known_keys(kinds: Named = frozenset(), among: frozenset[str] | None = None) 
 
     Args:
         kinds: the chosen kinds.
-        among: names of the option sections to include. None means all.
+        among: names of the option sections to include. None means all sections.
 
     Raises:
-        ConfigError: `option_sections` raises an error.
+        ConfigError: for the reasons given at `option_sections`.
     """
     options = option_sections(kinds, among)
     named = {f"{section}.{field.name}" for section, kind in options.items() for field in fields(kind)}
@@ -135,7 +135,7 @@ def refuse_unknown_values(content: Mapping[str, Any], place: str, kinds: Named =
     Args:
         content: sections or fields, with their values.
         place: location of the content, for error messages.
-        kinds: chosen kinds, whose options are valid keys too. If empty, the kinds that the content chooses.
+        kinds: chosen kinds, whose options are valid keys too. If empty, the kinds that the content chooses are used.
     """
     kinds = kinds or named_in(nested(content))
     for key in _keys(content):
@@ -219,7 +219,7 @@ USUAL = {"lr": "learning_rate"}
 def _shortened(name: str, known: set[str]) -> list[str]:
     """Returns fields of the same section that a name may abbreviate, such as `learning_rate` for `lr`.
 
-    Short names come before long ones. If USUAL has a meaning of the abbreviation, this meaning comes first.
+    Short names come before long names. If USUAL has a meaning of the abbreviation, this meaning comes first.
     """
     section, _, field = name.lower().rpartition(".")
     names = (key.removeprefix(f"{section}.") for key in known if key.startswith(f"{section}."))

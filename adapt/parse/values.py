@@ -92,7 +92,7 @@ def check_several(corpus: CorpusConfig) -> None:
 
 
 def _check_sources(corpus: CorpusConfig) -> None:
-    """Checks that each source has either `paths` or `dataset` and a unique name. Either all or none have weights."""
+    """Checks that each source has the field of its kind and a unique name. Either all sources or none have weights."""
     if not corpus.sources:
         _check_source("corpus.", corpus)
         return

@@ -157,7 +157,7 @@ def line_namer(file: str, *above: str, below: int = 0) -> Callable[[Keys], str]:
 
 
 def _refuse_repeated(node: yaml.Node | None, path: str) -> None:
-    """Refuses duplicate keys in a mapping, because YAML would silently use the last one."""
+    """Refuses duplicate keys in a mapping, because YAML would silently use the last value."""
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:

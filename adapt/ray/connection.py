@@ -1,7 +1,7 @@
 """Connects this process to Ray: starts Ray on this machine, or joins a cluster.
 
-Ray of our own is started in a private folder, and without a dashboard. Before a cluster is joined, its address is
-parsed, and its control store must answer there.
+A Ray instance that we start uses a private folder and has no dashboard. Before this process joins a cluster, it parses
+the cluster's address, and checks that the cluster's control store answers at this address.
 """
 
 import atexit
@@ -34,15 +34,15 @@ Its value is a folder that only this user may enter.
 FOLDER_PREFIX = "dontstop-"
 """Prefix of the folder name of a Ray instance that we started."""
 _NO_DASHBOARD = "http://127.0.0.1:1"
-"""Address without a server.
+"""Address at which no server listens. Ray uses it as the address of its dashboard.
 
-Ray Train asks a dashboard whether its controller is alive. Without this address, Ray Train searches for a dashboard
-for 40 s, which delays the end of a short training, or it asks another Ray on this machine.
+Ray Train asks the dashboard whether its controller is alive. Without this address, Ray Train searches for a dashboard
+for 40 s, which delays the end of a short training run, or it asks the dashboard of another Ray on this machine.
 """
 _RAYS = "r"
 """Name of Ray's folder inside our folder. Ray's folder is open to every user, but ours is not."""
 _SOCKET = f"/{_RAYS}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
-"""Longest path of a socket below our folder."""
+"""Path of a socket in our folder, as an example of the longest path that a socket can have there."""
 _LONGEST_PATH = 103
 """Largest length of a socket's path [bytes]. The limit is 107 on Linux and 103 on macOS."""
 _ATTEMPTS = 3
@@ -51,7 +51,7 @@ _SLOW_S = 15.0
 _FIX = "look into its logs below {}; free memory and cores, and space in TMPDIR, and run it again"
 _REMOVALS = 20
 _LOCK = "lock"
-"""File in the folder. It is locked as long as the process that started Ray is alive."""
+"""Name of a file in our folder. The process that started Ray locks the file as long as the process is alive."""
 _OLD_S = 24 * 3600.0
 """Age at which the folder of a killed process is removed [s]. Until then, its logs can be read."""
 
@@ -59,8 +59,8 @@ _OLD_S = 24 * 3600.0
 def ray_library() -> Any:
     """Returns the library Ray, and imports it on the first call.
 
-    Modules that plans and light commands load call this function, because importing Ray takes seconds and reads
-    environment variables.
+    Importing Ray takes seconds and reads environment variables. So modules that commands without Ray also load, such as
+    plans, call this function instead of importing Ray at their top.
     """
     import ray
 
@@ -107,8 +107,8 @@ def _start(folder: Path) -> None:
         "RAY_GCS_SERVER_PORT": str(_free_port()),
         "RAY_API_SERVER_ADDRESS": _NO_DASHBOARD,
     }
-    # At exit, `ray.shutdown` runs before `remove`, because it is registered later. Without it, Ray's own handler would
-    # shut Ray down later, and would wait 0.5 s for output that nobody reads.
+    # At exit, `ray.shutdown` runs before `remove`, because the function that is registered last runs first. Otherwise
+    # Ray's own exit handler would shut Ray down later, and would wait 0.5 s for output that nobody reads.
     atexit.register(remove, folder)
     atexit.register(ray.shutdown)
     with (
@@ -255,7 +255,7 @@ def endpoint(address: str, field: str) -> tuple[str, int]:
 
     Raises:
         ClusterError: the address has no host or port, or it is the address of a dashboard. Or it is `auto`, and this
-            machine belongs to no cluster or to several.
+            machine belongs to no cluster or to several clusters.
     """
     if address == "auto":
         address = _on_this_machine(field)

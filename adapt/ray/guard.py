@@ -26,7 +26,7 @@ _LIMIT_S = 180.0
 _GRACE_S = 3.0
 """Time that Ray has to react to a signal [s]."""
 _LOOK_S = 5.0
-"""Time between two checks whether a cluster's control store answers [s]."""
+"""Time between two checks of whether a cluster's control store answers [s]."""
 _RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 """Environment variable with the time after which Ray kills a process that lost the control store [s].
 
@@ -44,7 +44,7 @@ def heeding_signals(doing: str, fix: str, on_end: Callable[[], object] = lambda:
 
     Args:
         doing: description of the block's work for messages, such as "starting Ray".
-        fix: fix in the error message if the block takes too long.
+        fix: suggested fix in the error message that is shown if the block takes too long.
         on_end: function that is called before the process is ended.
 
     Raises:
@@ -133,7 +133,7 @@ def _await_silence(host: str, port: int) -> None:
 
 
 def _say_gone(what: str) -> None:
-    if _is_connected():  # otherwise, Ray was shut down on purpose
+    if _is_connected():  # without a connection, Ray was shut down on purpose
         end_now(TrainingError(what, AGAIN))
 
 

@@ -3,7 +3,8 @@
 The driver's node is called the home. The driver starts an actor there that reads and writes the files. The home starts
 a second kind of actor on each other node that runs a function of the job. This actor holds copies of stages' folders
 (`adapt.runner.folder_copy`). All functions that the job sends to other processes are wrapped in `OnNode`, or call
-`on_node`. Both do nothing on the home, on a node that shares the home's folder, and if the storage root is no bucket.
+`on_node`. `OnNode` and `on_node` copy no files on the home, on a node that shares the home's folder, or if the storage
+root is not a bucket.
 """
 
 import os
@@ -27,7 +28,7 @@ R = TypeVar("R")
 _THREADS = 32
 """Number of calls that an actor answers at the same time."""
 _PERIOD_S, _SHARE = 1.0, 0.1
-"""Least time between two exchanges of files between nodes [s], and largest share of the time spent on exchanges."""
+"""Shortest time between two exchanges of files between nodes [s], and largest share of time spent on exchanges."""
 
 
 class HomeActor(HomeFiles):
@@ -128,7 +129,7 @@ class NodeCopies:
             with self._lock:
                 copies = list(self._copies.items())
             for folder, copy in copies:
-                with suppress(Exception):  # the next exchange may succeed, and `send` raises a lasting error
+                with suppress(Exception):  # the next exchange may succeed; if not, `send` raises the error
                     terms = self._home.terms(folder)
                     if terms and terms.attempt == copy.terms.attempt:
                         if copy.is_ready:
@@ -151,7 +152,7 @@ class _Link:
 
 
 _links: dict[tuple[Path, str], _Link | None] = {}
-"""Links of this process by storage root and Ray job; None if this node is the home or shares its folder."""
+"""Links of this process, keyed by storage root and Ray job. None if this node is the home or shares its folder."""
 _homes: dict[tuple[Path, str], Any] = {}
 """Actors that this process has started. They end when the process ends."""
 _serving = threading.Lock()
@@ -160,7 +161,7 @@ _serving = threading.Lock()
 def serve_files() -> None:
     """Starts the actors that serve the files of this process's node to other nodes. The driver calls this function.
 
-    Does nothing if this process uses no bucket, or has its own Ray on this machine only.
+    Does nothing if this process uses no bucket, or uses a Ray instance that we started on this machine.
     """
     if OWN_RAY in os.environ or not mirrors_in_use():
         return
@@ -205,7 +206,7 @@ def _link(folder: Path) -> _Link | None:
     if place not in _links:
         try:
             home = ray.get_actor(_name(mirror.root))
-        except ValueError:  # the driver serves no files
+        except ValueError:  # there is no such actor, because the driver serves no files
             return None
         if ray.get(home.mark.remote()) == mirror.mark:
             _links[place] = None
@@ -215,7 +216,7 @@ def _link(folder: Path) -> _Link | None:
 
 
 def _stage(folder: Path) -> Path:
-    """Returns the stage's folder that contains a folder. Returns a stage's folder unchanged."""
+    """Returns the folder of the stage that a folder belongs to. The folder may itself be the stage's folder."""
     mirror = mirror_at(folder)
     assert mirror
     return mirror.root.joinpath(*folder.relative_to(mirror.root).parts[:2])
@@ -229,12 +230,12 @@ def _inner(folder: Path) -> str:
 
 @contextmanager
 def on_node(folder: Path | None, fetches: bool = True, leaves: Sequence[str] = ()) -> Iterator[None]:
-    """Copies the files that a stage reads to this node before the block, and afterwards the new files to the home.
+    """Copies the files that a stage reads to this node before the block. Sends new files to the home after the block.
 
     Args:
         folder: folder of the stage, or a folder in it; None for no stage.
         fetches: whether the block reads files that the stage itself has written.
-        leaves: beginnings of the names of the stage's files that the block does not read.
+        leaves: prefixes of the names of files of the stage that are not copied, because the block does not read them.
 
     Raises:
         StageError: a file of an input is missing or has changed.
@@ -249,7 +250,7 @@ def on_node(folder: Path | None, fetches: bool = True, leaves: Sequence[str] = (
     try:
         yield
     except BaseException:
-        with suppress(Exception):  # raises the error of the block, which matters more
+        with suppress(Exception):  # the error of the block matters more, and is raised below
             ray.get(link.copies.send.remote(_inner(folder)))
         raise
     ray.get(link.copies.send.remote(_inner(folder)))
@@ -257,7 +258,7 @@ def on_node(folder: Path | None, fetches: bool = True, leaves: Sequence[str] = (
 
 @dataclass(frozen=True)
 class OnNode:
-    """A function to run in other processes of the cluster, with its files copied to their nodes; see `on_node`.
+    """A function that runs in other processes of the cluster. Files are copied to their nodes; see `on_node`.
 
     Args:
         function: function that returns a result, or an iterator of results.
@@ -270,7 +271,7 @@ class OnNode:
     folder: Path | None = field(default_factory=stage_at_work)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Calls the function."""
+        """Copies the stage's files to this node, calls the function, and sends new files to the home."""
         with on_node(self.folder, self.fetches):
             result = self.function(*arguments)
         return self._each(result) if isinstance(result, Iterator) else result

@@ -2,7 +2,7 @@
 
 Ray has no public way to do these things:
 
-- replace the policy that decides on the number of workers of an elastic training (`with_policy`, `ScalingPolicy`);
+- replace the policy that sets the number of workers of an elastic training run (`with_policy`, `ScalingPolicy`);
 - read the free resources of each node, and the nodes that are about to leave (`free_resources`, `leaving_nodes`);
 - read the nodes that the autoscaler may add (`autoscaler_limits`);
 - list the files of a working directory that Ray would send to a cluster (`files_sent`), and send them without logs;
@@ -96,7 +96,7 @@ def leaving_nodes() -> set[str]:
 
 
 def autoscaler_limits() -> list[tuple[Mapping[str, float], int]]:
-    """Returns the kinds of nodes that the autoscaler may add: resources of a node, and largest number of nodes."""
+    """Returns each kind of node that the autoscaler may add: resources of a node, and largest number of nodes."""
     cluster_config = state.get_cluster_config()
     groups = cluster_config.node_group_configs if cluster_config else []
     return [(dict(group.resources), sys.maxsize if group.max_count < 0 else group.max_count) for group in groups]

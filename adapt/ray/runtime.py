@@ -47,14 +47,17 @@ times per step.
 """
 LOCAL_ENVIRONMENT = {
     **PROCESS_ENVIRONMENT,
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # starts no watcher, because this machine is never preempted
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # turns off the watcher, because this machine is never preempted
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for binding all sockets to loopback
     "RAY_enable_metrics_collection": "0",
     # keeps the parent's niceness; Ray would add 15, so that other programs would get the cores first
     "RAY_worker_niceness": "0",
 }
 NODE_ADDRESS = "DONTSTOP_NODE_ADDRESS"
-"""Environment variable with the address of a job's node if several nodes share a machine. Ray would use the head's."""
+"""Environment variable with the address of a job's node, if several nodes share a machine.
+
+Without the variable, Ray would use the address of the head node.
+"""
 QUIET_LOGGERS = ("ray", "ray.train", "ray.tune")
 
 
@@ -282,7 +285,7 @@ def user_errors(
     """Unwraps our own errors that were raised in Ray processes, and converts lack of memory to DeviceMemoryError.
 
     Args:
-        takes_less: fix in the error message if memory runs out.
+        takes_less: suggested fix in the error message if memory runs out.
         sequences: number of sequences per pass if fewer sequences would need less memory, else 1.
         field: configuration field that sets the number of sequences.
     """
@@ -300,19 +303,19 @@ def user_errors(
 
 
 _LOOK_S = 1.0
-"""Time between two looks for stalled tasks [s]."""
+"""Time between two checks for stalled tasks [s]."""
 
 
 @contextmanager
 def telling_stalls(stage: str, folder: Path) -> Iterator[None]:
-    """Logs which tasks of the block stalled and were ended. Ray runs these tasks again.
+    """Logs each task of the block that was ended because it made no progress. Ray runs these tasks again.
 
     Args:
         stage: name of the stage in messages.
         folder: folder of the stage.
 
     Raises:
-        StallError: the block failed after tasks had stalled, because Ray does not repeat a task without end.
+        StallError: the block failed after tasks had stalled, because Ray repeats a task only a limited number of times.
     """
     known = {*folder.glob(f"{STALLS}/*/*.json")}
     told: list[str] = []
@@ -372,7 +375,8 @@ def find_ours(error: BaseException) -> AdaptError | None:
         if isinstance(cause, AdaptError):
             # unwraps our error, because Ray raises a copy of it that prints the worker's stack trace
             ours = getattr(cause, "cause", cause)
-            return type(ours)(ours.what, ours.fix, *ours.args[2:])  # not args[0]: Ray Data appends text to it
+            # leaves out args[0], because Ray Data appends text to it
+            return type(ours)(ours.what, ours.fix, *ours.args[2:])
     return None
 
 

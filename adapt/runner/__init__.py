@@ -6,10 +6,10 @@
 - `store`: the folders and logs of stages in a storage root.
 - `ensure`: skips finished stages and runs the others, inputs first, one by one or several at the same time.
 - `notifications`: messages to a webhook when a job, a chain or a search ends.
-- `digest`: content digests of files; flushes a stage's files to disk, and checks that they have not changed.
+- `digest`: computes content digests of files, flushes a stage's files to disk, and checks that they have not changed.
 - `lock`: lets only one process at a time run a stage, in a folder or on a bucket.
-- `claim`: the right to work on a stage, the uploads to a bucket while the stage runs, and the commit of its record.
-- `bucket`, `bucket_errors`: the client of a bucket, and what the errors of its store mean.
+- `claim`: gives one process the right to work on a stage, uploads the stage's files, and commits its record.
+- `bucket`, `bucket_errors`: the client of a bucket, and explanations of the errors of the bucket's store.
 - `bucket_records`, `mirror`: records in a bucket, and the local copy of the bucket.
 - `folder_copy`: copies of a stage's folder on the other nodes of a cluster, if the storage root is a bucket.
 - `files`: writes files completely or not at all, and explains failures of storage.

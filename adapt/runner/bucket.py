@@ -61,11 +61,11 @@ class StoredObject(NamedTuple):
     etag: str
     """Text that changes whenever the object changes."""
     age_s: float
-    """Time since the object was written, by the clocks of the store only [s]."""
+    """Time since the object was written, measured with the clocks of the store only [s]."""
 
 
 class ReadObject(NamedTuple):
-    """A small object."""
+    """A small object that was read from the bucket."""
 
     body: bytes
     etag: str
@@ -74,7 +74,9 @@ class ReadObject(NamedTuple):
 
 
 class S3Bucket:
-    """The objects below a prefix of a bucket. Names of objects are relative to the prefix. Threads may share one.
+    """The objects below a prefix of a bucket. Names of objects are relative to the prefix.
+
+    Several threads may share an `S3Bucket`.
 
     Args:
         address: the bucket and the prefix.
@@ -84,7 +86,7 @@ class S3Bucket:
     def __init__(self, address: Address, patience_s: float = PATIENCE_S) -> None:
         self.address, self._patience_s = address, patience_s
         self._connection: tuple[int, Any] | None = None
-        """Process id and client of boto3, because a forked process needs its own."""
+        """Process id and client of boto3. The process id is stored, because a forked process needs its own client."""
         self._has_worked, self._deletes_many = False, True
 
     def hasty(self, patience_s: float) -> "S3Bucket":
@@ -133,7 +135,7 @@ class S3Bucket:
 
         try:
             return self._call(f"write {self.address.url(name)}", write)
-        except ConflictError:  # the answer to an earlier try may have been lost
+        except ConflictError:  # an earlier try may have written the object, although its answer was lost
             if (there := self.get(name)) and there.body == body:
                 return there.etag
             raise
@@ -190,7 +192,7 @@ class S3Bucket:
         except BaseException:
             try:
                 self._client().abort_multipart_upload(**part_of)
-            except Exception as error:  # parts cost money until the bucket's rules remove them, but harm nothing
+            except Exception as error:  # remaining parts cost money, but do no other harm
                 log(f"the parts of {self.address.url()} could not be removed: {reason_of(error)}")
             raise
 
@@ -304,7 +306,7 @@ class S3Bucket:
                 if not is_said and time.monotonic() - began > _SILENT_S:
                     log(f"cannot {doing}: {reason_of(error)}; waiting ({waits_for})")
                     is_said = True
-                time.sleep(random.uniform(pause / 2, pause))  # so that threads do not all try at the same moment
+                time.sleep(random.uniform(pause / 2, pause))  # random, so that threads do not all try at once
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
                 continue
             if is_said:
@@ -314,7 +316,7 @@ class S3Bucket:
 
     def _client(self) -> Any:
         """Returns boto3's client of this process."""
-        connection = self._connection  # another thread may set it to None at any time
+        connection = self._connection  # a copy, because another thread may set the attribute to None
         if connection is None or connection[0] != os.getpid():
             try:
                 import boto3
@@ -324,7 +326,7 @@ class S3Bucket:
                     f"storage.root {self.address.url()} needs boto3", "pip install 'dontstop[s3]'"
                 ) from error
             settings = Config(
-                retries={"total_max_attempts": 1},  # `_call` repeats requests
+                retries={"total_max_attempts": 1},  # no retries by boto3, because `_call` repeats requests
                 max_pool_connections=4 * _THREADS,
                 connect_timeout=5,
                 read_timeout=60,

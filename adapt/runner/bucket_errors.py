@@ -1,4 +1,4 @@
-"""Parses addresses in buckets, and explains a store's errors: whether they may end by waiting, and how to fix them."""
+"""Parses addresses of buckets, and explains errors of a store: whether waiting may help, and how to fix the error."""
 
 import re
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ class Address:
 
 
 def awaited(address: Address, doing: str, error: Exception) -> str:
-    """Returns the suggested fix for an error of the store that may also end by itself. Raises all other errors.
+    """Returns the suggested fix for an error of the store for which waiting may help. Raises all other errors.
 
     Args:
         address: bucket and prefix.

@@ -46,7 +46,7 @@ FRESH_S = 10.0
 _RECORDS = "records"
 _PACK = "packs/records"
 _MANY = 100
-"""The pack is read if at least this many records are missing here, and written again if it lacks this many records."""
+"""The pack is read if this machine lacks at least this many records, and is rewritten if it lacks this many records."""
 _PATIENCE_S = 10.0
 _THREADS = 32
 

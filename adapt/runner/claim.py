@@ -71,9 +71,9 @@ class Uploads:
         self._seen: dict[str, str] = {}
         """Stamps of large files in the previous pass."""
         self._missing: set[str] = set()
-        """Files that were uploaded and were missing in the previous pass."""
+        """Uploaded files that were missing from the folder in the previous pass."""
         self._awaited: set[str] | None = set()
-        """Files of the previous run that must be uploaded before this run is complete. None if it is complete."""
+        """Files of the previous run that this run must still upload. None if this run has uploaded all files."""
         self._log_stamp = ""
         self._passing = threading.Lock()
         self._is_over = False
@@ -88,7 +88,7 @@ class Uploads:
         """
         last = self._lease.progress
         if last.mirror in ("", self._mirror.id) and self._folder.is_dir():
-            if last.run and self._lease.is_restart:  # the last run has ended, so this run continues it under its name
+            if last.run and self._lease.is_restart:  # continues the last run, which has ended, under its name
                 self.run = last.run
                 listed = self._bucket.objects(self._object(""))
                 self._etags = {name.removeprefix(self._object("")): of.etag for name, of in listed.items()}
@@ -143,11 +143,11 @@ class Uploads:
             start, failure = time.monotonic(), None
             try:
                 self.send(is_growing=True)
-            except Exception as error:  # the next pass tries again, and `commit` raises a lasting error
+            except Exception as error:  # the next pass tries again, and `commit` raises the error if it persists
                 failure = error
             if self._lease.is_lost:
                 with suppress(OSError):
-                    (self._folder / END_FILE).touch()  # ends trainings and generations, because another run took over
+                    (self._folder / END_FILE).touch()  # ends the stage, because another run took over
                 return
             if failure is None:
                 is_said = False
@@ -223,7 +223,7 @@ class Uploads:
                 raise
             return  # the stage deleted the file after it was listed
         except ConflictError:
-            self._lease.check()  # only a run that still holds the lease may replace an object that it does not know
+            self._lease.check()  # only the holder of the lease may replace an object that it did not write
             there = self._bucket.objects(target).get(target)
             self._etags[name] = self._bucket.upload(target, file, there.etag if there else ABSENT)
         self._sent[name] = stamp
@@ -241,9 +241,9 @@ class Uploads:
         Raises:
             StorageError: the log cannot be written, or another process has taken the lease over.
         """
-        with suppress(OSError):  # there may be no log
+        with suppress(OSError):  # the log may be missing
             if (stamp := _stamp(self._log)) != self._log_stamp:
-                self._lease.check()  # all runs of the stage write the same object
+                self._lease.check()  # needed, because all runs of the stage write their log to the same object
                 self._bucket.upload(self._log.relative_to(self._mirror.root).as_posix(), self._log, None)
                 self._log_stamp = stamp
 

@@ -174,7 +174,7 @@ NAMED = 3
 
 
 def named_faults(faults: list[str]) -> str:
-    """Joins the descriptions of the first few faults, and adds the number of the others."""
+    """Joins the descriptions of the first few faults, and adds the number of remaining faults."""
     more = f" and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
     return ", ".join(faults[:NAMED]) + more
 
@@ -207,7 +207,7 @@ def settle(folder: Path) -> dict[str, int]:
         descriptor = os.open(file, os.O_RDONLY)
         try:
             _sync(descriptor)
-            known = os.fstat(descriptor)  # up to date for an open file, even if attributes are cached
+            known = os.fstat(descriptor)  # fstat of an open file is up to date, even if attributes are cached
             readable = known.st_mode | file.parent.stat().st_mode & 0o044
             if readable != known.st_mode:  # safetensors creates files that only the owner may read
                 with suppress(PermissionError):  # fails if a worker of another user wrote the file

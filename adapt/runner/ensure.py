@@ -219,7 +219,7 @@ class Work:
     failed: dict[str, BaseException] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
     total: int = 0
-    """Number of stages to run, if the log tells how many have finished."""
+    """Number of stages to run, for log lines such as `2 of 5 stages are finished`. 0 if there are no such lines."""
     is_given_up: bool = False
     """Whether the work was interrupted. Failures are then not logged, because stages fail when Ray ends."""
 

@@ -69,7 +69,7 @@ def folder_aside(folder: Path) -> Iterator[Path]:
     """
     aside = folder.with_name(f".{folder.name}{ASIDE}")
     with storage_errors(folder):
-        shutil.rmtree(aside, ignore_errors=True)  # an earlier run that was killed may have left it
+        shutil.rmtree(aside, ignore_errors=True)  # a killed process may have left this folder
         make_folder(aside.parent)
         aside.mkdir()
         yield aside
@@ -80,8 +80,8 @@ def folder_aside(folder: Path) -> Iterator[Path]:
 def make_folder(folder: Path) -> None:
     """Creates a folder and its missing parents. In a shared folder, new folders get the shared folder's permissions.
 
-    A folder is shared if its group or everybody may write to it. The setgid bit (files keep the group) and the sticky
-    bit (only owners delete files) are permissions too.
+    A folder is shared if its group or everybody may write to it. The permissions include the setgid bit (new files get
+    the group of the folder) and the sticky bit (only owners may delete files).
     """
     missing = [parent for parent in (folder, *folder.parents) if not parent.is_dir()]
     for new in reversed(missing):
@@ -90,7 +90,7 @@ def make_folder(folder: Path) -> None:
         except FileExistsError:
             if not new.is_dir():
                 raise
-            continue  # another process created it
+            continue  # another process created this folder
         mode = new.parent.stat().st_mode
         if mode & (stat.S_IWGRP | stat.S_IWOTH):
             new.chmod(stat.S_IMODE(mode))
@@ -191,7 +191,7 @@ def _other_file(error: OSError, path: Path) -> Path | None:
 
 
 def _variable_of(file: Path) -> str:
-    """Returns the environment variable that sets the folder of a file, or a phrase if there is none."""
+    """Returns the environment variable that sets the folder of a file. Without such a variable, returns a phrase."""
     variables = ("TMPDIR", "HF_HOME", "XDG_CACHE_HOME", "HOME")
     for variable in variables:
         if (value := os.environ.get(variable)) and file.is_relative_to(Path(value).absolute()):

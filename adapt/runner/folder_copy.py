@@ -51,7 +51,7 @@ class Stamp(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Facts about a running stage that other nodes need."""
+    """Information about a running stage that other nodes need."""
 
     attempt: str
     """Name of this attempt to run the stage."""
@@ -76,7 +76,7 @@ class Home(Protocol):
         """Returns a part of a file, and its CRC-32. The part is shorter than `count` [bytes] at the file's end."""
 
     def write(self, file: str, name: str, offset: int, part: bytes, crc: int) -> None:
-        """Writes a part of a new file next to the file. `name` is the name of this copy."""
+        """Writes a part of a file to a new copy next to the file. `name` is the name of the copy."""
 
     def finish(self, file: str, name: str, stamp: Stamp) -> None:
         """Replaces a file by the copy `name`."""
@@ -89,7 +89,7 @@ class Home(Protocol):
 
 
 def stamps_below(folder: Path, beginnings: Sequence[str] = ("",), with_hidden: bool = False) -> dict[str, Stamp]:
-    """Returns the stamps of the files below a folder, keyed by path in it.
+    """Returns the stamps of the files below a folder, keyed by the files' paths in this folder.
 
     Args:
         folder: the folder. It may be missing.
@@ -123,7 +123,7 @@ def announced(folder: Path, inputs: Iterable[Path], outside: Iterable[Path], cac
         folder: folder of the stage.
         inputs: folders of its inputs.
         outside: files and folders outside of the storage root that the stage reads.
-        cache_gb: as `storage.cache_gb`.
+        cache_gb: value of `storage.cache_gb`.
     """
     root, file = folder.parent.parent, _terms_file(folder)
     terms = Terms(
@@ -154,7 +154,7 @@ class HomeFiles:
             return None
 
     def stamps(self, folder: str, beginnings: Sequence[str] = ("",)) -> dict[str, Stamp]:
-        """See `Home.stamps`. A file outside of the storage root has an empty path."""
+        """See `Home.stamps`. If `folder` is a single file, its stamp has an empty path as key."""
         place = self._root / folder
         if place.is_file():
             return {"": Stamp.of(place)}
@@ -230,7 +230,7 @@ class FolderCopy:
         self._mine: dict[str, Stamp] = {}
         """Stamps of the files that were written here, at the time they were sent to the home."""
         self._numbers: dict[str, int] = {}
-        """Inodes of sent files. They reveal a new file that has the name of a sent file."""
+        """Inodes of sent files. A new file that has the name of a sent file has a different inode."""
         self._seen: dict[str, Stamp] = {}
         """Stamps of changed files in the previous background pass."""
         self._is_begun = False
@@ -275,7 +275,7 @@ class FolderCopy:
             mirror.bring_checked(record)
 
     def _bring_outside(self, path: Path) -> None:
-        """Copies files that the user named, such as a model, to the same path. Existing files are left as they are."""
+        """Copies files that the user named, such as a model, to the same path. Existing files are not changed."""
         stamps = self._home.stamps(str(path))
         missing = [name for name in stamps if not (path / name).exists()]
         try:
@@ -312,7 +312,7 @@ class FolderCopy:
 
             def is_wanted(name: str) -> bool:
                 known = self._mine.get(name) or self._theirs.get(name)
-                if name not in here:  # a file that was removed here will be removed at home
+                if name not in here:  # a sent file that was removed here will also be removed at the home
                     return name not in self._mine
                 return here[name] == known != there[name]
 
@@ -425,7 +425,7 @@ def give(home: Home, file: Path, target: str, stamp: Stamp, known: Stamp | None 
         file: the file.
         target: path in the storage root.
         stamp: stamp of the file. Text that is added to the file meanwhile is not sent.
-        known: stamp of the file at the home, if lines were only added since.
+        known: stamp of the home's copy of the file, if only lines were added to the file since. None otherwise.
 
     Raises:
         FileNotFoundError: the file is gone.

@@ -6,10 +6,10 @@ A lease is an object in the bucket that its holder renews. Leases are taken and 
 two processes cannot both succeed. A waiting process takes over a lease that was not renewed for LEASE_S. It measures
 this time with its own monotonic clock. The clocks of two machines are never compared, so a wrong clock does no harm.
 
-Each renewal replaces exactly the object that the holder wrote last. A holder that was suspended, and whose lease was
-taken over meanwhile, therefore learns of it at its next renewal. Its writes before that cannot harm the run that took
-over, because each run writes its objects to a separate folder (`adapt.runner.claim`). The lease names the folder with
-the newest files.
+Each renewal replaces exactly the object that the holder wrote last. So a holder that was suspended, and whose lease was
+taken over meanwhile, learns of the loss at its next renewal. What the holder wrote before that cannot harm the run that
+took over, because each run writes its objects to a separate folder (`adapt.runner.claim`). The lease names the folder
+with the newest files.
 """
 
 import errno

@@ -3,7 +3,7 @@
 The objects below `s3://BUCKET/PREFIX` are:
 
 - `records/KIND/KEY.json`: the record of a finished stage (`adapt.runner.bucket_records`).
-- `packs/records`: copies of many records, which a new machine reads at once.
+- `packs/records`: copies of many records, which a new machine reads in one request.
 - `leases/KIND/KEY.json`: the lease of a stage (`adapt.runner.lock`).
 - `KIND/NAME-KEY/RUN/...`: the files of a stage. `adapt.runner.claim` writes them while the stage runs. Each run of
   the stage has a separate folder. The record names the valid folder; without a record, the lease does.
@@ -45,7 +45,7 @@ FOLDER = "dontstop-buckets"
 _LEASES = "leases"
 _THREADS = 8
 _SAID_BYTES = 2**30
-"""Smallest amount that is logged when it is copied from the bucket [bytes]."""
+"""Smallest amount of data for which copying from the bucket is logged [bytes]."""
 _SHARE = 0.8
 """Share of the file system that the local copy may fill if `storage.cache_gb` is not set."""
 _SLACK = 0.01
@@ -185,7 +185,7 @@ class Mirror:
             aside.write_text(uuid4().hex)
             try:
                 os.link(aside, file)
-            except FileExistsError:  # another process was faster
+            except FileExistsError:  # another process has created the file
                 pass
             except OSError:  # raised by a file system without links
                 aside.replace(file)
@@ -267,7 +267,7 @@ class Mirror:
         begin = self.objects_of(record.path)
 
         def fault_of(name: str) -> str | None:
-            """Copies a file. Returns how it differs from the file that the stage wrote, or None."""
+            """Copies a file. Returns how the copy differs from the file that the stage wrote; None if it does not."""
             target = record.path / name
             try:
                 with file_aside(target) as aside:
@@ -281,7 +281,7 @@ class Mirror:
 
         with using([record.path]), ThreadPoolExecutor(_THREADS) as threads:
             self._refuse(record, [fault for fault in threads.map(fault_of, needed) if fault])
-            if not (record.path / "README.md").exists():  # not in the record, because people may edit the card
+            if not (record.path / "README.md").exists():  # the record omits the model card, because people may edit it
                 self.copy(record.path / "README.md", begin + "README.md")
         self.has_grown(record)
 
@@ -322,7 +322,7 @@ class Mirror:
             )
 
     def has_grown(self, record: Record) -> None:
-        """Makes room in the local copy after the files of a stage were added to it."""
+        """Removes old files if the local copy is too large after the files of a stage were added."""
         limit = self.cache_gb * 1e9 if self.cache_gb is not None else _SHARE * shutil.disk_usage(self.root).total
         self._brought += sum(record.outputs.values())
         if self._brought >= _SLACK * limit:  # does not measure the size each time, because measuring visits all files
@@ -359,7 +359,7 @@ class Mirror:
                 pass
 
     def begun(self, kind: str, key: str) -> str | None:
-        """Returns the name of the folder in which a machine has begun a stage. Returns None if no machine has."""
+        """Returns the name of the folder in which a machine has begun a stage. None if no machine has begun it."""
         return next((name for name in self.bucket.folders(f"{kind}/") if name.endswith(f"-{key[:DIGITS]}")), None)
 
     def lease_name(self, folder: Path) -> str:
@@ -386,7 +386,7 @@ class Mirror:
 
         Args:
             folder: folder of the stage.
-            record: record of the stage; None if it is not finished.
+            record: record of the stage; None if the stage is not finished.
         """
         log_name = f"logs/{folder.parent.name}/{folder.name}.jsonl"
         if record:

@@ -35,11 +35,11 @@ WORDS: Mapping[Event, str] = {
 }
 _sending: list[threading.Thread] = []
 _working: list[tuple[NotifyConfig, str]] = []
-"""Settings and name of each job or chain that runs in this process, the latest last."""
+"""Settings and name of each job or chain that runs in this process, in the order in which they started."""
 
 
 def check_webhook(settings: NotifyConfig) -> None:
-    """Refuses an address in place of the name of an environment variable.
+    """Checks that `notify.webhook` is the name of an environment variable, not an address.
 
     Raises:
         ConfigError: `notify.webhook` holds an address.
@@ -52,7 +52,7 @@ def check_webhook(settings: NotifyConfig) -> None:
 
 
 def check_webhook_address(settings: NotifyConfig) -> None:
-    """Checks that the webhook's address is known in this process, which runs the stages. A plan needs no address.
+    """Checks that the environment variable of `notify.webhook` has an address. Plans do not need the address.
 
     Raises:
         ConfigError: the environment variable of `notify.webhook` is not set, or its value is not a web address.
@@ -77,7 +77,7 @@ def notify(settings: NotifyConfig, event: Event, about: str, text: str, **facts:
 
     Args:
         settings: the section `notify`.
-        event: what happened.
+        event: kind of event.
         about: the job or chain, such as `dapt papers`.
         text: what happened, in a sentence.
         **facts: further values for programs, left out of messages in Slack's form.
@@ -93,12 +93,12 @@ def notify(settings: NotifyConfig, event: Event, about: str, text: str, **facts:
 
 
 def announce(event: Event, text: str, **facts: Any) -> None:
-    """Sends a message about the job or chain that runs in this process, such as a stall of a training. Returns at once.
+    """Sends a message about the job or chain that runs in this process, such as a stalled task. Returns at once.
 
     Sends nothing if no job or chain runs, or if its section `notify` does not list the event.
 
     Args:
-        event: what happened.
+        event: kind of event.
         text: what happened, in a sentence.
         **facts: further values for programs, left out of messages in Slack's form.
     """
@@ -116,7 +116,7 @@ def body(settings: NotifyConfig, event: Event, about: str, text: str, facts: Map
 
 
 def wait_until_sent(seconds: float = AT_THE_END_S) -> None:
-    """Waits until all messages are sent or given up, for a limited time.
+    """Waits for a limited time until every message is sent or has finally failed.
 
     Args:
         seconds: the longest time to wait.
@@ -153,15 +153,15 @@ def _send(address: str, content: Mapping[str, Any]) -> None:
 
 @contextmanager
 def notifying(settings: NotifyConfig, about: str) -> Iterator[Callable[[str, Path], None]]:
-    """Checks the webhook's address. Sends a message about each result at the end of the block, or about its error.
+    """Checks the webhook's address. When the block ends, sends a message about each result, or about the error.
 
     Args:
         settings: the section `notify`.
         about: the job or chain that the block runs.
 
     Yields:
-        A function of a sentence about a result and the result's path. The block calls this function if something ran.
-        Without a call, no message is sent when the block ends without an error.
+        A function with two arguments: a sentence about a result, and the result's path. The block calls this function
+        if something ran. Without a call, no message is sent when the block ends without an error.
 
     Raises:
         ConfigError: see `check_webhook_address`.

@@ -83,7 +83,7 @@ def _make(file: Path) -> None:
 
 
 def _read(file: Path) -> Secret:
-    with tempfile.TemporaryFile(dir=file.parent) as own:  # its owner is this user's id on the file system
+    with tempfile.TemporaryFile(dir=file.parent) as own:  # shows this user's id on the file system
         owner = os.fstat(own.fileno()).st_uid
     if file.is_symlink() or not file.is_file() or file.lstat().st_uid != owner:
         raise StorageError(

@@ -39,7 +39,10 @@ Their values are not searched for inputs, because large chains have many configu
 
 @dataclass(frozen=True)
 class Shown:
-    """Stages whose files another stage reads only to show figures. They do not change its result and enter no key."""
+    """Stages whose files another stage reads only to show figures.
+
+    The other stage's result does not depend on these stages, so they do not enter its key.
+    """
 
     stages: "Mapping[str, Stage[Any]]" = field(default_factory=dict)
     """The stages, keyed by name. They are finished before the stage that reads them runs."""
@@ -68,16 +71,16 @@ class Stage(ABC, Generic[R]):
     kind: ClassVar[str]
     """Name of this kind of stage, and of the folder with all stages of this kind."""
     version: ClassVar[int] = 1
-    """Version of the code.
+    """Version of the stage's code.
 
-    Raise it by hand whenever the code would return another result for the same configuration.
+    Developers raise the version by hand whenever the code would return another result for the same configuration.
     """
     model_place: ClassVar[str] = "."
     """Path of the model in the stage's folder, if the stage writes a model."""
     takes: ClassVar[Mapping[str, float] | None] = None
     """Cluster resources that the stage uses, such as ONE_CPU. None for all resources. See `adapt.runner.ensure`."""
     device_time: ClassVar[Literal["none", "own", "inputs"]] = "none"
-    """Device-hours in the stage's record: none, the stage's own device-hours, or the sum over its inputs."""
+    """Device-hours that the stage's record contains: none, the stage's own, or the sum over the stage's inputs."""
     name: str
     """Readable name of the stage. The name of the stage's folder contains it, but the key does not depend on it."""
 
@@ -118,7 +121,7 @@ class Stage(ABC, Generic[R]):
         """
 
     def needs(self) -> Mapping[str, float] | None:
-        """Returns the cluster resources that the stage uses. Subclasses override this if their settings decide it."""
+        """Returns the cluster resources that the stage uses. Subclasses override this method if settings decide."""
         return self.takes
 
     @cached_property
@@ -229,7 +232,7 @@ class Finished(Generic[R]):
 
     @property
     def path(self) -> Path:
-        """Folder of the stage. Its files are copied from the bucket, if the storage root is one.
+        """Folder of the stage. If the storage root is a bucket, missing files are copied from there first.
 
         Raises:
             StageError, StorageError: the files cannot be copied (see `adapt.runner.mirror.at_hand`).
@@ -271,8 +274,8 @@ def inputs_first(
 
     Args:
         stages: stages at which the search begins.
-        skips: function that returns whether a stage, and all stages that only it needs, are left out. It is called
-            when the stage is reached, after earlier stages were yielded.
+        skips: function that returns whether a stage, and all stages that only it needs, are left out. The function is
+            called when the search reaches the stage, after earlier stages were yielded.
         below: function that returns the stages that come before a stage.
     """
     waiting = [(stage, False) for stage in reversed(list(stages))]
@@ -398,12 +401,15 @@ DECIDING = {
     "mteb": 3,  # tasks, and how their scores are computed
     "peft": 2,  # chooses positions and initial values of low-rank adapters
 }
-"""Packages whose releases may compute different results. The number is how many leading parts of the version enter
-keys."""
+"""Packages whose releases may compute different results. The number says how many leading parts of a package's version
+enter the keys of stages."""
 
 
 def deciding(*packages: str) -> dict[str, dict[str, str]]:
-    """Returns the versions of packages that affect a stage's result, for its `what`. The packages are not imported."""
+    """Returns the entry of a stage's `what` with the versions of packages that affect the stage's result.
+
+    The packages are not imported.
+    """
     counted = {package: ".".join(_version(package).split(".")[: DECIDING[package]]) for package in packages}
     return {"packages": counted} if counted else {}
 

@@ -36,7 +36,7 @@ class Store:
     def __init__(self, root: Path, admit: Callable[[Stage[Any]], None] = lambda stage: None) -> None:
         self.root, self.admit = root, admit
         self.mirror = mirror_at(root)
-        """Local copy of the bucket, if the storage root is a bucket. None if it is a folder."""
+        """Local copy of the bucket, if the storage root is a bucket. None if the storage root is a folder."""
 
     def folder(self, stage: str, name: str, key: str) -> Path:
         """Returns the existing folder of a stage, or else the folder that the stage will get.
@@ -154,7 +154,7 @@ class Store:
     def nearest(
         self, stage: str, version: int, what: Mapping[str, Any], inputs: Mapping[str, str]
     ) -> tuple[Record, list[str]] | None:
-        """Finds the finished stage of this kind that differs least from the arguments, and lists differences."""
+        """Finds the finished stage of this kind that differs least from the arguments, and lists the differences."""
         new = _ingredients(version, what, inputs)
         candidates = [(record, changes(_of(record), new)) for record in self.records(stage)]
         return min(candidates, key=lambda pair: len(pair[1]), default=None)
@@ -180,7 +180,7 @@ def log_of(folder: Path) -> Path:
 
 @contextmanager
 def logged(folder: Path) -> Iterator[None]:
-    """Writes the messages that this thread logs in the block to the stage's log, and the error of the block if any."""
+    """Writes to the stage's log the messages that this thread logs in the block, and the block's error if it fails."""
     file = log_of(folder)
     with suppress(OSError):
         make_folder(file.parent)

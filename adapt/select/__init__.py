@@ -7,8 +7,8 @@ pool's manifest, from 0, and `record`, the number of the record in that file, fr
 the same for all selections.
 
 - `selection`: the base class of selections, and random selection.
-- `table`: the selections by name, and lists of them.
-- `pool`: the documents to choose from, and checks that remove some of them first.
+- `table`: finds selections by name, and reads lists of selections.
+- `pool`: reads the documents to choose from, and removes some documents first, such as evaluation text.
 - `choose`: narrows the pool and fills the budget with the documents that have the highest scores.
 - `markup`: removes markers, such as tags, of the target that the pool lacks.
 - `grams`, `gram_regression`: represent texts as hashed n-grams, and fit regressions on them.

@@ -53,7 +53,7 @@ class Ranked(NamedTuple):
 
 @dataclass
 class Best:
-    """The best documents so far. Only as many as needed to reach the limits in `room` are held in memory."""
+    """The best documents so far. Memory holds only the documents that are needed to reach the limits in `room`."""
 
     room: Room
     floor: Ranked | None = None
@@ -63,11 +63,11 @@ class Best:
     """Held documents as a heap, with the worst document first."""
     characters: int = 0
     is_all: bool = True
-    """False as soon as a held document was discarded because of the limits."""
+    """Whether all added documents are still held: no document was discarded because of the limits."""
 
     @property
     def worst(self) -> Ranked | None:
-        """Document that new documents must beat: the worst held document, or `floor` if none was discarded yet.
+        """Document that new documents must beat: the worst held document, or `floor` if no document was discarded.
 
         None if every document is added.
         """
@@ -227,7 +227,7 @@ def random_draw(seed: int, stream: int) -> Random:
 
 
 def sampled(pool: DocumentPool, count: int, seed: int, stream: int) -> "list[Document]":
-    """Returns `count` random documents, or all if there are fewer, in the pool's order, in one pass.
+    """Returns `count` random documents in the pool's order, or all documents if there are fewer, in one pass.
 
     Args:
         pool: the documents to choose from.
@@ -302,7 +302,7 @@ class Budget:
     """Number of documents per target text. None if `documents` was not computed from it."""
 
     def room(self, times: float) -> Room:
-        """Returns limits that let memory hold enough texts for `times` the budget."""
+        """Returns limits such that the texts held in memory are enough for `times` times the budget."""
         if self.documents is not None:
             return Room(documents=ceil(times * self.documents))
         return Room(characters=ceil(times * CHARACTERS * (self.tokens or 0)))
@@ -340,7 +340,7 @@ class Choice:
     is_full: bool
     """Whether the budget was filled."""
     passed: tuple[int, ...]
-    """Number of documents that each selection except the last passed on to the next."""
+    """Number of documents that each selection, except the last one, passed on to the next selection."""
     figures: tuple[dict[str, float], ...] = ()
     """Metrics of each selection, from `Selection.figures`."""
 
@@ -361,8 +361,8 @@ def choose(
     """Chooses documents of a pool.
 
     Args:
-        selections: the selections in order. Each except the last passes its best documents on to the next: `keep` times
-            the budget. A filter passes on all documents that it does not exclude.
+        selections: the selections in order. Each selection, except the last one, passes its best documents on to the
+            next: `keep` times the budget. A filter passes on all documents that it does not exclude.
         given: the pool, the target, and the other inputs of selections.
         budget: size of the selection.
         keep: size of each list that is passed on, as a multiple of the budget.
@@ -400,7 +400,7 @@ def _with_spare(room: Room) -> Room:
 
 
 def _passed_on(selection: Selection, given: Given, budget: Budget, keep: float) -> np.ndarray:
-    """Returns the ids of the documents that a selection passes on to the next one, int64.
+    """Returns the ids of the documents that a selection passes on to the next selection, int64.
 
     No texts are kept in memory.
     """

@@ -66,7 +66,10 @@ def _loaded(pretrained: Pretrained, causal: bool) -> Ready:
 
 
 def mask_numbers(ids: Sequence[int]) -> list[int]:
-    """Returns a number below 2^40 per document id, which determines the masks. `losses_on` accepts up to 2^43."""
+    """Returns a number below 2^40 for each document id. The number determines the masks of the document.
+
+    `losses_on` accepts numbers up to 2^43.
+    """
     numbers: np.ndarray = mix(np.array(ids, np.uint64)) >> np.uint64(24)
     return [int(number) for number in numbers]
 

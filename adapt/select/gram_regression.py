@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from adapt.select.grams import Grams, KnownGrams, chunks, gram_chunks, grams, norms_of, windows
 
 MOST_WINDOWS = 4
-"""Largest number of training windows per text. If a text has more windows, they are taken at even distances."""
+"""Largest number of training windows per text. If a text has more windows, this many are taken at even distances."""
 MOST_STEPS, TOLERANCE = 1000, 1e-5
 
 
@@ -26,7 +26,7 @@ def gram_rows(found: Grams, buckets: int) -> csr_array:
     different, counts, ends = found.different(buckets)
     places = different % buckets
     shares = counts / np.repeat(norms_of(counts, ends), np.diff(ends, prepend=0))
-    number = np.int32 if buckets <= np.iinfo(np.int32).max else np.int64  # some solvers accept int32 only
+    number = np.int32 if buckets <= np.iinfo(np.int32).max else np.int64  # some solvers need int32
     return csr_array((shares, places.astype(number), np.append(0, ends).astype(number)), (found.texts, buckets))
 
 
@@ -39,7 +39,7 @@ def gram_matrix(texts: Sequence[str], longest: int, buckets: int) -> csr_array:
 def window_matrix(
     texts: Sequence[str], longest: int, buckets: int, known: KnownGrams | None = None
 ) -> tuple[csr_array, np.ndarray]:
-    """Returns at most MOST_WINDOWS windows of each text as rows of length 1, and each window's text number.
+    """Returns at most MOST_WINDOWS windows of each text as rows of length 1, and the index of each window's text.
 
     Args:
         texts: the texts.

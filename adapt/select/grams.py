@@ -42,7 +42,7 @@ class KnownGrams:
         return cls(np.unique(np.concatenate(found)))
 
     def mark(self, hashes: np.ndarray, found: np.ndarray) -> None:
-        """Sets `found` to True for each known gram that occurs among other grams.
+        """Sets `found` to True for each known gram that occurs in a list of other grams.
 
         Args:
             hashes: hashes of the other grams, uint64 [n].
@@ -120,7 +120,7 @@ class Grams(NamedTuple):
     owners: np.ndarray
     """Number of each gram's text, int64 [grams]."""
     texts: int
-    """Number of texts, including those without grams."""
+    """Number of texts, including texts without grams."""
 
     def sums(self, weights: np.ndarray) -> np.ndarray:
         """Returns the sum of the weights of each text's grams, float64 [texts].
@@ -293,7 +293,7 @@ def chunks(items: Iterable[T], length: Callable[[T], int]) -> Iterator[list[T]]:
     """Yields chunks of at most MOST_TEXTS items and MOST_CHARACTERS characters, with at least one item each.
 
     Args:
-        items: texts, or objects that contain one.
+        items: texts, or objects that contain a text.
         length: returns the number of characters of an item.
     """
     some: list[T] = []

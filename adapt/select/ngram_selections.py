@@ -101,7 +101,7 @@ class Dsir(Selection):
         """Counts the n-grams of target and pool, and computes the weight of each bucket.
 
         Raises:
-            DataError: the target or the pool has no words, or they have none in common.
+            DataError: the target or the pool has no words, or they have no words in common.
         """
         options = self.options
         known = KnownGrams.of(given.target, options.ngram)
@@ -206,8 +206,8 @@ class ClassifierOptions:
     sample: PositiveInt = 20_000
     """Number of random documents of the pool that are the negative texts; a smaller pool is used completely."""
     rounds: PositiveInt = 1
-    """Number of trainings. Each training after the first needs one further pass over the pool, which finds more
-    positive texts."""
+    """Number of times that the classifier is trained. Each further round needs one more pass over the pool, which
+    finds more positive texts."""
     recalled: NonNegativeFloat = 1.0
     """Number of the pool's best documents that each further round adds to the positive texts, as a multiple of the
     number of target texts."""

@@ -1,6 +1,6 @@
 """Selection `perplexity`: chooses documents by a language model's loss, or by the difference of two models' losses.
 
-Without a `reference`, documents are drawn at random from those whose loss per token lies in a band between two
+Without a `reference`, documents are drawn at random among the documents with a loss per token in a band between two
 quantiles of the pool's losses (Marion et al. 2023, arXiv 2309.04564). The band excludes documents that the model knows
 by heart, and documents that no model can predict.
 
@@ -58,9 +58,9 @@ class PerplexityOptions:
 
 
 class ByPerplexity(Selection):
-    """Takes documents by a model's loss: those within a band, or those that it predicts better than a reference.
+    """Takes documents whose loss is within a band, or documents that the model predicts better than a reference.
 
-    It reads the pool once with the models. For a band, it first measures the losses of a sample.
+    The models score the whole pool once. For a band, the losses of a sample are measured before that.
     """
 
     Options = PerplexityOptions

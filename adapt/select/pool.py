@@ -1,4 +1,4 @@
-"""Reads the pool of documents to choose from, and removes some documents before any is scored.
+"""Reads the pool of documents to choose from, and removes some documents before any document is scored.
 
 Documents with evaluation text or held-out text are removed. Held-out text is recognised in two ways: by
 a hash of each document, as in other stages, and by its runs of words, as for evaluation text. So near copies and large
@@ -50,7 +50,7 @@ class Document(str):
 
 
 class Item(NamedTuple):
-    """A part of the pool that one process reads, with a hint (see `Inspection`) that can make this faster."""
+    """A part of the pool that one process reads, with a hint (see `Inspection`) that can speed up the inspection."""
 
     number: int
     sources: str
@@ -63,14 +63,14 @@ class Item(NamedTuple):
 class Pool:
     """The documents of a pool.
 
-    Every pass reads the documents again, in the order of the files. Only some of them are in memory at a time.
+    Every pass reads the documents again, in the order of the files. Memory holds only a few documents at a time.
     """
 
     manifest: Manifest
     corpus: CorpusConfig
     sieve: Sieve = OPEN
     ids: np.ndarray | None = None
-    """Sorted ids of the pool's documents, int64. None means all documents. Only items that contain one of the ids are
+    """Sorted ids of the pool's documents, int64. None means all documents. Items that contain none of the ids are not
     read."""
     cluster: "Cluster | None" = None
     """Cluster that reads the pool, unless the pool is small. None reads the pool in this process."""
@@ -89,7 +89,7 @@ class Pool:
         """Calls a function with the documents of each item (file range), and yields the results in the items' order.
 
         Args:
-            function: called in the processes that read. It and its results must be picklable.
+            function: called in the processes that read. The function and its results must be picklable.
             on_device: whether the function needs a GPU, if the cluster has one. The process is then kept, with the
                 models it has loaded.
         """

@@ -33,8 +33,9 @@ class NoOptions:
 
 VectorsOf = Literal["pool", "target"]
 Offer = Literal["all", "more", "enough"]
-"""Which documents a selection scores. `all`: all permitted documents. `more`: only some documents, and others would
-get a score if the limits of `Room` were higher. `enough`: all it can score, even if they do not fill the budget."""
+"""Which documents a selection scores. `all`: all permitted documents. `more`: only some documents; other documents
+would also get a score if the limits of `Room` were higher. `enough`: all documents that the selection can score, even
+if their number does not fill the budget."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class DocumentPool(Protocol):
         An item is a part of the pool that one process reads.
 
         Args:
-            function: called in the processes that read. It and its results must be picklable.
+            function: called in the processes that read. The function and its results must be picklable.
             on_device: whether the function needs a GPU, if the cluster has one. The process is then kept, with the
                 models it has loaded.
         """
@@ -123,7 +124,7 @@ class Given:
     models: Mapping[str, "Pretrained"] = field(default_factory=dict)
     """Models that `Selection.models` names, keyed by path."""
     vectors: Vectors | None = None
-    """Folders of the vectors that `Selection.vectors` names. None if it names none."""
+    """Folders of the vectors that `Selection.vectors` names. None if the selection needs no vectors."""
     permitted: np.ndarray | None = None
     """Sorted ids of the documents that earlier selections passed on, int64. None if no selection came before."""
 
@@ -133,7 +134,7 @@ class Selection(ABC):
 
     A trained selection is sent to the processes that score, so it must be picklable; its state is not sent back. A
     score may depend only on the document, the target and what was learned. Random numbers must depend on `document.id`
-    (`adapt.select.selection.draws_at`), so that one process and many select the same documents.
+    (`adapt.select.selection.draws_at`), so that the number of processes does not change the selection.
 
     Args:
         options: an instance of the class's `Options`.
@@ -179,7 +180,7 @@ class Selection(ABC):
     def learn(self, given: Given) -> None:  # noqa: B027 most selections learn nothing before they score
         """Prepares the selection for scoring.
 
-        The method may read the pool several times. `given.pool.each` reads it on the cluster.
+        The method may read the pool several times. `given.pool.each` reads the pool on the cluster.
 
         Raises:
           ConfigError, DataError: the selection cannot select from this pool for this target.

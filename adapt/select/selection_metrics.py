@@ -4,7 +4,7 @@
 documents are to the target than random documents are. DSIR (arXiv 2302.03169, section 5) found that it predicts
 downstream scores.
 - AUC of a new classifier that separates the selection from the target; 0.5 means that it cannot tell them apart. The
-  classifier sees windows of a few words, because with whole texts it would separate long from short ones.
+  classifier sees windows of a few words, because with whole texts it would separate long texts from short texts.
 - Share of words that selection and target have in common (computed as for domains in Don't Stop Pretraining, 3.1).
 - Distinct n-grams: the share of distinct word pairs, in samples of the same number of words.
 - Mean pairwise distance, and a map of texts in two dimensions. The vector of a text is the TF-IDF of its words, reduced
@@ -125,7 +125,7 @@ def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> floa
     for fold in (0, 1):
         rows = np.flatnonzero(places[owners] % 2 == fold)  # the target's rows come first, as `regression` requires
         found, _ = regression(features[rows], int(of_target[owners[rows]].sum()), 1.0, weights[rows])
-        scores = np.bincount(owners, (features @ found) * weights)  # the mean over a text's windows
+        scores = np.bincount(owners, (features @ found) * weights)  # mean over each text's windows
         other = places % 2 != fold
         areas.append(roc_auc_score(of_target[other], scores[other]))
     return float(np.mean(areas))
@@ -144,7 +144,7 @@ def distinct_shares(samples: Sequence[Sequence[str]]) -> list[float]:
 def examples(taken: Sequence[str], scores: Sequence[float], target: Sequence[str], count: int) -> list[TakenExample]:
     """Returns examples of the taken documents.
 
-    Half of them are the best documents. The others are spread evenly over the ranking.
+    One half of the examples are the best documents. The other half is spread evenly over the ranking.
 
     Args:
       taken: taken documents, with the best document first.

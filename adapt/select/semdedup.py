@@ -184,7 +184,7 @@ class FindCopies:
     order: np.ndarray
     """Positions of vectors among the vectors of all parts, sorted by cluster."""
     bounds: np.ndarray
-    """Start of each cluster in `order`, and the end of the last one."""
+    """Start of each cluster in `order`, and the end of the last cluster."""
     shares: Sequence[np.ndarray]
     """Numbers of the clusters in each group."""
     most: float

@@ -69,7 +69,7 @@ class Surroundings:
         return np.unique(self.reach[np.isfinite(self.distances)])
 
     def are_used_up(self, level: float) -> np.ndarray:
-        """Returns whether all documents of each text are full at a level, so that farther ones are needed [texts]."""
+        """Returns whether all documents of each text are full at a level, so that more documents are needed [texts]."""
         used: np.ndarray = _at(self.reach, self.last) <= level
         return used
 
@@ -153,14 +153,14 @@ def _first(count: int, holds: Callable[[int], bool]) -> int:
 NOISE = 5
 """Random stream of the Gumbel noise."""
 FIRST_NEIGHBOURS = 64
-"""Number of neighbours of each text that are searched first. If they are too few, more are searched; this number does
-not change the result."""
+"""Number of neighbours of each text that are searched first. If this is too few, more neighbours are searched, so the
+number does not change the result."""
 ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
 class TsdsOptions:
-    """Options of the selection `tsds`. Defaults are those of the paper."""
+    """Options of the selection `tsds`. The defaults are the values in the paper."""
 
     alpha: Fraction = 0.6
     """Weight of nearness to the target; 1 - alpha is the weight of diversity."""
@@ -198,7 +198,7 @@ class TransportMass(Selection):
         self._densities: tuple[np.ndarray, np.ndarray] = np.zeros(0, np.int64), np.zeros(0)
 
     def look_for(self, room: Room, per_text: int | None) -> Offer:
-        """Computes the transport plan. Searches more neighbours of each text until the plan has enough of them."""
+        """Computes the transport plan. Searches more neighbours of each text until they suffice for the plan."""
         options, wanted = self.options, wanted_documents(room)
         most = min(options.neighbours, self._near.documents)
         k = min(FIRST_NEIGHBOURS, most)
@@ -262,7 +262,7 @@ class TransportMass(Selection):
         while len(open_):
             found = np.concatenate([distances for distances, _ in self._near.search(rows[open_], count)])
             kernels = np.clip(1.0 - 2.0 * found / self.options.sigma**2, 0.0, 1.0)
-            densities[open_] = np.maximum(kernels.sum(1), 1.0)  # a document with vector 0 is not near itself
+            densities[open_] = np.maximum(kernels.sum(1), 1.0)  # at least 1, even if the vector is 0
             # searches more neighbours of documents whose farthest neighbour still counts; other densities are complete
             open_ = open_[kernels[:, -1] > 0] if count < most else open_[:0]
             count = min(4 * count, most)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 CHARACTERS = 200
-"""Assumed lower limit of the mean document length [characters]. If they are shorter, a second search finds more."""
+"""Assumed lower limit of the mean document length [characters]. For shorter documents, a second search finds more."""
 QUERIES_AT_ONCE = 4096
 DOCUMENTS_AT_ONCE = 4096
 
@@ -51,7 +51,8 @@ class NearestDocuments:
         self._index = _opened(given)
         self._min_recall = given.config.select.min_recall
         self._widths: dict[int, Width] = {}
-        """Search widths, keyed by the number of neighbours. Each is measured in the first search with this number."""
+        """Search widths, keyed by the number of neighbours. A width is measured in the first search for this
+        number of neighbours."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Drops the index when pickled, because the processes that score do not search it."""
@@ -102,7 +103,7 @@ def check_enough(k: int, documents: int) -> None:
     """Checks that there are at least k documents.
 
     Raises:
-        DataError: there are fewer.
+        DataError: there are fewer than k documents.
     """
     if k > documents:
         raise DataError(
@@ -184,7 +185,7 @@ def _opened(given: Given) -> Searchable:
 
 
 Union = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Sorted ids of documents, the best rank of each document (from 0), and its highest similarity."""
+"""Sorted ids of documents, the best rank of each document (from 0), and the highest similarity of each document."""
 
 
 class NearestNeighbours(Selection):

@@ -1,7 +1,8 @@
-"""Stages that change the model that a job begins with, before it is trained.
+"""Stages that change a job's initial model before the training.
 
-`head`: a new masked-language-model head (`model.head: new`). `top`: new weights of the top layers
-(`model.reinitialize_top`). `turned`: attention to both sides of a token (`model.attention: bidirectional`).
+- `head` adds a new masked-language-model head (`model.head: new`).
+- `top` draws new weights for the top layers (`model.reinitialize_top`).
+- `turned` makes tokens attend to both sides (`model.attention: bidirectional`).
 """
 
 from collections.abc import Mapping
@@ -120,14 +121,14 @@ class Turned(OneModel):
 
 @dataclass(frozen=True, eq=False)
 class RedrawTop(Stage[Redrawn]):
-    """Draws the weights of a model's top layers anew, before it is trained (arXiv 2006.05987, section 5)."""
+    """Draws the weights of a model's top layers anew before the training (arXiv 2006.05987, section 5)."""
 
     kind = "top"
     takes = ONE_CPU
 
     name: str
     layers: int
-    """Number of top layers."""
+    """Number of top layers whose weights are drawn anew."""
     seed: int
     start: Start
 
@@ -167,7 +168,7 @@ class TurnDecoder(Stage[Turned]):
 
     name: str
     start: Start
-    """The decoder."""
+    """The decoder to turn into an encoder."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the digest of the model, which alone determines the result."""

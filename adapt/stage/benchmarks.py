@@ -39,7 +39,7 @@ LEAKS_FILE = "leaks.json"
 
 @dataclass(frozen=True, eq=False)
 class Benchmark(Stage[Benchmarked]):
-    """Scores a model on the configured standard tasks. A task that is finished is not repeated after a kill."""
+    """Scores a model on the configured standard tasks. After a kill, finished tasks are not repeated."""
 
     kind = "benchmark"
     device_time = "own"
@@ -49,11 +49,11 @@ class Benchmark(Stage[Benchmarked]):
     start: Start
     """Model to score."""
     harness: HarnessTasks | None
-    """Tasks of lm-evaluation-harness. None if there are none."""
+    """Tasks of lm-evaluation-harness. None if no such task is configured."""
     mteb: MtebTasks | None
-    """Tasks of MTEB. None if there are none."""
+    """Tasks of MTEB. None if no such task is configured."""
     vectors: SentenceVectors | None
-    """How the model makes sentence vectors. None without tasks of MTEB."""
+    """How the model makes sentence vectors. None if no task of MTEB is configured."""
 
     @classmethod
     def of(cls, context: Context, label: str) -> "Benchmark | None":
@@ -147,7 +147,7 @@ class LeaksFound:
 
 @dataclass(frozen=True, eq=False)
 class FindLeaks(Stage[LeaksFound]):
-    """Finds items of standard tasks in the text that a model was trained on, in this and all earlier trainings."""
+    """Finds items of standard tasks in the text that a model was trained on, in all its training runs."""
 
     kind = "leaks"
 
@@ -168,7 +168,7 @@ class FindLeaks(Stage[LeaksFound]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[LeaksFound]:
-        """Searches the prepared texts of the training in parallel."""
+        """Searches the prepared texts of the training runs in parallel."""
         from adapt.corpus.cluster_calls import Cluster
         from adapt.evaluate.benchmark.benchmark_changes import ShardSearch, items_index, leaked_items, was_tokenized_by
 
@@ -212,7 +212,7 @@ class CompareBenchmarks(Stage[BenchmarksCompared]):
     models: Mapping[str, BenchmarkedModel]
     """Measurements of each model, keyed by the model's name."""
     recipes: Mapping[str, str] = field(default_factory=dict)
-    """For models that differ only in their seed: their common name, keyed by the model's name."""
+    """Common name of models that differ only in their seed, keyed by the name of each model."""
 
     @classmethod
     def of(
@@ -224,11 +224,11 @@ class CompareBenchmarks(Stage[BenchmarksCompared]):
 
     @classmethod
     def around(cls, context: Context, training: Stage[Any]) -> "CompareBenchmarks | None":
-        """Creates the comparison of a training's model with the model that it starts from.
+        """Creates the comparison of the model after a training run with the model before it.
 
         Args:
             context: context whose initial model is trained.
-            training: the training.
+            training: stage of the training run.
         """
         contexts = {"before": context, "after": context.starting_from(training)}
         return cls.of(context.config, {name: BenchmarkedModel.of(of, name) for name, of in contexts.items()})

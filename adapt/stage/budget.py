@@ -1,8 +1,8 @@
 """Keeps a job or a chain within its budget of device time or money (`resources.budget`).
 
 The budget counts the device time of all stages of the job or chain, whenever and wherever they ran. The time of a
-finished stage is in its record. An unfinished training counts the time for which it held its devices
-(`adapt.train.held_time`), and an unfinished generation of text the time of its finished blocks. Therefore a job that
+finished stage is in its record. An unfinished training run counts the time for which it held its devices
+(`adapt.train.held_time`). An unfinished text generation counts the time of its finished blocks. Therefore a job that
 reached its budget loses nothing when it continues with a larger budget.
 """
 
@@ -26,7 +26,7 @@ from adapt.terminal.console import log
 from adapt.train.held_time import HELD_FILE, HeldTime
 
 _LOOK_S = 1.0
-"""Time between two checks of the running trainings [s]."""
+"""Time between two checks of the stages that this process runs [s]."""
 _REFRESH_S = 300.0
 """Time between two checks of all stages, some of which other processes may run [s]."""
 
@@ -55,8 +55,8 @@ def _limited(budget: BudgetConfig | None, spending: Spending) -> list[tuple[floa
 def spending_of(stage: Stage[Any], store: Store, price: float | None) -> tuple[Spending, bool]:
     """Returns the device time that a stage has taken so far, and whether the stage is finished.
 
-    Stages whose records repeat the time of their inputs, such as exports, count nothing. Of the unfinished stages,
-    only trainings and generations of text record their time. A generation counts its finished blocks.
+    Stages whose records repeat the time of their inputs, such as exports, count as 0. Of the unfinished stages, only
+    training runs and text generations record their time. A text generation counts its finished blocks.
 
     Args:
         stage: the stage.
@@ -80,8 +80,9 @@ def _recorded(record: Record) -> Spending:
 def hours_of(stage: Stage[Any], store: Store) -> float | None:
     """Returns the device-hours of a stage; None if they are not known.
 
-    The device-hours of a finished stage are read from its record, and those of a training are forecast. Other stages
-    that use devices are assumed to take the mean of the finished stages of their kind. All remaining stages take 0.
+    The device-hours of a finished stage are read from its record. The device-hours of an unfinished training run are
+    forecast. Other stages that use devices are assumed to take the mean of the finished stages of their kind. All
+    remaining stages take 0.
     """
     if record := store.record_of(stage):
         return _recorded(record).device_hours
@@ -203,14 +204,14 @@ class Ledger:
             self.running[stage.key] = stage
 
     def watch(self, ended: threading.Event) -> None:
-        """Ends running trainings and generations when the budget is reached, until `ended` is set."""
+        """Checks the budget until `ended` is set. Ends training and text generation when the budget is reached."""
         while not ended.wait(_LOOK_S):
-            with suppress(AdaptError, OSError):  # raised for a file that is being written; the next look reads it again
+            with suppress(AdaptError, OSError):  # raised while a file is being written; the next check reads it again
                 if self.running and self.is_spent():
                     self._end_running()
 
     def _end_running(self) -> None:
-        """Requests that trainings save a checkpoint and end, and that generations make no further block.
+        """Requests that training runs save a checkpoint and end, and that text generations start no further block.
 
         Running stages look for the file that this method creates.
         """
@@ -235,8 +236,8 @@ class Ledger:
 def within_budget(resources: ResourcesConfig, goals: Sequence[Stage[Any]], store: Store) -> Iterator[Store]:
     """Keeps the stages that run in the block within `resources.budget`.
 
-    At the limit, running trainings save a checkpoint and end, generations end with their block, and no further stage
-    that takes device time starts.
+    At the limit, training runs save a checkpoint and end, and text generations end after their current block. No
+    further stage that takes device time starts.
 
     Args:
         resources: the section `resources` of the job or chain.

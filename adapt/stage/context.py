@@ -80,8 +80,8 @@ class Context:
     made: Mapping[str, Start] = field(default_factory=dict)
     """Models made by stages of the same chain, keyed by their path in `comparison.models` and `merge.models`."""
     selected: "Select | None" = None
-    """Selection that a stage of the same chain makes. If the job trains, it reads the selected documents. If the job
-    selects documents itself, it selects the same number of tokens."""
+    """Selection that a stage of the same chain makes. A job that trains reads the selected documents. A job that
+    selects documents itself selects the same number of tokens as this selection."""
 
     @classmethod
     def of(
@@ -102,7 +102,7 @@ class Context:
           kind: kind of the job that uses the context.
 
         Raises:
-          ConfigError, DataError, ModelError, StorageError: something in the configuration cannot work.
+          ConfigError, DataError, ModelError, StorageError: a setting in the configuration cannot be used.
         """
         check_phases(config)
         check_ramps(config)
@@ -148,7 +148,7 @@ class Context:
 
     @property
     def vectors(self) -> SentenceVectors | None:
-        """How sentence-transformers makes vectors with exported models. None if they are not made for sentence vectors.
+        """How sentence-transformers makes vectors with exported models. None if models are not for sentence vectors.
 
         Raises:
             ConfigError: see `adapt.model.sentence_vectors.exported_vectors`.
@@ -163,11 +163,11 @@ class Context:
         return replace(self, start=self.start.after(RedrawTop.of(self.config, self.start)))
 
     def starting_from(self, training: Stage[Any]) -> "Context":
-        """Returns a context that starts from the model of a training."""
+        """Returns a context that starts from the model of a training stage."""
         return replace(self, start=self.start.after(training))
 
     def configured(self, config: Config) -> "Context":
-        """Returns a context with the same model and files, and another configuration, such as a domain's."""
+        """Returns a context with the same model and files, but with another configuration, such as one for a domain."""
         return replace(self, config=config)
 
 
@@ -210,7 +210,7 @@ def check_sides(start: Start, config: Config) -> None:
 
 
 def root_of(config: Config) -> Path:
-    """Returns the folder that contains all stages of a configuration, which is the local copy if the root is a bucket.
+    """Returns the folder that contains all stages of a configuration: the local copy if the root is a bucket.
 
     Raises:
         ConfigError: the URL of the bucket cannot be used.
@@ -222,7 +222,7 @@ def root_of(config: Config) -> Path:
 
 
 def first_start(config: Config, digests: Digests) -> Start:
-    """Returns the model that a job begins with. It gets a new head if `model.head` is `new`."""
+    """Returns the model that a job begins with. The model gets a new head if `model.head` is `new`."""
     start = located(config.model, digests)
     return start.with_new_head(AddHead.of(config, start)) if config.model.head == "new" else start
 
@@ -383,8 +383,8 @@ def other_model(context: Context, path: str, field: str) -> Start:
 def with_teachers(context: Context) -> tuple[Config, tuple[Start, ...]]:
     """Returns the teachers of the configured method, and the configuration with their folders in place of names.
 
-    For a model that another stage will make, the folder is that of the stage's start model, which has the same shape.
-    Estimates of memory read these folders.
+    Estimates of memory read these folders. For a model that another stage will make, the folder of that stage's start
+    model is used, because both models have the same shape.
 
     Raises:
         ModelError: a teacher does not exist, has another tokenizer, is smaller than the student, or has an unsupported

@@ -1,7 +1,7 @@
 """Stages that compute vectors of documents, which selections compare.
 
-`enough` checks that a pool has at least as many documents as neighbours are needed. `embedder` trains an embedder on
-the texts. `embed` computes the vectors of the texts. `index` makes these vectors searchable.
+`enough` checks that a pool has at least as many documents as the number of neighbours to search. `embedder` trains an
+embedder on the texts. `embed` computes the vectors of the texts. `index` makes these vectors searchable.
 """
 
 import hashlib
@@ -274,9 +274,9 @@ class BuildIndex(Stage[Indexed]):
     index: "IndexKind | str"
     """Kind of the index; `auto` chooses by size and memory (`adapt.index.index_files`)."""
     memory_gib: float
-    """Memory that a machine may use for the index [GiB], considered by `auto`."""
+    """Memory that a machine may use for the index [GiB]. The kind `auto` depends on this."""
     queries: int
-    """Approximate number of queries, considered by `auto`."""
+    """Approximate number of queries. The kind `auto` depends on this."""
     resources: ResourcesConfig
 
     def what(self) -> Mapping[str, Any]:

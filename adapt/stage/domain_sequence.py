@@ -61,7 +61,7 @@ class SequenceResult(SequenceFigures):
     """Change of the test score from the base model to the last model, keyed by task. Empty unless the base model was
     fine-tuned (`sequence.forward_transfer`)."""
     benchmarks: BenchmarksCompared | None = None
-    """Scores of the base model and of each model of the sequence on standard tasks. None if none is configured."""
+    """Scores of the base model and of each model of the sequence on standard tasks. None if no task is configured."""
 
     def verdict(self) -> Verdict:
         """Returns on which domains, tasks and general text the last model is better than the base model."""
@@ -186,7 +186,7 @@ class Sequence(Stage[SequenceResult]):
     """Stages that the method needs after the last domain was learned, such as measurements of parameter importance, by
     name. Empty unless the mode is continual."""
     benchmarks: CompareBenchmarks | None = None
-    """Scores of the base model and of the model after each domain on standard tasks. None if none is configured."""
+    """Scores of the base model and of the model after each domain on standard tasks. None if no task is configured."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns order, mode, method, seeds and tasks."""
@@ -206,7 +206,7 @@ class Sequence(Stage[SequenceResult]):
 
     @property
     def model(self) -> Stage[Any] | None:
-        """The merge or the training that made the last model. None if each domain has a separate model."""
+        """The merge or training stage that made the last model. None if each domain has a separate model."""
         last = self.steps[-1]
         return None if self.config.sequence.mode == "separate" else last.merged or last.training
 
@@ -252,13 +252,13 @@ class Sequence(Stage[SequenceResult]):
         return Outcome(result, self._cost(done))
 
     def _made_worse(self, done: Done) -> list[str]:
-        """Returns a warning for each training that made the model worse on the domain that it was trained on."""
+        """Returns a warning for each training run that made the model worse on the domain of that training run."""
         own = {step.domain: done[step.export].result.losses.get("domain") for step in self.steps if step.export}
         worse = {name: of for name, of in own.items() if of and effect(of.change.low, of.change.high) == "worse"}
         return [of.sentence(name or "all domains").removesuffix(".") for name, of in worse.items()]
 
     def _text_faults(self, done: Done) -> list[str]:
-        """Returns a warning for each domain whose text does not suit the model, or repeats itself."""
+        """Returns a warning for each domain whose text does not suit the model or has repetitions."""
         found = {name: done[text].result.faults(self.config.corpus) for name, text in self.texts.items()}
         return [f"{name}: {fault}" for name, faults in found.items() for fault in faults]
 

@@ -41,8 +41,8 @@ class EnsembleRow:
 
     name: str
     role: Role
-    """`ensemble`, the `best` of its models on the domain, another `member`, the `base` (model.path), or an `other`
-    model, such as a student or a weight average."""
+    """Role in the comparison: `ensemble`; `best`, the member that is best on the domain; `member`, another member of
+    the ensemble; `base`, the model at model.path; or `other`, another model, such as a student or a weight average."""
     loss: dict[str, Estimate]
     """Held-out loss [nats per predicted token], keyed by text (`domain`, `general`)."""
     change: dict[str, Estimate]
@@ -50,7 +50,7 @@ class EnsembleRow:
     passes: int
     """Number of models that compute a prediction."""
     device_hours: float | None
-    """Device-hours of all trainings that led to the model, each counted once; None if a training is not known."""
+    """Device-hours of all training runs that led to the model, each counted once. None if a training run is unknown."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,11 @@ class MeasureEnsemble(Stage[Ensembled]):
     config: Config
     members: tuple[Start, ...]
     labels: tuple[str, ...]
-    """Name of each member, then of each other model."""
+    """Names of the members of the ensemble, followed by the names of the other models."""
     others: tuple[Start, ...]
-    """Other models to compare with, and model.path as the last one."""
+    """Other models to compare with. The last model is the model at model.path."""
     singles: tuple[Evaluate, ...]
-    """Measurements of the members, then of the other models."""
+    """Measurements of the members, followed by the measurements of the other models."""
     corpora: Mapping[str, Stage[Prepared]]
     """Texts to measure on, keyed by name: `domain` first."""
 
@@ -197,7 +197,7 @@ class MeasureEnsemble(Stage[Ensembled]):
 
 
 def _hours(starts: Sequence[Start], store: Store) -> float | None:
-    """Returns the device-hours of all trainings that led to some models, each counted once.
+    """Returns the device-hours of all training runs that led to some models, each counted once.
 
     The result is None if a model was not made in this chain, because its cost is not known.
     """

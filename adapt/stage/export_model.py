@@ -83,7 +83,7 @@ class Adapted(Trained, OneModel):
     text_faults: list[str] = field(default_factory=list)
     """Problems of the tokenizer with the training text. Each entry also says what to do."""
     documents: int | None = None
-    """Number of documents of the training text after cleaning, including held-out ones. None if it was streamed."""
+    """Number of documents of the training text after cleaning, including held-out documents. None if streamed."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Number of documents dropped from the training text, keyed by reason."""
     pooling: str = ""
@@ -93,13 +93,13 @@ class Adapted(Trained, OneModel):
     phases: list[PhaseFigures] = field(default_factory=list)
     """Phases of the training in their order. Empty for a run without phases."""
     trains_vectors: bool = False
-    """Whether the objective trained sentence vectors, so the held-out loss does not judge the training."""
+    """Whether the objective trained sentence vectors. In this case, the held-out loss does not judge the training."""
     choice: ChosenStep | None = None
     """The step whose model was chosen, with `training.keep: best`. None otherwise."""
     random_parts: str = ""
-    """Parts of the model that began with random weights, such as `a random head`. Empty if there are none."""
+    """Parts of the model that began with random weights, such as `a random head`. Empty if no part did."""
     handed: list[HandedOver] = field(default_factory=list)
-    """What was written for each library and format in `export.kinds`."""
+    """Files that were written for each library and format in `export.kinds`."""
     benchmarks: BenchmarksCompared | None = None
     """Scores on standard tasks before and after training. None without `harness.tasks`, `mteb.tasks` and `mteb.own`."""
 
@@ -211,7 +211,7 @@ class Adapted(Trained, OneModel):
         return f"Training: {', '.join(parts)}."
 
     def _device_time(self) -> list[str]:
-        """Describes how long the devices were held, and the useful share of this time with the reasons for the rest."""
+        """Describes how long the devices were held, which share of this time was useful, and what took the rest."""
         held = held_time_of(self)
         if held is None:
             return [f"{duration(self.device_seconds)} of device time"]
@@ -239,10 +239,10 @@ def phases_table(phases: Sequence[PhaseFigures], domain: str) -> Table:
 
 
 def planned_phases(forecasts: Mapping[Train, "Forecast | None"], done: Done) -> Table | None:
-    """Makes a table with a row per phase that will run. Returns None if there are none.
+    """Makes a table with a row per phase that will run. Returns None if no phase will run.
 
     Args:
-        forecasts: forecast of each training that will run; None if it is not known.
+        forecasts: forecast of each training stage that will run. None if the forecast is not known.
         done: the finished stages.
     """
     rows: list[list[Cell | str]] = []
@@ -275,7 +275,7 @@ def _curve(record: Record) -> list[Block]:
 
 
 def phase_inputs(record: Record) -> list[dict[str, str]]:
-    """Returns the kind, key and path of each training of an export, in the order of the phases."""
+    """Returns the kind, key and path of each training stage of an export, in the order of the phases."""
     earlier = [name for name in record.inputs if name.startswith("phases.")]
     names = sorted(earlier, key=lambda name: int(name.removeprefix("phases.")))
     return [record.inputs[name] for name in [*names, "training"] if name in record.inputs]
@@ -295,13 +295,13 @@ def labelled_text(context: Context) -> TaskSplit | None:
 def between_phases(
     context: Context, training: Train, measured: Mapping[str, Stage[Prepared]], domains: Mapping[str, str] | None = None
 ) -> tuple[Evaluate, ...]:
-    """Builds one evaluation after each phase of a training, except after the last phase.
+    """Builds one evaluation after each phase of a training run, except after the last phase.
 
     The result is empty for a run without phases.
 
     Args:
         context: context of the training.
-        training: training of the last phase.
+        training: training stage of the last phase.
         measured: texts to measure, by name.
         domains: domain of each text, for models with separate parameters per domain.
     """
@@ -329,8 +329,8 @@ class Export(Stage[Adapted]):
     text: Stage[Prepared] | None
     """Text of tasks that TAPT trained on. None if the model was trained on `domain`."""
     training: Train
-    """Training that made the model. The field comes after the fields with texts, so that the stages of all texts run
-    before the training, and problems of the data show early."""
+    """Training stage that made the model. This field comes after the fields with texts, so that the stages of all texts
+    run before the training, and problems of the data are found early."""
     before: Evaluate
     after: Evaluate
     is_transductive: bool
@@ -340,11 +340,11 @@ class Export(Stage[Adapted]):
     retrieved: Mapping[str, MeasureRetrieval] = field(default_factory=dict)
     """Retrieval `before` and `after` the training. Empty without `retrieval.pairs`."""
     phases: tuple[Train, ...] = ()
-    """Trainings of the phases before `training`. Empty for a run without phases."""
+    """Training stages of the phases before `training`. Empty for a run without phases."""
     between: tuple[Evaluate, ...] = ()
-    """Evaluations of the model after each training in `phases`."""
+    """Evaluations of the model after each training stage in `phases`."""
     labelled: TaskSplit | None = None
-    """Train split of the user's task, for kinds in `export.kinds` that learn it. None if there are none."""
+    """Train split of the user's task, for kinds in `export.kinds` that learn it. None if no kind learns the task."""
     benchmarks: CompareBenchmarks | None = None
     """Scores on standard tasks before and after the training. None if no task is configured."""
 

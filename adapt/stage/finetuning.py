@@ -55,7 +55,7 @@ class TaskPrepared:
     unseen_classes: list[str]
     """Labels that occur in dev or test but not in train."""
     absent_classes: dict[str, list[str]]
-    """Labels that occur in train but not in a split, keyed by that split."""
+    """Labels that occur in train but not in dev or test, keyed by the split in which they do not occur."""
     duplicates: int
     """Number of train examples that have the text and the label of an earlier train example."""
     conflicting: int
@@ -124,8 +124,8 @@ class Finetuned:
     """Name of the metric of `score`."""
     score: More[float]
     score_without_leaks: More[float | None]
-    """Score on the test examples whose text does not occur in train. None if none or all of the test texts occur in
-    train."""
+    """Score on the test examples whose text does not occur in train. None if no test text, or every test text,
+    occurs in train."""
     examples: int
     """Number of examples of the test split."""
     examples_without_leaks: int
@@ -173,7 +173,7 @@ class Finetuned:
 
 @dataclass(frozen=True, eq=False)
 class Finetune(Stage[Finetuned]):
-    """Runs one fine-tuning.
+    """Fine-tunes a model on a task with one seed.
 
     Its record does not contain the task's name, because the name does not affect the result.
     """
@@ -190,7 +190,7 @@ class Finetune(Stage[Finetuned]):
 
     @classmethod
     def of(cls, context: Context, seed: int, task: PrepareTask | None = None) -> "Finetune":
-        """Creates the fine-tuning of the context's model on the task of its configuration.
+        """Creates the stage that fine-tunes the context's model on the task of the context's configuration.
 
         Args:
           context: context of the job.
@@ -228,7 +228,7 @@ class Finetune(Stage[Finetuned]):
 
     def refuse_early(self) -> None:
         """Checks that the model can be loaded."""
-        if is_detector(self.start.pretrained.model):  # a detector is fine-tuned without its language-model head
+        if is_detector(self.start.pretrained.model):  # a discriminator is fine-tuned without its head
             check_weights(self.start.pretrained.model)
         else:
             check_model(self.start, None)
@@ -266,8 +266,8 @@ class Scored:
     degenerate: Less[int]
     """Number of seeds for which the model predicts only one class."""
     without_leaks: Spread | None
-    """Scores on the test examples whose text does not occur in train. None if none or all of the test texts occur in
-    train."""
+    """Scores on the test examples whose text does not occur in train. None if no test text, or every test text,
+    occurs in train."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows the mean score in a sentence, then mean, standard deviation, interval, and the score of each seed."""

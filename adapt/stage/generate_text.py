@@ -41,7 +41,7 @@ class GeneratedTexts:
     cut: int
     """Number of texts that ended because they reached the largest length."""
     tokens_per_device_second: float
-    """Generated tokens per second of an actor, which has a GPU or, without GPUs, a core."""
+    """Generated tokens per second and actor. An actor has a GPU or, without GPUs, a CPU core."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Generate(Stage[GeneratedTexts]):
     tokenizer: str
     """Digest of the tokenizer's files."""
     prompts: Files | None
-    """Texts whose first tokens begin the generated texts. None begins them with only the start token."""
+    """Texts whose first tokens are used as prompts. If None, every prompt is only the start token."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the model, the settings of section `generate` that this way of generating uses, and the seed."""
@@ -134,7 +134,7 @@ class Synthesize(Stage[GeneratedTexts]):
     def what(self) -> Mapping[str, Any]:
         """Returns the generator, the settings of section `synthesize`, the prompts, and how to read the source."""
         section = what(self.config.synthesize)
-        del section["cleaning"]  # left out, because it is a setting of the filter
+        del section["cleaning"]  # left out, because only the stage `filter` uses this setting
         formats = [
             {"before": each.before, "after": each.after, "pairs": each.pairs, "name": each.name}
             for each in formats_of(self.config.synthesize)
@@ -200,7 +200,10 @@ def _generated(name: str, figures: Any, config: Config) -> Outcome[GeneratedText
 
 @dataclass(frozen=True)
 class FilteredTexts:
-    """Result of filtering generated text. Each line of `texts.jsonl` is a kept text, and of `pairs.jsonl` a pair."""
+    """Result of filtering generated text.
+
+    Each line of `texts.jsonl` is a kept text. Each line of `pairs.jsonl` is a kept pair.
+    """
 
     texts: int
     tokens: int

@@ -1,4 +1,4 @@
-"""Plans what a training measures while it runs: the checks before the start, the measures and their texts.
+"""Plans what is measured during a training run: checks before the start, the measures, and the texts to measure.
 
 A new kind of measure is added in `measures_of`, and the names of its figures in `metrics_of`.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Watched:
-    """What is measured while a training runs."""
+    """What is measured during a training run."""
 
     measures: "tuple[PointMeasure, ...]" = ()
     """The measures, which all run at the same points. Empty if nothing is measured."""
@@ -53,7 +53,7 @@ class Watched:
 
 
 def metrics_of(config: Config, texts: Mapping[str, Stage[Any]]) -> dict[str, str]:
-    """Returns the figures that rules may judge, by name. The value says how to measure an unmeasured figure."""
+    """Returns the names of the figures that rules may judge. The value says how to measure a missing figure."""
     missing = "" if config.evaluation.probe else "set evaluation.probe to knn or linear"
     tasks = {f"{task.name}.{DEV}{metric_of_task(task)}": missing for task in _tasks(config)}
     return {**loss_metrics(texts), **tasks}
@@ -100,7 +100,7 @@ def probed_tasks(context: Context) -> dict[str, Stage[Any]]:
 
 
 def judged_what(config: Config) -> dict[str, Any]:
-    """Returns the settings of measurements that decide when a training ends. They enter the training's key."""
+    """Returns the settings of measurements that decide when a training run ends. They enter the key of the stage."""
     evaluation = config.evaluation
     names = ["interval_steps", "share", "max_documents", "max_tokens", "sequence_length"]
     probe = {"neighbours": config.comparison.neighbours, **deciding("scikit-learn")} if evaluation.probe else {}
@@ -134,7 +134,7 @@ def measures_of(
     size: ModelSize | None,
     is_phase: bool = False,
 ) -> Watched:
-    """Returns what is measured while a training runs, and logs the cost of the measurements.
+    """Returns what is measured during a training run, and logs the cost of the measurements.
 
     Args:
         name: name of the training.
@@ -142,7 +142,7 @@ def measures_of(
         texts: texts to measure; empty if nothing is measured.
         done: finished stages.
         size: dimensions of the model; None if they are not known.
-        is_phase: whether the training is a phase of a run.
+        is_phase: whether this is only one phase of a training run.
 
     Raises:
         ConfigError: the training is too short for the settings, or a text that a rule needs has no held-out document.
@@ -177,14 +177,14 @@ def measures_of(
 
 
 def _examples(task: TaskPrepared) -> HeldoutText:
-    """Returns the number of train and dev examples of a task, and of their tokens."""
+    """Returns the number of train and dev examples of a task, and the number of their tokens."""
     splits = ("train", "dev")
     tokens = sum(task.examples[split] * task.tokens[split].mean for split in splits)
     return HeldoutText(sum(task.examples[split] for split in splits), round(tokens))
 
 
 def check_measures(config: Config, texts: Mapping[str, Stage[Any]]) -> None:
-    """Refuses wrong settings of measurements during training, as far as they can be found before the training starts.
+    """Checks the settings of measurements during training, as far as this is possible before the training starts.
 
     Raises:
         ConfigError: a setting is wrong. The message names the field.

@@ -32,7 +32,8 @@ class Merged:
 
     kind: str
     shares: dict[str, str]
-    """Folder of each merged model, relative to the stage's folder and keyed by share. A single model is in `.`."""
+    """Folder of each merged model, relative to the stage's folder and keyed by share (see `merge.shares`). A single
+    model is in `.`."""
     weights: list[float]
     density: float | None
     tensors: int
@@ -79,7 +80,7 @@ class Merged:
 
 @dataclass(frozen=True, eq=False)
 class Merge(Stage[Merged]):
-    """Merges models with a base, and writes one merged model per share."""
+    """Merges models with a base, and writes one merged model per share (value of `merge.shares`)."""
 
     kind = "merge"
     takes = NOTHING
@@ -180,7 +181,7 @@ def merged_from(context: Context, path: str) -> Start:
     """Returns the model with this path: a model that the chain makes, a folder or id of a model, or a checkpoint.
 
     Raises:
-      ModelError: there is no model, or it is a checkpoint that cannot be used.
+      ModelError: there is no such model, or the model is a checkpoint that cannot be used.
     """
     folder, config = Path(path).expanduser(), context.config
     if path in context.made:
@@ -211,7 +212,7 @@ def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | N
 
 
 def _knows(model: Pretrained) -> bool:
-    """Returns whether a checkpoint belongs to a training on the text of dev and test."""
+    """Returns whether a model is a checkpoint of a training run on the text of dev and test."""
     record = training_of(model.model) if is_checkpoint(model.model) else None
     return bool(record and record.metrics.get("transductive"))
 

@@ -1,9 +1,11 @@
 """Stages that measure models, texts and tasks.
 
 - `evaluate`: the loss of a model. All models are measured on the same documents and masks.
-- `perplexity`: pseudo-perplexity. `neighbours`: how often nearest neighbours have the same label.
+- `perplexity`: the pseudo-perplexity of a model.
+- `neighbours`: how often a text's nearest neighbours have the same label as the text.
 - `retrieval`: how well sentence vectors find relevant texts.
-- `compare`: several models (Don't Stop Pretraining, table 12). `similarity`: several domains (section 3.1).
+- `compare`: compares several models (Don't Stop Pretraining, table 12).
+- `similarity`: compares several domains by their words and losses (section 3.1).
 - `evidence`: samples of texts and tasks, for advice on what to run.
 """
 
@@ -89,7 +91,7 @@ class Evaluate(Stage[Evaluated]):
         """Returns the model, and the settings that determine the measured sample and the masks."""
         config = self.config
         sample = what(config.evaluation)
-        del sample["mask_fraction"]  # left out, because the objective below contains it, as in older keys
+        del sample["mask_fraction"]  # left out, because `objective` below contains it
         return {
             "model": self.start.digest,
             "evaluation": sample,
@@ -225,11 +227,11 @@ class MeasureRetrieval(Stage[Retrieved]):
 
     @classmethod
     def around(cls, context: Context, training: Stage[Any]) -> "dict[str, MeasureRetrieval]":
-        """Returns the measurements `before` and `after` a training. Empty without `retrieval.pairs`.
+        """Returns the measurements `before` and `after` a training run. Empty without `retrieval.pairs`.
 
         Args:
             context: context whose initial model is trained.
-            training: the training.
+            training: stage of the training run.
 
         Raises:
             ConfigError: vectors with this pooling cannot be measured.
@@ -323,7 +325,7 @@ class Compare(Stage[ModelsCompared]):
     unit: Unit = "token"
     """Unit of the losses: per token, or per byte for models with different tokenizers."""
     benchmarks: CompareBenchmarks | None = None
-    """Comparison on standard tasks. None if none is configured."""
+    """Comparison on standard tasks. None if no task is configured."""
 
     @property
     def domains(self) -> list[str]:

@@ -34,7 +34,7 @@ from adapt.train.schedule import check_warmup, length_of
 
 
 def check_writable(root: Path) -> None:
-    """Checks that files can be written below the storage root, and in its bucket if it is one.
+    """Checks that files can be written below the storage root, and to the bucket if the root is a bucket.
 
     Raises:
         ConfigError: the bucket needs a package that is not installed.
@@ -65,7 +65,7 @@ def check_space(folder: Path, model: Path, keep_checkpoints: int, copies: int = 
     """Checks before training that the disk has enough space for the model and its checkpoints.
 
     Args:
-      folder: folder of the training, which may contain checkpoints of an earlier start.
+      folder: folder of the training stage, which may contain checkpoints of an interrupted run.
       model: folder of the initial model.
       keep_checkpoints: number of checkpoints that are kept.
       copies: as in `space_needed`.
@@ -82,14 +82,14 @@ def check_space(folder: Path, model: Path, keep_checkpoints: int, copies: int = 
 
 
 def space_needed(folder: Path, model: Path, keep_checkpoints: int, copies: int = 3) -> tuple[int, int]:
-    """Returns the disk space that a training will use [bytes].
+    """Returns the disk space that a training run will use [bytes].
 
     The first number is for files that remain, and the second for files that are deleted later. A checkpoint holds the
     weights and AdamW's two moments, all in fp32 like the model. During training, there are one more checkpoint and a
     copy of the weights, even if no checkpoint is kept.
 
     Args:
-      folder: folder of the training, which may contain checkpoints of an earlier start.
+      folder: folder of the training stage, which may contain checkpoints of an interrupted run.
       model: folder of the initial model.
       keep_checkpoints: number of checkpoints that are kept.
       copies: number of values per weight in a checkpoint: weights, two moments, and the weights of an earlier step if
@@ -210,8 +210,8 @@ def check_model(start: Start, causal: bool | None, only_earlier: bool = False) -
 
     Args:
         start: the model. A model that gets a new head may lack a head.
-        causal: whether the model must predict next tokens; None for the objective it was made for.
-        only_earlier: whether the objective makes an encoder's attention causal, so that tokens see only earlier ones.
+        causal: whether the model must predict next tokens; None for the objective that the model was made for.
+        only_earlier: whether the objective makes an encoder's attention causal, so that tokens see only earlier tokens.
 
     Raises:
         ModelError: the model cannot be used. The message names what the model lacks.
@@ -266,20 +266,20 @@ def check_memory(
     number: int = 1,
     generator: Path | None = None,
 ) -> None:
-    """Checks that a training fits in the memory of its devices. Needs a connection to Ray.
+    """Checks that a training run fits in the memory of its devices. Needs a connection to Ray.
 
     If the model's dimensions or the devices are not known, nothing is checked, and this is logged.
 
     Args:
       config: configuration of the job.
       model: folder of the initial model.
-      corpus: metrics of the prepared corpus, for the length of its documents. None if it is not prepared yet.
-      number: number of this training, from 1, in a sequence of trainings that starts from this model. The model may
-        grow before each training.
+      corpus: metrics of the prepared corpus, for the length of its documents. None if the corpus is not prepared.
+      number: number of this training run, from 1, in a sequence of training runs that starts from this model. The
+        model may grow before each training run.
       generator: folder of the generator of replaced-token detection, if there is one.
 
     Raises:
-      ConfigError: the training does not fit. The message suggests settings with which the training fits.
+      ConfigError: the training run does not fit. The message suggests settings with which it fits.
     """
     size, device = model_size(model), device_of_workers(config.resources)
     if size is None:

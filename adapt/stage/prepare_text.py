@@ -80,8 +80,8 @@ class Prepare(Stage[Prepared]):
     measured: tuple[Stage[Prepared], ...] = ()
     """Stages with held-out text on which models are measured. The source excludes the documents of this text."""
     shared_with: str = ""
-    """Configuration field with the same text, which is trained on. If there is one, some documents must be held out for
-    measurement. Empty if no field has the same text."""
+    """Configuration field whose text is trained on and is the same as this text. In this case, some documents must be
+    held out for measurement. Empty if there is no such field."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the settings for reading and tokenizing the source, which enter the stage's key.
@@ -198,7 +198,7 @@ class PrepareTexts(Stage[Prepared]):
     """Tokenizes the text of tasks, or the documents selected from a pool."""
 
     kind = "prepare"
-    version = 2  # same change as in `Prepare`
+    version = 2  # because of the same change as in `Prepare`
 
     name: str
     texts: Stage[Any]
@@ -255,7 +255,7 @@ class Gather(Stage[Prepared]):
     """Joins the held-out text of several sources."""
 
     kind = "prepare"
-    version = 2  # same change as in `Prepare`
+    version = 2  # because of the same change as in `Prepare`
     takes = NOTHING
 
     name: str

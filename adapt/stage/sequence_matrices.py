@@ -238,7 +238,7 @@ def end_changes(
 
 
 def _evaluation(step: Step, name: str, done: Done) -> tuple[Path, str] | None:
-    """Returns the folder of the evaluation of a step's model on a text, and the text's name in it, or None."""
+    """Returns the folder of a step's evaluation on a text, and the text's name there. None without an evaluation."""
     if step.others and name in step.others.corpora:
         return done[step.others].path, name
     if step.export and name in (step.domain, GENERAL):

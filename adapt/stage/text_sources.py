@@ -67,7 +67,7 @@ class Files:
     """Text in storage: the files, and how they are read and cleaned."""
 
     source: str
-    """Name of the source; empty if the corpus has only one."""
+    """Name of the source. Empty if the corpus has only one source."""
     corpus: CorpusConfig
     listing: Listing
     reading: Mapping[str, Any]
@@ -256,14 +256,14 @@ def check_and_connect(manifest: Manifest, corpus: CorpusConfig, tokens: Tokens, 
     """Checks everything that can be checked before a corpus is read, and connects to Ray.
 
     Raises:
-      AdaptError: files of the corpus cannot be read, or the later training could not run.
+      AdaptError: files of the corpus cannot be read, or the training that follows could not run.
     """
-    is_domain = any(corpus == source for _, source in sources_of(config.corpus))  # other corpora need no entities
+    is_domain = any(corpus == source for _, source in sources_of(config.corpus))  # only the job's corpus needs entities
     check_readable(manifest, corpus, tokens.form.entity_field if is_domain else None)
     check_weights(tokens.pretrained.model)
     connect(config.resources)
     if address_of(config.resources) is None:
-        # checks that this machine has the devices for the training, because it cannot get more
+        # checks that this machine has enough devices for the training, because a single machine cannot get more
         await_resources(config.resources)
     check_memory(config, tokens.pretrained.model)
 

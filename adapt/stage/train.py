@@ -74,7 +74,7 @@ class Train(Stage[Trained]):
     past: Mapping[str, Stage[Any]]
     """Stages that measured earlier domains, for methods that need such measurements."""
     batch_examples: int | None
-    """Average number of documents per optimizer step. If it is None, a step has the configured number of sequences."""
+    """Average number of documents per optimizer step. If None, a step has the configured number of sequences."""
     is_transductive: bool
     """Whether the text of dev and test is among the corpora."""
     streamed: Streamed | None
@@ -82,9 +82,9 @@ class Train(Stage[Trained]):
     weights: tuple[float, ...] | None
     """Sampling weights of the sources. None if the sources have no weights."""
     noted: DomainOrder | None = None
-    """Record of the sequence's domains up to this one, written when the training starts. None outside sequences."""
+    """Record of the sequence's domains up to this domain, written when the training starts. None outside sequences."""
     recalled: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
-    """Texts of earlier domains that are replayed, keyed by domain. Empty if none are replayed."""
+    """Texts of earlier domains that are replayed, keyed by domain. Empty if no domain is replayed."""
     weighed_words: WeighWords | None = None
     """Stage that computes weights of the domain's words. None if the objective needs no such weights."""
     domain: str = ""
@@ -92,7 +92,8 @@ class Train(Stage[Trained]):
     phase: Phase | None = None
     """The phase of the run that this stage trains (`training.phases`). None for a run without phases."""
     previous: "Train | None" = None
-    """Training of the previous phase. Its weights and optimizer state begin this phase. None in the first phase."""
+    """Training stage of the previous phase, whose weights and optimizer state begin this phase. None in the first
+    phase."""
     judged: Mapping[str, Stage[Any]] = field(default_factory=dict)
     """Texts and tasks whose figures may end the training or choose its model (`training.stop`, `training.keep`), by
     name. Empty if no figure decides."""
@@ -117,13 +118,14 @@ class Train(Stage[Trained]):
         general: Stage[Prepared] | None = None,
         measured: Mapping[str, Stage[Prepared]] | None = None,
     ) -> "Train":
-        """Creates the training of a context's configuration. The arguments are the fields with the same names.
+        """Creates the training stage of a context's configuration. The arguments are the fields with the same names.
 
         `general` is the measured general text, with which objectives may compare the domain's words. `measured` are
         texts to measure while the model trains: `domain`, `general`, and earlier domains by name.
 
         Returns:
-            The training. If `training.phases` is set, the training of the last phase, with the others in `previous`.
+            The training stage. If `training.phases` is set, this is the stage of the last phase. Its field `previous`
+            has the stage of the phase before, and so on.
 
         Raises:
             ConfigError: a phase does not suit the job. Or the objective needs general text, but there is none. Or the
@@ -181,7 +183,7 @@ class Train(Stage[Trained]):
 
     @property
     def phases(self) -> "tuple[Train, ...]":
-        """The trainings of all phases up to and including this one, or only this one if the run has no phases."""
+        """The training stages of all phases up to and including this stage. Only this stage if there are no phases."""
         return (*(self.previous.phases if self.previous else ()), self)
 
     @property
@@ -191,7 +193,7 @@ class Train(Stage[Trained]):
 
     @property
     def number(self) -> int:
-        """Number of trainings in the chain up to and including this one."""
+        """Number of training stages in the chain up to and including this stage."""
         return 1 + (self._made_by.number if isinstance(self._made_by, Train) else 0)
 
     @property
@@ -204,14 +206,14 @@ class Train(Stage[Trained]):
     def head_warmup(self) -> int:
         """Number of steps in which only a new head is trained.
 
-        0 except in the first training after the head was added.
+        The number is 0 except in the first training run after the head was added.
         """
         is_first = self.start.head is not None and self._made_by == self.start.head
         return self.config.model.head_warmup_steps if is_first else 0
 
     @property
     def length_matters(self) -> str:
-        """The setting that makes a training step depend on the total length of the training.
+        """The setting that makes a training step depend on the total length of the training run.
 
         Empty if there is no such setting.
         """
@@ -255,7 +257,7 @@ class Train(Stage[Trained]):
     def figures(
         self, steps: int, tokens: int, rows: int, losses: dict[str, float | None] | None = None
     ) -> PhaseFigures:
-        """Returns the figures of this training as a phase of a run.
+        """Returns the figures of this stage as a phase of a training run.
 
         Args:
             steps: number of steps of the phase.
@@ -403,7 +405,7 @@ class Train(Stage[Trained]):
         return regime_of(self._named(done), list(self.corpora), self._part(done), size.parameters)
 
     def _part(self, done: Done) -> RunPart:
-        """Returns the steps of this training, which follow the steps of earlier phases. `done` contains the texts."""
+        """Returns the steps of this stage, which follow the steps of earlier phases. `done` contains the texts."""
         before = self.previous._part(done) if self.previous else None
         texts, recalled = (
             {name: done[text].result for name, text in given.items()} for given in (self.corpora, self.recalled)

@@ -1,6 +1,6 @@
-"""Plans a training: batch size, length, mixture, and dimensions of the model.
+"""Plans a training run: batch size, length, mixture, and dimensions of the model.
 
-It also warns if too little text is held out to measure the training.
+This module also warns if too little text is held out to measure the training run.
 """
 
 import sys
@@ -55,13 +55,13 @@ _LATER = {
         *("stop", "keep", "keep_metric"),
     )
 }
-"""Fields that keys of older results do not contain, with their defaults."""
+"""Fields of `training` that were added later, with their defaults. Keys of older results do not contain them."""
 _ON_SPIKE = "on_spike", "spike_window_steps", "spike_deviations"
 """Fields that matter only if the training detects spikes."""
 
 
 def training_what(training: TrainingConfig) -> dict[str, Any]:
-    """Returns the settings of a training that enter its key.
+    """Returns the settings of a training run that enter the key of its stage.
 
     Newer fields at their defaults are left out, so that the keys of older results remain valid. `on_spike` has the same
     key at `stop` and `skip`, so a run that stopped at a spike can continue by skipping it.
@@ -108,7 +108,7 @@ def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared])
 
 
 def length_over(config: Config, mixture: "Mixture | None") -> RunLength:
-    """Returns the length of a training.
+    """Returns the length of a training run.
 
     Args:
         config: configuration of the training.
@@ -126,23 +126,23 @@ def length_over(config: Config, mixture: "Mixture | None") -> RunLength:
 
 @dataclass(frozen=True)
 class RunPart:
-    """The part of a run that one training covers: the whole run, or one of its phases."""
+    """The part of a training run that one stage `train` covers: the whole run, or one of its phases."""
 
     config: Config
     """Configuration with the batch size as a number of rows and the length as a number of steps."""
     first: int
     """Number of steps of earlier phases."""
     last: int
-    """Number of steps up to the end of this training, including steps of earlier phases."""
+    """Number of steps up to the end of this part, including steps of earlier phases."""
     stretches: tuple[Stretch, ...]
     """The steps, in ranges whose batches have the same size and row length. Empty if the corpus is streamed."""
     tokens: int
-    """Number of tokens up to the end of this training, if all rows are full."""
+    """Number of tokens up to the end of this part, if all rows are full."""
     drawn: tuple[int, ...]
-    """Number of tokens of each source that were drawn up to the end, if all rows are full. Empty if streamed."""
+    """Number of tokens drawn from each source up to the end, if all rows are full. Empty for a streamed corpus."""
 
     def up_to(self, step: int) -> "RunPart":
-        """Returns the part with only the stretches before the step at which the training ended."""
+        """Returns the part without the steps after `step`, at which the training ended early."""
         stretches = [replace(each, last=min(each.last, step)) for each in self.stretches if each.first < step]
         return replace(self, stretches=tuple(stretches))
 
@@ -153,7 +153,7 @@ def part_of(
     phase: Phase | None = None,
     before: RunPart | None = None,
 ) -> RunPart:
-    """Computes the part of a run that a training covers.
+    """Computes the part of a training run that one stage `train` covers.
 
     A phase continues the order of samples where the previous phase ended. If the phase has rows of another length, its
     first sample and the first row of each source are computed from the number of tokens that were read before. The
@@ -192,7 +192,7 @@ _ROWS = 64
 def documents_as_rows(
     config: Config, start: Start, part: RunPart | None, folders: Sequence[Path]
 ) -> DocumentsAsRows | None:
-    """Returns the documents of the first steps of a training, if the model computes documents as rows, else None.
+    """Returns the documents of the first training steps, if the model computes documents as rows, else None.
 
     Args:
         config: configuration of the training.
@@ -216,7 +216,7 @@ def documents_as_rows(
 
 
 def steps_over(config: Config, mixture: "Mixture | None", phase: Phase | None) -> int:
-    """Returns the number of steps of a training, or of its phase.
+    """Returns the number of steps of a training run, or of one of its phases.
 
     Args:
         config: configuration of the training.
@@ -228,10 +228,10 @@ def steps_over(config: Config, mixture: "Mixture | None", phase: Phase | None) -
 
 
 def length_matters(config: Config, has_general: bool) -> str:
-    """Returns the setting that makes a training step depend on the total length of the training.
+    """Returns the setting that makes a training step depend on the total length of the training run.
 
-    Without such a setting, a longer training of schedule `wsd` starts from the state of a shorter one. Data order,
-    masks and dropout are functions of (seed, step), so only the method and the mixture can depend on the length.
+    Without such a setting, a longer training run with schedule `wsd` continues from the state of a shorter run. Data
+    order, masks and dropout are functions of (seed, step), so only the method and the mixture can depend on the length.
 
     Args:
         config: configuration of the training.
@@ -369,7 +369,7 @@ def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> Non
 
 
 def shares_of(named: Mapping[str, Prepared], part: RunPart) -> dict[str, SourceShare] | None:
-    """Returns the rows and tokens that each text contributed to a training, keyed by the text's name.
+    """Returns the rows and tokens that each text contributed to a training run, keyed by the text's name.
 
     Returns None if the corpus was streamed.
 
@@ -391,7 +391,7 @@ def shares_of(named: Mapping[str, Prepared], part: RunPart) -> dict[str, SourceS
 
 
 def regime_of(named: Mapping[str, Prepared], domain: Sequence[str], part: RunPart, parameters: int) -> Regime | None:
-    """Returns how large the domain's text is for the model, and how often a training reads each text.
+    """Returns how large the domain's text is for the model, and how often the training run reads each text.
 
     Returns None if the corpus is streamed. `domain` has the names of the domain's texts among `named`, and `parameters`
     is the number of parameters of the model.
@@ -419,13 +419,14 @@ a reliable interval."""
 
 
 def warn_of_unmeasured(name: str, corpora: Mapping[str, Stage[Prepared]], done: Done) -> None:
-    """Warns if too little text is held out to measure a training, and suggests a `corpus.heldout_fraction`.
+    """Warns if too little text is held out to measure a training run, and suggests a `corpus.heldout_fraction`.
 
-    There is no warning if the configuration holds out no text: the share is 0, or other files are measured, as in TAPT.
+    There is no warning if the configuration holds out no text, because the share is 0 or, as in TAPT, other files are
+    measured.
 
     Args:
-      name: name of the training.
-      corpora: texts of the training, keyed by source.
+      name: name of the training run.
+      corpora: texts of the training run, keyed by source.
       done: the finished stages, including these texts.
     """
     shares = [_share(stage) for stage in corpora.values()]

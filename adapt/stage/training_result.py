@@ -1,4 +1,4 @@
-"""The result of a training: the figures in its record, and the words that its model guesses."""
+"""The result of a training run: the figures in its record, and the words that the trained model guesses."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,12 @@ RAN_ON = (
     *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation", "micro_batch_asked"),
     *("gradient_checkpointing", "compile", "device", "documents", "padding"),
 )
-"""Entries of a training's record that describe how the training ran."""
+"""Entries of the record of stage `train` that describe devices and settings of the training run."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Result of a training: its metrics. The model is in the folder `model`."""
+    """Result of a training run: its metrics. The model is in the folder `model`."""
 
     steps: int
     """Number of optimizer steps, including steps of earlier phases."""
@@ -58,7 +58,7 @@ class Trained:
     restarts: Restarts | None = None
     """How often the training started again, and what this cost. None in records of earlier versions."""
     goodput: More[float | None] = None
-    """Time of the steps that the model contains, divided by the time for which the training held its devices."""
+    """Time of the steps that led to the model, divided by the time for which the training run held its devices."""
     held_device_seconds: Less[float | None] = None
     """Time for which the training held its devices, in all attempts, summed over the devices [s]."""
     lost_device_seconds: dict[str, float] | None = None
@@ -70,14 +70,14 @@ class Trained:
     evaluation_share: float | None = None
     """Share of the training's time that the measurements took. None without measurements."""
     early_end: EarlyEnd | None = None
-    """How a rule of training.stop ended the training. None if it trained all steps."""
+    """How a rule of training.stop ended the training run. None if all steps were trained."""
     exported_step: int | None = None
     """Step of the exported model, if measurements chose it (`training.keep: best`, or a forgetting budget). None if the
     model of the last step is exported."""
 
 
 def held_figures(held: HeldTime | None) -> dict[str, Any]:
-    """Returns the fields of `Trained` on the time for which the devices were held. They are None if it is not known."""
+    """Returns the fields of `Trained` on the time for which devices were held. They are None if it is unknown."""
     return {
         "goodput": held and held.goodput,
         "held_device_seconds": held and held.held,
@@ -86,7 +86,7 @@ def held_figures(held: HeldTime | None) -> dict[str, Any]:
 
 
 def held_time_of(trained: Trained) -> HeldTime | None:
-    """Returns the time for which the devices of a training were held, or None if its record does not have it."""
+    """Returns the time for which a training run held its devices, or None if its record does not contain this."""
     held, lost = trained.held_device_seconds, trained.lost_device_seconds
     if held is None or lost is None or trained.goodput is None:
         return None
@@ -100,14 +100,14 @@ def outcome_of(
     sources: dict[str, SourceShare] | None,
     sampling: Sampling | None = None,
 ) -> Outcome[Trained]:
-    """Builds the result of a training from the figures of its workers.
+    """Builds the result of a training run from the figures of its workers.
 
     Args:
         reported: the figures that `adapt.train.ray_train.launch` returns.
         price_per_hour: price of one device per hour.
         knows: whether the model was trained on the text of dev and test.
         sources: share of each source.
-        sampling: how the model was measured while it trained; None if it was not.
+        sampling: how the model was measured while it trained. None if it was not measured.
     """
     seconds, held = max(reported["seconds"], 1e-9), reported.get("held")
     measuring, end = reported.get("evaluation_seconds", 0.0), reported.get("early_end")
@@ -156,7 +156,7 @@ def measured_blocks(trained: Trained, name: str) -> list[Block]:
 
     Args:
         trained: result of the training.
-        name: name that no other drawing of the page has.
+        name: name of the drawing, which must be unique on the page.
     """
     curves: dict[str, list[tuple[int, float]]] = {}
     for point in trained.points:
@@ -222,7 +222,7 @@ def _summed_shares(shares: Sequence[Mapping[str, SourceShare]]) -> dict[str, Sou
 
 
 def skipped_steps(result: Mapping[str, Any]) -> str:
-    """Describes the steps that a training skipped as spikes. Empty if there are none.
+    """Describes the steps that a training run skipped as spikes. Empty if no step was skipped.
 
     Args:
         result: result of an export, as plain values.

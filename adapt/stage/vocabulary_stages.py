@@ -6,7 +6,7 @@
 - `trim` removes the tokens that a domain never uses.
 - `scratch` trains a tokenizer on a domain, and makes a model with random weights.
 
-`Screening` excludes the documents that a training excludes. Stages that choose words or train new rows use it.
+`Screening` excludes the documents that training also excludes. Stages that choose words or train new rows use it.
 """
 
 import json
@@ -54,8 +54,8 @@ class Screening:
     def what(self, domains: Mapping[str, Files]) -> dict[str, Any]:
         """Returns the entries of a stage's key that identify the screening. The result is empty without screening.
 
-        The entry `screened` distinguishes new results from older ones, which did not exclude evaluation sets although
-        their keys contain the digests of these sets.
+        The entry `screened` distinguishes new results from older results. The older results did not exclude evaluation
+        sets, although their keys contain the digests of these sets.
         """
         return {
             **({"screened": True} if any(files.corpus.decontaminate for files in domains.values()) else {}),
@@ -63,7 +63,7 @@ class Screening:
         }
 
     def texts(self, domains: Mapping[str, Files], megabytes: float, seed: int, done: Done) -> dict[str, Iterator[str]]:
-        """Returns an iterator over the documents of each domain. It reads the documents when they are requested.
+        """Returns an iterator per domain over its documents. Documents are read when they are requested.
 
         Args:
             domains: files of the domains, in the order of the sources of `dedup`.
@@ -83,13 +83,13 @@ class Screening:
         }
 
     def joined(self, domains: Mapping[str, Files], config: Config, done: Done) -> Iterator[str]:
-        """Returns documents of all domains, one domain after another. The domains share `vocabulary.max_megabytes`."""
+        """Returns documents of all domains, one domain after another, together up to `vocabulary.max_megabytes`."""
         megabytes = config.vocabulary.max_megabytes / len(domains)
         return chain.from_iterable(self.texts(domains, megabytes, config.seed, done).values())
 
 
 def whole_text(files: Files, config: Config) -> Iterator[str]:
-    """Returns documents of files without screening, up to `vocabulary.max_megabytes`."""
+    """Returns documents of files without screening, up to `vocabulary.max_megabytes` of text."""
     return corpus_texts(files.manifest, files.corpus, config.vocabulary.max_megabytes, config.seed)
 
 

@@ -29,7 +29,7 @@ from adapt.support.schema import HELDOUT_GLOB, SHARD_GLOB, STARTS, TOKENS, WORD_
 SHOWN = 20
 """Number of words with the largest weights that the record lists."""
 PIECE = 4_000_000
-"""Number of tokens that are read from a shard in one piece. It limits the memory that counting needs."""
+"""Number of tokens that are read from a shard at once, to limit the memory that counting needs."""
 SEARCHED = 8
 """Number of shards per source in which the spelling of the listed words is looked up."""
 
@@ -100,7 +100,8 @@ class WeighWords(Stage[WordsWeighed]):
         first = [shard for source in sources for shard in source[:SEARCHED]]
         ids = spelled(weights.hashes[heaviest], first)
         known = {int(weights.hashes[place]): float(weights.weights[place]) for place in heaviest}
-        special = {(number,) for number in tokenizer.all_special_ids}  # left out, because they are never predicted
+        # special tokens are left out, because they are never predicted
+        special = {(number,) for number in tokenizer.all_special_ids}
         named = {
             str(tokenizer.decode(ids[word])).strip(): weight
             for word, weight in known.items()
@@ -112,7 +113,7 @@ class WeighWords(Stage[WordsWeighed]):
 def weighed_words(
     name: str, config: Config, tokens: Tokens, texts: Mapping[str, Stage[Prepared]], general: Stage[Prepared] | None
 ) -> WeighWords:
-    """Builds the stage that weighs words for a training.
+    """Builds the stage that weighs words for a training run.
 
     Args:
         name: name of the training.

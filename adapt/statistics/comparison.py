@@ -4,19 +4,19 @@ The interval is a bootstrap over both sources of chance: test examples, which ar
 comparison is paired), and the seeds of each side. Because seeds are few, the interval is widened by the ratio of the
 quantile of Student's t to the normal quantile.
 
-p is the largest of three: one permutation test for each source (see `adapt.statistics.outcomes`), and the share of
-bootstrap differences that are as far from their mean as the observed difference is from zero. The two permutation tests
-are not enough: one permutes seeds on a fixed test set, which may be small, and the other permutes examples of fixed
-models, which another seed would change. If both sources have about the same variance, each permutation test sees only
-half of the variance, and requiring both to reject still rejects up to 10% of equal recipes. With one seed per side only
-examples are tested; without predictions only seeds are. Seeds whose scores do not vary are not tested, because they say
-nothing about chance.
+p is the largest of three p-values. Two are from permutation tests, one for each source (`adapt.statistics.outcomes`).
+The third is the share of bootstrap differences that are at least as far from their mean as the observed difference is
+from zero. The two permutation tests are not enough: one permutes seeds on a fixed test set, which may be small, and the
+other permutes examples of fixed models, which another seed would change. If both sources have about the same variance,
+each permutation test sees only half of the variance, and requiring both to reject still rejects up to 10% of equal
+recipes. With one seed per side, only examples are tested. Without predictions, only seeds are tested. Seeds whose
+scores do not vary are not tested, because they say nothing about chance.
 
 `paired` compares two methods on the same seeds. Its p is the larger p of two tests: Student's t, which is exact for
 normal differences, and the sign-flip test, which is exact if the differences of equal methods are symmetric around 0.
 The interval contains every difference that at least one of the two tests does not reject. With few pairs, no test is
-exact for every distribution: with 6 to 12 pairs of skewed differences with mean 0, `paired` rejects 6 to 15%
-(docs/science/equations.md).
+exact for every distribution: for 6 to 12 pairs of skewed differences with mean 0, `paired` rejects in 6 to 15%
+of studies (docs/science/equations.md).
 
 `conclusion` compares the interval with a margin, the largest difference that does not matter. If the 95% interval lies
 within the margin, both one-sided tests of Schuirmann (1987) reject differences as large as the margin at level .025.
@@ -64,12 +64,13 @@ class Comparison:
     draws: np.ndarray
     """Resampled differences [samples], from which averages over tasks are computed. Empty if there is no interval."""
     nulls: dict[str, tuple[NullDistribution, float]]
-    """Distribution of the difference under permutation, and the observed difference to compare with it, for each key:
-    `examples` or `seeds` (what is permuted)."""
+    """Distribution of the difference under permutation, and the observed difference to compare with it. The key says
+    what is permuted: `examples` or `seeds`."""
     chances: tuple[Uncertainty, ...] = ()
     """Sources of uncertainty on each task. Empty for paired comparisons."""
     is_constant: bool = False
-    """Whether each side has several seeds, and all seeds of a side have the same score. Chance is then unknown."""
+    """Whether each side has several seeds, and all seeds of a side have the same score. The effect of
+    chance is then unknown."""
     pairs: int = 0
     """Number of pairs of seeds of a paired comparison; 0 for other comparisons."""
 

@@ -1,6 +1,6 @@
 """Computes learning, forgetting and transfer over a sequence of domains, from the measurements after each domain.
 
-Row t of a matrix A has the measurements of the model after t domains; row 0 has those of the base model. A column is
+Row t of a matrix A has the measurements of the model after t domains. Row 0 belongs to the base model. A column is
 a task, or the held-out text of a domain. The column of general text belongs to no domain. A metric is None if it cannot
 be computed, because a cell is missing or there is only one domain.
 """

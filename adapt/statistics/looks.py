@@ -1,16 +1,16 @@
-"""Decides at each look (interim analysis) of a sequential study which comparisons end, and forecasts the others.
+"""Decides at each look (interim analysis) of a sequential study which comparisons end, and forecasts the open ones.
 
 A study that tests at level .05 after every round of seeds is wrong far more often than in 5% of studies: in 14% with
-five looks (Armitage, McPherson and Rowe 1969). Lan and DeMets (1983, Biometrika 70) let a function of the share t of
-the information say how much of the error rate may be used up to each look (alpha spending). The level of look k is
-chosen such that, if there is no difference, the probability of a significant result at any of the looks 1 to k is
-`spent_level(t_k)`. With normal scores and s seeds of S at a look, t is s / S.
+five looks (Armitage, McPherson and Rowe 1969). In the method of Lan and DeMets (1983, Biometrika 70), a
+function of t, the share of the information, says how much of the error rate may be used up to each look (alpha
+spending). The level of look k is chosen such that, if there is no difference, the probability of a significant result
+at any of the looks 1 to k is `spent_level(t_k)`. With normal scores, a look at s of S planned seeds has t = s / S.
 
 Two functions of Lan and DeMets are offered:
 
 - `obrien_fleming`: 4 (1 - Phi(z / sqrt(t))) with z the normal quantile of 1 - level / 4. Its levels are near those of
   O'Brien and Fleming (1979): very strict at first, and nearly `level` at the end.
-- `pocock`: level * ln(1 + (e - 1) t). Its levels are nearly equal at all looks, as those of Pocock (1977).
+- `pocock`: level * ln(1 + (e - 1) t). Its levels are nearly equal at all looks, as in the method of Pocock (1977).
 
 The levels are nominal p-values, so Student's t with few seeds has its own quantile at each look (Jennison and Turnbull
 2000, section 4.4). This is exact for known variances only. With few seeds, the variance changes from look to look as
@@ -18,8 +18,8 @@ well: with looks at 4, 5 and so on to 12 pairs, `pocock` would be wrong in 5.8% 
 the levels by a factor, at most 1, with which simulated t-tests of pairs are wrong in 5% of studies. Unpaired tests have
 more degrees of freedom, so they are wrong less often. `tests/statistics/test_looks.py` simulates both.
 
-The seeds' chance is one source of variation. The chance of the test examples is the other, and is the same at all
-looks. So results of different looks are more similar than the levels assume, and errors are rarer.
+Scores vary by chance because of the seeds and because of the choice of test examples. The test examples are the same at
+all looks. So results of different looks are more similar than the levels assume, and errors are rarer.
 
 At look k, with its level a_k:
 
@@ -27,9 +27,8 @@ At look k, with its level a_k:
   and Turnbull 1989, Journal of the Royal Statistical Society B 51). In 95% of studies, all intervals of all looks
   contain the true difference, so the interval holds at whichever look the comparison ended.
 - A comparison ends as *better* or *worse* if p is below the level of this look with Holm's correction for the recipes
-  (`corrected_levels`). p is the larger of the p of Student's t, which also gives the
-  interval, and the p of `adapt.statistics.comparison`, which adds permutation tests. So with few seeds, no difference
-  is significant.
+  (`corrected_levels`). p is the larger of two p-values: the p of Student's t, which also gives the interval, and the p
+  of `adapt.statistics.comparison`, which includes permutation tests. So with few seeds, no difference is significant.
 - It ends as *equal* if the repeated interval lies within the margin. Both one-sided tests (Schuirmann 1987) then
   reject, each at an error rate of 2.5% over all looks. As in other reports, intervals are not corrected for recipes.
 
@@ -132,7 +131,7 @@ def judge(
 
 
 def repeated_interval(comparison: Comparison, level: float) -> tuple[float | None, float | None]:
-    """Returns the ends of Student's t interval with confidence 1 - level. Both are None if it is unknown."""
+    """Returns the ends of Student's t interval with confidence 1 - level. Both are None if the interval is unknown."""
     if not comparison.error or level <= 0:
         return None, None
     half = float(t.isf(level / 2, freedom_of(comparison))) * comparison.error
@@ -159,8 +158,8 @@ class Outlook:
 def outlook(seen: Seen, rounds: SeedRounds, look: int, margin: float, tests: int) -> Outlook:
     """Simulates the further looks of an open comparison.
 
-    The variances are taken to be known. More seeds reduce only the part that comes from seeds. No look finds a
-    difference if its level is not above the smallest p that its tests can give.
+    The variances are taken to be known. More seeds reduce only the part of the variance that comes from seeds. No look
+    finds a difference if its level is not above the smallest p that its tests can give.
 
     Args:
         seen: what the latest look found.

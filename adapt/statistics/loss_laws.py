@@ -1,10 +1,10 @@
-"""Fits two laws of the loss: one for the tokens and the mixture of a training, one for the passes over a text.
+"""Fits two laws that predict the loss: one from training tokens and mixture, one from the passes over a text.
 
 The D-CPT law (arXiv 2406.01375) predicts the loss on a kind of text after training on a mixture: L(D, r) = E + B r^eta
 / D^b + C / (r + eps)^g, where D is the number of training tokens, and r the share of this kind of text among them. The
 law holds for models of the same size (the paper's term A / N^a is then part of E).
 
-The law of repeats says how the loss on a domain falls as its text is repeated, and finds the number of passes beyond
+The law of repeats says how the loss on a domain falls as its text is repeated, and gives the number of passes beyond
 which repeats stop helping. A text of U tokens that is read e times is worth as much as D' = U (1 + R* (1 - exp(-(e - 1)
 / R*))) different tokens (Muennighoff et al., arXiv 2305.16264, equation 5). Each repeat lowers the value of a token.
 After R* repeats, the value is 1/e. The law of the loss adds two terms to that paper's B / D'^b:
@@ -26,7 +26,7 @@ from scipy.optimize import least_squares, minimize, nnls
 from adapt.statistics.seeds import CONFIDENCE
 
 FEWEST_POINTS, FEWEST_KINDS = 9, 3
-"""Smallest number of training runs for a fit, and smallest number of different lengths and shares among them."""
+"""Smallest number of training runs for a fit, and how many different lengths and shares they must have."""
 LOW, HIGH = np.array([0.05, 0.05, 1e-3, 0.05]), np.array([4.0, 2.0, 1.0, 4.0])
 """Bounds of eta, b, eps and g."""
 STARTS = [*product((0.3, 1.5), (0.3,), (0.01, 0.3), (0.3, 1.5))]
@@ -139,7 +139,7 @@ def _search(start: np.ndarray, length: np.ndarray, share: np.ndarray, loss: np.n
 
 
 FEWEST_TRAININGS, FEWEST_PASSES = 8, 4
-"""Smallest number of trainings for a fit, and smallest number of different numbers of passes among them."""
+"""Smallest number of training runs for a fit, and how many different numbers of passes they must have."""
 EXPONENTS = np.geomspace(0.05, 3.0, 12)
 """Values of b that the search tries first."""
 WORTHS = np.geomspace(0.2, 200.0, 16)
@@ -157,11 +157,11 @@ class RepeatsLaw:
     exponent: float
     """Fitted b."""
     worth: float
-    """Fitted R*: number of repeats after which a repeated token is worth 1/e of a new one."""
+    """Fitted R*: number of repeats after which a repeated token is worth 1/e of a new token."""
     factors: tuple[float, float, float, float]
     """Fitted E, B, P and C [nats]. B and P are not below 0."""
     most: float
-    """Largest number of passes among the fitted trainings."""
+    """Largest number of passes among the fitted training runs."""
     error: float = 0.0
     """Residual standard error [nats]: the sum of squares is divided by the number of points minus parameters."""
 
@@ -196,7 +196,7 @@ class Stop:
     """The number of passes beyond which repeats stop helping."""
 
     passes: float | None
-    """The number according to the law. None if it was not reached, because all trainings have fewer passes."""
+    """The number according to the law. None if all training runs have fewer passes."""
     low: float
     """Lower end of the 95% interval, by resampling residuals."""
     high: float | None
@@ -207,12 +207,12 @@ def fit_repeats(passes: Sequence[float], shares: Sequence[float], losses: Sequen
     """Fits the law by least squares.
 
     Args:
-        passes: number of times that each training reads the domain's text.
-        shares: share of general text in each training, from 0 to 1.
-        losses: loss on the domain at the end of each training [nats].
+        passes: number of times that each training run reads the domain's text.
+        shares: share of general text in each training run, from 0 to 1.
+        losses: loss on the domain at the end of each training run [nats].
 
     Returns:
-        The law; None if there are too few trainings, or too few different numbers of passes.
+        The law; None if there are too few training runs, or too few different numbers of passes.
     """
     if len(losses) < FEWEST_TRAININGS or len({*passes}) < FEWEST_PASSES:
         return None
@@ -231,10 +231,10 @@ def stop_of(
     number of parameters.
 
     Args:
-        law: the law that was fitted to these trainings.
-        passes: number of times that each training reads the domain's text.
-        shares: share of general text in each training.
-        losses: loss on the domain at the end of each training [nats].
+        law: the law that was fitted to these training runs.
+        passes: number of times that each training run reads the domain's text.
+        shares: share of general text in each training run.
+        losses: loss on the domain at the end of each training run [nats].
         margin: largest difference of losses that does not matter [nats].
     """
     read, share, loss = (np.asarray(values, dtype=float) for values in (passes, shares, losses))
@@ -253,7 +253,9 @@ def stop_of(
 
 
 def worth_in_tokens(passes: np.ndarray, worth: float) -> np.ndarray:
-    """Returns D' / U: how many times its own size a text is worth if it is read this often (2305.16264, equation 5).
+    """Returns D' / U: the number of different tokens that the repeated text is worth, divided by its size U.
+
+    See equation 5 of arXiv 2305.16264.
 
     Args:
         passes: number of times that the text is read. Below 1, a part of the text is read once.

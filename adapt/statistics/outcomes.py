@@ -204,7 +204,7 @@ def spans(labels: Sequence[str]) -> set[tuple[str, int, int]]:
     """
     entities, start = set(), 0
     for number, (label, following) in enumerate(pairwise([*labels, "O"])):
-        if following != f"I-{label[2:]}":  # ends the entity at this word, if the word is in an entity
+        if following != f"I-{label[2:]}":  # an entity that includes this word ends here
             if label != "O":
                 entities.add((label[2:], start, number + 1))
             start = number + 1

@@ -1,13 +1,13 @@
 """Computes what a study of a given size can show, by simulating studies and testing them.
 
-`detectable` computes the smallest true difference that would probably have been detected, and `seeds_needed` and
-`pairs_needed` the number of seeds with which a comparison would probably be decided.
+`detectable` computes the smallest true difference that would probably have been detected. `seeds_needed` and
+`pairs_needed` compute the number of seeds with which a comparison would probably be decided.
 
 The smallest detectable difference is not a fixed multiple of the standard error. A difference of 2.8 standard errors is
 detected with probability 0.8 if the error is known and p can have any value. But with five seeds per side, for which
-the permutation test has 252 arrangements, a difference of 2.8 standard errors is detected in 68% of studies, and with
-four seeds per side in less than half. So the scores of seeds are drawn from normal distributions with the observed
-variances, and tested like real scores (`adapt.statistics.comparison`).
+the permutation test has 252 arrangements, a difference of 2.8 standard errors is detected in 68% of studies. With four
+seeds per side, it is detected in less than half of the studies. So the scores of seeds are drawn from normal
+distributions with the observed variances, and tested like real scores (`adapt.statistics.comparison`).
 """
 
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ class Uncertainty:
 
 
 def quantile(error: np.ndarray, doubt: np.ndarray, level: float = LEVEL) -> np.ndarray:
-    """Returns the two-sided quantile of Student's t with the degrees of freedom of Welch and Satterthwaite, at least 1.
+    """Returns the two-sided quantile of Student's t. The degrees of freedom are Welch and Satterthwaite's, at least 1.
 
     The variance over examples is treated as known.
 
@@ -194,7 +194,7 @@ class _Studies:
     difference: np.ndarray
     """Observed difference of each study, as a mean over tasks [studies]."""
     least: np.ndarray
-    """Smallest difference that passes the test of examples, or of examples and seeds together [studies]."""
+    """Smallest difference that passes the test of examples, or the test of examples and seeds together [studies]."""
     half: np.ndarray
     """Half of the width of the 95% interval [studies]."""
     exchanged: np.ndarray | None

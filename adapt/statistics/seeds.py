@@ -3,8 +3,8 @@
 A look is an interim analysis of the results so far.
 
 `Margin` says which difference matters, and `spread` computes mean, standard deviation and interval. `SeedRounds` says
-how many seeds there are at each look, and `Looked` what a look found. The statistics of looks are in
-`adapt.statistics.looks`, which loads scipy. This module does not, because plans read it.
+how many seeds there are at each look, and `Looked` contains the results of a look. The statistics of looks are in
+`adapt.statistics.looks`, which loads scipy. This module does not load scipy, because plans load this module.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 LEVEL = 0.05
-"""A difference with a p below this is called significant."""
+"""A difference with a p below this value is called significant."""
 CONFIDENCE = 1 - LEVEL
 ROUNDING = 1e-12
 """Scores and losses that differ by no more than this count as equal."""
@@ -36,7 +36,7 @@ class Margin:
 
 
 MARGIN = Margin()
-"""The margin unless a chain file has another."""
+"""The default margin, which is used unless a chain file sets another margin."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class SeedRounds:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Number of seeds per recipe at each look. The last round is shorter if the numbers do not fit."""
+        """Number of seeds per recipe at each look. The last round is shorter if a full one would exceed `max_seeds`."""
         return (*range(self.first_seeds, self.max_seeds, self.round_seeds), self.max_seeds)
 
 
@@ -149,7 +149,7 @@ class Looked:
     recipes: int
     """Number of recipes that are compared with the baseline, for which p is corrected."""
     significant: int
-    """Number of recipes that are better or worse than the baseline, at this look or an earlier one."""
+    """Number of recipes that are better or worse than the baseline, at this look or an earlier look."""
     spending: str
     found: dict[str, Seen]
     """Result of the look for each recipe, keyed by recipe, without recipes whose comparison ended earlier."""

@@ -4,5 +4,5 @@
 - `nodes`: starts the head and other nodes of Ray, each as a group of processes.
 - `autoscaler`: lets Ray's autoscaler start and stop such nodes.
 - `submission`: submits a job, follows it, and reads its results.
-- `demonstrations`: shows that trainings survive the loss of a node or of the head, and shows autoscaling.
+- `demonstrations`: shows that training runs survive the loss of a node or of the head, and shows autoscaling.
 """

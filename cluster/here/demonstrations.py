@@ -12,7 +12,8 @@ from cluster.here.submission import Reports, Story, Submission, exported, submit
 
 STEPS, INTERVAL = 60, 10
 NODE_CPUS = 3
-"""Number of cores that each node declares. A worker takes all cores but one. Tasks that read data use that core."""
+"""Number of cores that each node declares. A worker takes all cores but one. The last core is for tasks that read
+data."""
 
 
 def arguments(folder: Path, model: Path, workers: str, *further: str, steps: int = STEPS) -> list[str]:
@@ -76,10 +77,10 @@ def lose_a_node(folder: Path, model: Path, story: Story) -> dict[str, Any]:
 
 
 def train_until(submission: Submission, root: Path, steps: int, story: Story) -> Reports:
-    """Waits until a training has completed a number of steps.
+    """Waits until a training run has completed a number of steps.
 
     Returns:
-        Reports of the training.
+        Reports of the training run.
     """
     reports = Reports(root)
     submission.wait(lambda: len(reports.steps()) >= steps, f"{steps} steps are done")
@@ -97,7 +98,7 @@ def tell_end(found: dict[str, Any], story: Story) -> None:
 DRIVER = "driver"
 """Ray resource of the node on which the driver of the job runs."""
 STEPS_WITH_HEAD_LOST = 200
-"""Number of training steps. It is large enough that the training still runs when the head has restarted."""
+"""Number of training steps. It is large enough that the model still trains when the head has restarted."""
 AWAY_S = 5.0
 
 
@@ -140,7 +141,7 @@ _GONE_S = 180.0
 
 
 def grow_and_shrink(folder: Path, model: Path, story: Story) -> dict[str, Any]:
-    """Submits two trainings to a cluster without workers, and waits until both have finished and all nodes are gone.
+    """Submits two training runs to a cluster without workers, and waits until both are finished and all nodes are gone.
 
     Returns:
         Metrics of each job, keyed by the name of the job.
@@ -170,7 +171,7 @@ def _job(cluster: Nodes, folder: Path, model: Path, name: str) -> AbstractContex
 
 
 def _watch(cluster: Nodes, submissions: dict[str, Submission], story: Story) -> int:
-    """Adds events to the story when nodes and trainings start and stop, until both submissions have ended.
+    """Adds events to the story when nodes and training runs start and stop, until all submissions have ended.
 
     Returns:
         Largest number of nodes at one time.

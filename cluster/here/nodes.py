@@ -92,14 +92,14 @@ class Node:
         return self.folder / "said"
 
     def lose(self) -> None:
-        """Kills all processes of the node at once, like a power cut."""
+        """Kills all processes of the node at once, as if the machine had lost power."""
         end_all(FOLDER, f"{self.folder}/")
 
 
 QUICK = {"period_ms": "500", "timeout_ms": "1000", "failure_threshold": "2", "initial_delay_ms": "0"}
-"""Settings of health checks with which Ray detects a dead node sooner.
+"""Settings of health checks with which Ray detects a dead node sooner than by default.
 
-On a real network, they would end healthy nodes.
+On a real network, these settings would end healthy nodes.
 """
 TEMPORARY = "RAY_TMPDIR"
 """Environment variable of all processes of a cluster. Its value is the folder that contains the nodes' folders."""

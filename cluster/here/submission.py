@@ -1,4 +1,4 @@
-"""Runs `dontstop chain submit` as a user would, follows it, and reads the reports of its training."""
+"""Runs `dontstop chain submit` as a user would, follows the job, and reads the reports of its training run."""
 
 import json
 import os
@@ -105,26 +105,26 @@ def submitted(arguments: Sequence[str], environment: Mapping[str, str], name: st
 
 
 class Reports:
-    """Reads the reports of the only training in a storage root."""
+    """Reads the reports of the only training run in a storage root."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def steps(self) -> list[int]:
-        """Returns the reported steps, as the file of the training lists them now."""
+        """Returns the steps that the training run has reported so far."""
         text = "".join(file.read_text() for file in self._files())
         return [int(json.loads(line)["step"]) for line in text.rpartition("\n")[0].splitlines()]
 
     def beginning_again(self) -> Callable[[], int | None]:
-        """Returns a function that returns the step from which the training was resumed.
+        """Returns a function that returns the step from which training was resumed.
 
-        The returned function returns None before the training is resumed.
+        The returned function returns None while training has not been resumed.
         """
         (file,) = self._files()
         before, kept = file.stat().st_ino, list[int]()
 
         def resumed() -> int | None:
-            if file.stat().st_ino == before:  # a resumed training writes a new file without the lost steps
+            if file.stat().st_ino == before:  # a resumed run writes a new file without the lost steps
                 return None
             steps = self.steps()
             kept.append(len(steps))

@@ -35,7 +35,7 @@ _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 class DocumentProcess:
-    """The program that parses documents, as seen by the process that started it.
+    """Gives documents to the program that parses them, and starts the program if it is not running.
 
     The program ends when its standard input is closed, which happens at the latest when this process ends.
     """
@@ -144,7 +144,7 @@ def document_process() -> DocumentProcess:
 RULES = 2
 """Version of our rules for reading documents. Raise it with every change of the rules that changes texts."""
 _MODULES = {"markdown-it-py": "markdown_it"}
-"""Names of modules that differ from the names of their packages."""
+"""Names of modules, keyed by the name of their package, if the two names differ."""
 _DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException)
 """Errors of libraries that decompress."""
 
@@ -254,7 +254,7 @@ def _payloads(
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
     types = (WarcRecordType.response, WarcRecordType.resource, WarcRecordType.conversion)
-    stream: Any = _Steps(decompressed(file, compression) if compression else file)  # reads without seeking or closing
+    stream: Any = _Steps(decompressed(file, compression) if compression else file)  # only reads; cannot seek or close
     try:
         for record in ArchiveIterator(stream, record_types=WarcRecordType.any_type, parse_http=False):
             size = record.content_length

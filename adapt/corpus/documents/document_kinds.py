@@ -1,4 +1,4 @@
-"""Shared by all document readers: required packages, limits, reasons for unreadable documents, and marks of parts.
+"""Defines required packages, limits, reasons for unreadable documents, and marks of parts for all document readers.
 
 Readers put a mark before each page and before each heading. `divided_text` divides the text at these marks. The marks
 are private-use characters of Unicode. Readers first remove such characters from the document.

@@ -58,7 +58,7 @@ def _spans(tokens: Sequence[Any]) -> Iterator[str]:
 _ROLE = re.compile(r":[\w:.+-]+:`~?!?([^`<]*?)\s*(?:<[^`>]*>)?`")
 """A role, such as :class:`Name` or :ref:`title <label>`. Sphinx has roles that docutils does not know."""
 _RST = {
-    "file_insertion_enabled": False,  # a document must not read files
+    "file_insertion_enabled": False,  # docutils must not read other files for a document
     "raw_enabled": False,
     "_disable_config": True,
     "report_level": 5,

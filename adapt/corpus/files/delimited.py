@@ -1,10 +1,10 @@
 """Reads csv and tsv files with a header row in bounded memory, after deciding whether their quotes enclose cells.
 
-A quote that begins a cell and is closed some lines below, or never, turns the rows between into one cell. So a cell may
-span lines only if the whole file follows one rule: a cell that contains a quote is enclosed in quotes, the quotes
-inside are doubled, and the closing quote ends the cell. A csv file that breaks this rule and has a cell over several
-lines is refused, and so is a file whose cells over several lines could also be rows. In a tsv file that breaks the
-rule, quotes are ordinary characters.
+A quote that begins a cell and is closed some lines below, or never, joins the rows after the quote into one cell. So a
+cell may span lines only if the whole file follows one rule: a cell that contains a quote is enclosed in quotes, the
+quotes inside are doubled, and the closing quote ends the cell. A csv file that breaks this rule and has a cell over
+several lines is refused, and so is a file whose cells over several lines could also be rows. In a tsv file that breaks
+the rule, quotes are ordinary characters.
 """
 
 import csv

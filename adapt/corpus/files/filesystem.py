@@ -25,7 +25,8 @@ _NOTES = ("dataset_dict.json", "dataset_info.json", "state.json")
 """Names of the metadata files that the `datasets` library saves next to its Arrow files."""
 _DESCRIPTIONS = ("readme", "license", "changelog")
 _MARKUP = (".md", ".rst", ".html")
-"""Names and suffixes, in lower case, of files that describe a folder. They are read only if they are named."""
+"""Names and suffixes, in lower case, of files that describe a folder. They are skipped in a folder, and are read only
+if a path or pattern names them."""
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), ("s3fs", "install the extra: pip install 'dontstop[s3]'")),
     **dict.fromkeys(("gs", "gcs"), ("gcsfs", "install the extra: pip install 'dontstop[gs]'")),

@@ -39,7 +39,7 @@ a web archive (`warc`) has many."""
 WITHOUT_FIELDS = ("text", *DOCUMENTS)
 """Formats whose records have no fields."""
 _PACKED = (*TABLES, "pdf", "docx", "epub")
-"""Formats that are compressed inside."""
+"""Formats with built-in compression."""
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 """Formats of delimited values, with their delimiters."""
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bz2"}

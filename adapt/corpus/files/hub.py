@@ -185,7 +185,7 @@ def _separated_files(repository: str, configuration: str | None, split: str, com
 
 @contextmanager
 def _in_words(corpus: CorpusConfig) -> Iterator[None]:
-    """Context manager that turns errors of the `datasets` library into errors that name the dataset."""
+    """Turns errors of the `datasets` library that are raised in the block into errors that name the dataset."""
     try:
         yield
     except AdaptError:

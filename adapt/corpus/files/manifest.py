@@ -203,8 +203,8 @@ ITEM_BYTES = 64 * MIB
 MODULES_PER_ITEM = 100
 DOCUMENTS_PER_ITEM = 16
 DOCUMENT_BYTES = 8 * MIB
-"""Largest number and size of the documents (such as PDF files) that one task reads. A task ends with the document that
-reaches the size [bytes]."""
+"""Limits on the documents (such as PDF files) that one task reads: largest number, and total size [bytes]. A task ends
+with the document that reaches the size."""
 
 
 def sources_of(corpus: CorpusConfig) -> list[tuple[str, CorpusConfig]]:

@@ -96,7 +96,7 @@ def read_objects(path: str | Path, checks_quotes: bool = True) -> Iterator[tuple
         path: path or URL of the file.
         checks_quotes: whether a csv or tsv file is read completely first, to determine whether its quotes enclose
             cells. If False, which is enough to look at the first records, quotes enclose cells in csv files and are
-            letters in tsv files.
+            ordinary characters in tsv files.
 
     Yields:
         The number of the record's last line, or of its row in a table, from 1; and the record.

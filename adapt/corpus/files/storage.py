@@ -91,8 +91,8 @@ def open_file(location: str, stamp: str = "") -> io.BufferedReader:
 
     Args:
         location: path or URL of the file.
-        stamp: stamp of the file from `state`. It distinguishes a connection that ended too early from a file that has
-            become shorter.
+        stamp: stamp of the file from `state`. The stamp shows whether a read ended early because the connection failed
+            or because the file has become shorter.
 
     Raises:
         FileNotFoundError, PermissionError: the file cannot be opened. Raised here or while reading.
@@ -271,7 +271,7 @@ class _Xz(io.RawIOBase):
 
 @contextmanager
 def broken_files(path: str | Path) -> Iterator[None]:
-    """Context manager that turns the errors of libraries about a file into errors that name the file.
+    """Turns errors of libraries about a file that are raised in the block into errors that name the file.
 
     Raises:
         DataError: the file is missing, not readable, cut short, or of another format than its name says.

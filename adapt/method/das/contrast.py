@@ -111,7 +111,7 @@ class Contrast:
         """Returns the mean contrast [nats] over the documents of all ranks; 0 without documents. All ranks call this.
 
         Args:
-            own: sum of the contrast over this rank's documents; None if there are none.
+            own: sum of the contrast over this rank's documents; None if this rank has no documents.
             documents: number of this rank's documents.
         """
         own = torch.zeros((), dtype=torch.float64) if own is None else own
@@ -260,7 +260,7 @@ def info_nce(first: Tensor, second: Tensor, previous: Tensor | None, temperature
     Args:
         first: first views of this rank's documents, [D, H]; D may be 0.
         second: second views of the same documents, [D, H].
-        previous: views of earlier knowledge of these documents, [D, H]; None on all ranks if there are none.
+        previous: views of earlier knowledge of these documents, [D, H]; None on all ranks if there are no such views.
         temperature: the temperature t.
         most: maximum number of documents in a group. The documents of all ranks are split into the fewest possible
             groups.
@@ -348,7 +348,7 @@ class Injected:
 
 
 def contrast_of(model: Any, config: DasOptions, importance: Values | None, first_general: int | None) -> Contrast:
-    """Prepares a model for the contrastive loss. Adds gates if `importance` is given, and dropout if there is none.
+    """Prepares a model for the contrastive loss. Adds gates for `importance`, and dropout if the model has none.
 
     Args:
         model: a model with its head.
@@ -357,7 +357,7 @@ def contrast_of(model: Any, config: DasOptions, importance: Values | None, first
         first_general: number of the first row of replayed general text; None without general text.
 
     Raises:
-        ModelError: `injected` raises an error.
+        ModelError: for the reason given at `injected`.
     """
     gates = None if importance is None else Gates(model)
     return Contrast(config, gates, importance, injected(model, config.injected_dropout), first_general)

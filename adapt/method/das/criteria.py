@@ -46,7 +46,7 @@ class MeasureSettings:
     granularity: Literal["batch", "example"] = "batch"
     """Whether a gradient is computed for all rows of a batch together, or for each row separately."""
     dropout_seed: int | None = None
-    """Seed of the dropout, together with the batch's number. None for evaluation mode without dropout."""
+    """Seed that determines the dropout, together with the batch's number. None runs the model without dropout."""
     embeddings: Literal["free", "gradient", "frequency"] = "free"
     """Measurement per token: the norm of the `gradient` at its embedding, its `frequency`, or nothing (`free`)."""
     rows: int = 64
@@ -96,7 +96,7 @@ def gate_sizes(
         batches: numbered batches. The same numbers and rows give the same sums in any process.
         settings: options for the gradients.
     """
-    total: Sums | None = None  # on the device, so that batches need not wait
+    total: Sums | None = None  # stays on the device, so that the CPU need not wait for it after each batch
     gradients = TokenGradients(model) if settings.embeddings == "gradient" else nullcontext()
     with measuring_mode(model, settings.dropout_seed is not None), gradients as at_tokens:
         for number, batch in batches:
@@ -127,7 +127,7 @@ def _of_batch(
         value = _value(model, gates, loss, part, leaves, owner if by_row else None, settings.dtype)
         wanted = at_tokens.taken(owner) if at_tokens else []
         gradients = torch.autograd.grad(value, [*leaves.values(), *wanted])
-        for total, gradient in zip(sums, gradients, strict=False):  # the last gradients are those of tokens
+        for total, gradient in zip(sums, gradients, strict=False):  # skips the tokens' gradients, which come last
             total.add_(gradient)
         if at_tokens:
             at_tokens.add(gradients[len(sums) :])

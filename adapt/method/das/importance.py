@@ -102,7 +102,7 @@ def load_importance(folder: Path, model: Any) -> Importance:
 
 
 def joined_importance(previous: Tensor | None, new: Tensor | None) -> Tensor | None:
-    """Returns the larger of two importances for each token. If one is None, returns the other, which may be None."""
+    """Returns the larger of two importances for each token. If one argument is None, returns the other argument."""
     if previous is None or new is None:
         return previous if new is None else new
     return torch.maximum(previous, new)

@@ -66,9 +66,9 @@ class DasOptions:
     importance is kept for all later domains."""
     importance: Literal["gate", "magnitude", "gradient", "fisher", "taylor"] = "gate"
     """Criterion of a unit's importance. `gate`, as published: the size of the loss's gradient at a gate on the unit's
-    output. The others are pruning criteria on the weights that the mask protects: `magnitude` their norm, which needs
-    no text; `gradient` the norm of their gradient; `fisher` its square; `taylor` the first-order change of the loss if
-    they were 0."""
+    output. The other values are pruning criteria on the weights that the mask protects. `magnitude`: the norm of the
+    weights, which needs no text. `gradient`: the norm of their gradient. `fisher`: the squared norm of their gradient.
+    `taylor`: the first-order change of the loss if the weights were 0."""
     importance_sequences: PositiveInt = 10_000
     """Number of randomly drawn rows of a domain on which importance is measured."""
     importance_batch: PositiveInt = 64
@@ -77,7 +77,7 @@ class DasOptions:
     """Whether one gradient is computed per batch (`batch`) or per row (`example`). Importance is the mean size of these
     gradients. Within a batch, gradients of different rows can cancel."""
     normalize: Literal["paper", "positive", "rank"] = "paper"
-    """How the sizes of a layer's gradients become importance in [0, 1], where z is the distance from their mean in
+    """How the sizes of a layer's gradients become importance in [0, 1]. z is a size's distance from the layer's mean in
     standard deviations. `paper`: |tanh(z)|, which also protects units far below the mean; `positive`: tanh(max(z, 0));
     `rank`: the share of units with smaller gradients."""
     injected_dropout: ProperFraction = 0.1
@@ -96,8 +96,9 @@ class DasOptions:
     size. A larger group is a harder task. A step of several micro-batches gives the same result, but computes the
     views twice."""
     contrast_text: Literal["all", "general"] = "all"
-    """Which documents the contrast compares: `all` of a batch, as published, or only those of `general` text, which
-    `mixture.replay_paths` replays. With `general`, all other documents get only the objective's loss."""
+    """Which documents the contrast compares: `all` documents of a batch, as published, or only documents of the
+    `general` text that `mixture.replay_paths` replays. With `general`, all other documents get only the objective's
+    loss."""
     contrast_cost: Literal["exact", "lean", "economy"] = "lean"
     """Trade-off between speed and exactness. `exact` trains through all three passes: 2.9 times the cost of plain
     training, or 3.8 times if a step has several micro-batches. `lean` computes the same loss, but the pass of earlier
@@ -128,7 +129,7 @@ class Das(Method):
         self.exports_trained = options.share == 1
         self._plasticity = 1.0
         self._total: Tensor | None = None  # summed contrast since the last report, on the model's device
-        self._documents = 0  # number of documents in this sum of contrasts
+        self._documents = 0  # number of documents over which `_total` is summed
 
     def settings(self) -> dict[str, Any]:
         """Returns the options that training uses. The other options are only part of the key of stage `importance`."""
@@ -164,7 +165,10 @@ class Das(Method):
             _check_replayed(config.mixture)
 
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns the stage that measures the first model's importance for general knowledge, on the first domain."""
+        """Returns the stage that measures which units matter for the general knowledge of the first model.
+
+        The stage runs on the text of the first domain.
+        """
         if not self._measures or self.options.general_importance == "none":
             return {}
         return {IMPORTANCE: self._measured("general", first, None)}
@@ -198,7 +202,7 @@ class Das(Method):
         return Added(trained, seen + (1 + trained) * (passes > 1))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of gated outputs, and of the starting weights, which masks need complete on every rank."""
+        """Returns the memory of gated outputs and starting weights. Masks need all starting weights on every rank."""
         das = self.options
         layers = 4.0 * (das.soft_mask == "update") * size.layer_parameters
         rows = 4.0 * (das.soft_mask == "update" and das.embeddings != "free") * size.head_parameters

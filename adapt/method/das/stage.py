@@ -112,7 +112,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
         config, das = self.config, self.options
         size = model_size(self.start.pretrained.model)
         share = size.embedding_parameters / size.parameters if size else None
-        for warning in unprotected(das, share) if self.about == "general" else ():  # before any training
+        for warning in unprotected(das, share) if self.about == "general" else ():  # before the first training run
             log(f"warning: {warning}")
         connect(config.resources)
         await_resources(config.resources)

@@ -46,7 +46,7 @@ def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
     """Measures importance on the connected cluster, and writes `importance.safetensors` into `folder`.
 
     Does not apply `das.plasticity_floor`, because otherwise each merge with later importance would scale the earlier
-    importance down again. Each training applies the floor when it loads the file.
+    importance down again. Each training run applies the floor when it loads the file.
 
     Returns:
         The fields of `ImportanceMeasured`.
@@ -182,6 +182,6 @@ def measure_settings(measuring: Measuring, precision: str) -> MeasureSettings:
 
 
 def sequences_in_a_pass(config: Config) -> int:
-    """Returns the number of sequences per pass: `training.micro_batch`, or if it is `auto`, enough to use a device."""
+    """Returns the number of sequences per pass: `training.micro_batch`, or for `auto` enough to use a device fully."""
     training = config.training
     return max(1, PASS_TOKENS // training.sequence_length) if training.micro_batch == "auto" else training.micro_batch

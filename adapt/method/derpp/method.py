@@ -41,9 +41,9 @@ class DerppOptions:
     fraction: OpenFraction = 0.25
     """Number of replayed rows in a step, relative to the step's own rows. They are additional rows."""
     alpha: NonNegativeFloat = 0.1
-    """Factor of the mean squared difference from the earlier states of replayed rows, added to the step's loss."""
+    """Weight in the step's loss of the mean squared difference between current and earlier states of replayed rows."""
     beta: NonNegativeFloat = 0.5
-    """Factor of the objective's loss on replayed rows, added to the step's loss."""
+    """Weight in the step's loss of the objective's loss on replayed rows."""
 
 
 class Derpp(Method):
@@ -54,7 +54,7 @@ class Derpp(Method):
     scores_in_blocks = "choose another method.kind"
     options: DerppOptions
     rehearsal: Rehearsal
-    """The reservoir, and the passes that replay its rows. `prepare_model` sets it. All ranks hold the same rows."""
+    """Holds the reservoir and replays its rows. `prepare_model` creates this object. All ranks hold the same rows."""
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Loads the reservoir of the earlier domains and prepares its replay. Returns the model unchanged.

@@ -135,7 +135,7 @@ def priorities(seed: int, domain: int, first: int, count: int) -> np.ndarray:
 
 
 class Rehearsal:
-    """Replays rows of a reservoir during a training, and adds the training's own rows to the reservoir.
+    """Replays rows of a reservoir during a training run, and adds the run's own rows to the reservoir.
 
     Args:
         options: the method's options.

@@ -7,9 +7,9 @@ is divided like any layer that reads states. A head that shares its matrix with 
 the embeddings produce states. The norm before the head is divided instead.
 
 **Depth.** A new layer is a copy of the layer below it. `silent` layers have output projections of 0. In models with
-norms before the blocks, a silent layer is the identity. In models with norms after the sums (BERT and relatives), a
-silent layer becomes the identity when the new layer's last norm takes over the scale and shift of the norm below. Two
-norms in a row equal one norm, up to the norm's epsilon.
+norms before the blocks, a silent layer is the identity. In models with norms after the residual sums (BERT and
+relatives), a silent layer becomes the identity when the new layer's last norm takes over the scale and shift of the
+norm below. Two norms in a row equal one norm, up to the norm's epsilon.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NORMS_OF_SUMS = {
     ),
     "distilbert": ("sa_layer_norm", "output_layer_norm"),
 }
-"""Names of the two norms of a layer in models with norms after the sums, keyed by model type.
+"""Names of the two norms of a layer in models with norms after the residual sums, keyed by model type.
 
 Other models have norms before the blocks.
 """

@@ -1,9 +1,9 @@
-"""Training method ELLE (Qin et al. 2022, arXiv 2203.06311): the model grows for each domain and replays earlier ones.
+"""Training method ELLE (Qin et al. 2022, arXiv 2203.06311): the model grows and replays text of earlier domains.
 
 Before a domain the model grows in width and depth. The first steps of the training use only text of earlier domains, to
 recover what growth has lost. Later, a share of the steps also replays text of earlier domains. All these steps replace
-steps on the new domain, so a training has as many steps as with any other method. A prompt before each
-document tells the model the document's domain.
+steps on the new domain, so a training run has as many steps as with any other method. A prompt before each document
+tells the model the document's domain.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ElleOptions:
     """Standard deviation of the noise on the weights that produce copied units, because equal units would learn the
     same. At 0, only dropout makes them differ."""
     recovery_fraction: Fraction = 0.08
-    """Share of a training's steps, at its start, that see only text of earlier domains, to recover what growth has
+    """Share of a training run's steps, at its start, that use only text of earlier domains, to recover what growth has
     lost. Published: 5,000 of 62,500 steps. The first domain has no such steps."""
     replay_fraction: Fraction = 0.1
     """Share of the steps after recovery in which all rows come from one earlier domain. The more a domain's loss has
@@ -89,7 +89,7 @@ class Elle(Method):
         check_growths(model, [self._growth(number) for number in range(1, domains + 1)])
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns the stages that prepared the domain's text, because later trainings replay this text."""
+        """Returns the stages that prepared the domain's text, because later training runs replay this text."""
         known = sum(name.startswith(TEXT) for name in learnt.past)
         return {f"{TEXT}{number}": text for number, text in enumerate(learnt.texts, start=known + 1)}
 
@@ -97,7 +97,7 @@ class Elle(Method):
         return Growth.before(number or 1, self.options.layers, self.options.heads)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """Returns the model's dimensions after the growth of all these trainings."""
+        """Returns the model's dimensions after it has grown before each of these training runs."""
         for number in trainings:
             size = self._growth(number).resized(size)
         return size

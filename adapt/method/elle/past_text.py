@@ -40,8 +40,9 @@ class PastText:
         self._seed = seed
         self._own: int | None = None  # index of the current domain's prompt
         self._prompts: dict[str, int] = {}
-        self._replayed: tuple[str, Tensor, int] | None = None  # in this step: domain, this rank's loss, predictions
-        self._steps = 0  # number of replaying steps since the last report
+        # of the current step: the replayed domain, this rank's loss, and the number of predictions of all ranks
+        self._replayed: tuple[str, Tensor, int] | None = None
+        self._steps = 0  # number of steps that replayed text since the last report
         self._streams = {name: text_of([folder]) for name, folder in folders.items()}
         self.losses: dict[str, list[float]] = {name: [] for name in folders}
         """Recent losses of each domain [nats per predicted token], the newest last."""
@@ -94,7 +95,7 @@ class PastText:
             choose_set(model, self._own)
 
     def _idle(self, model: Any) -> Tensor | None:
-        """Returns a loss of 0 that gives the current domain's unused prompt a gradient, as all parameters need."""
+        """Returns a loss of 0, which gives the current domain's unused prompt the gradient that all parameters need."""
         if self._own is None:
             return None
         (prompts,) = sets_of(model)

@@ -87,7 +87,7 @@ class MaskLearning:
         return compensated(gradient, part.value, self._steepness, self._steepest)
 
     def cut_short(self, done: int) -> str:
-        """Returns a sentence on how steep the masks became in a training that ended before its planned length."""
+        """Returns a message that says how steep the masks became, if training ended before the planned last step."""
         if done >= self._steps:
             return ""
         reached = steepness_at(max(done - 1, 0), self._steps, self._steepest)
@@ -198,7 +198,7 @@ def used_in_layers(model: Any, used: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def train_norms(model: Any) -> None:
-    """Trains the norms of all layers."""
+    """Makes the norms of all layers trainable."""
     for layer in layers_of(model):
         for module in layer.module.modules():
             if "Norm" in type(module).__name__:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 STEEPEST = 400.0
-"""Steepness s_max of the masks at the end of a training, as in the published code. Masks start at 1 / s_max."""
+"""Steepness s_max of the masks at the end of training, as in the published code. Masks start at 1 / s_max."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class LearnsMasks(TrainsSets):
 
     goes_alone: ClassVar[bool] = True
     by_domain = True
-    exports_trained = False  # masks are steeper at the end
+    exports_trained = False  # exported masks are steeper than masks in training
     depends_on_length = True
     learning: MaskLearning
 
@@ -101,7 +101,7 @@ class LearnsMasks(TrainsSets):
         return self.learning.merge(state)
 
     def cut_short(self, done: int) -> str:
-        """Returns a sentence on how steep the masks became in a training that ended before its planned length."""
+        """Returns a message that says how steep the masks became, if training ended before the planned last step."""
         return self.learning.cut_short(done)
 
 
@@ -114,7 +114,7 @@ class Hat(LearnsMasks):
 
     def settings(self) -> dict[str, Any]:
         """Returns the options that are part of the key, without the width if the model itself is masked."""
-        options = {**super().settings(), "steepest": STEEPEST}  # a constant, which was an option in older keys
+        options = {**super().settings(), "steepest": STEEPEST}  # constant now, but an option in older keys
         return options if self.options.on == "adapters" else {k: v for k, v in options.items() if k != "width"}
 
     @property
@@ -184,7 +184,7 @@ class Cpt(LearnsMasks):
     options: CptOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that are part of the key, and the steepness, which was an option in older keys."""
+        """Returns the options that are part of the key, and the steepness, which older keys have as an option."""
         return {**super().settings(), "steepest": STEEPEST}
 
     @property

@@ -54,9 +54,9 @@ class LoraOptions:
     kind: Literal["lora", "dora", "pissa", "olora", "mica", "corda", "osf"] = "lora"
     """Variant of LoRA. `lora` starts from B = 0. `dora` also trains the norm of each row of a weight (arXiv
     2402.09353). `pissa` starts from the largest singular directions of a weight (2404.02948), `olora` from orthonormal
-    ones (2406.01775). Three variants aim to forget less: `mica` trains only A, on the smallest directions (2604.01694);
-    `osf` trains the smallest directions, orthogonally to the others (2504.07097); `corda` trains the directions that
-    matter least for known text (2406.05223)."""
+    directions (2406.01775). Three variants aim to forget less. `mica` trains only A, on the smallest directions
+    (2604.01694). `osf` trains the smallest directions and keeps them orthogonal to the other directions (2504.07097).
+    `corda` trains the directions that matter least for known text (2406.05223)."""
     rank: PositiveInt = 256
     """Rank of each adapter; for `osf` the number of trained directions. arXiv 2405.09673 uses 256 for continued
     pre-training of large models."""
@@ -69,8 +69,8 @@ class LoraOptions:
     should hold the least knowledge to forget (KappaTune, arXiv 2506.16289, uses 0.2)."""
     intruders: Fraction = 1.0
     """Factor of intruder dimensions when adapters are merged. Intruder dimensions are large singular directions that
-    resemble none of the weight's earlier ones (arXiv 2410.21228; peft uses 0.75). 1 changes nothing. Below 1, it works
-    with `lora`, `dora` and `mica` only."""
+    resemble no direction of the weight before training (arXiv 2410.21228; peft uses 0.75). 1 changes nothing. Only
+    `lora`, `dora` and `mica` support values below 1."""
     moment_sequences: PositiveInt = 256
     """Number of randomly drawn rows on which `corda` measures the inputs of each layer (256, as published)."""
 
@@ -127,7 +127,7 @@ class Lora(Method):
         return self._measured(first, (first.general,) if first.general else first.texts)
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns, for `corda`, the stage that measures layer inputs on the learnt domain and averages all domains."""
+        """Returns, for `corda`, the stage that measures layer inputs on the learnt domain and averages over domains."""
         return self._measured(learnt, learnt.texts)
 
     def _measured(self, domain: Domain, texts: tuple[Stage[Any], ...]) -> Mapping[str, Stage[Any]]:
@@ -168,7 +168,8 @@ class Lora(Method):
 
     def _elements(self, size: ModelSize) -> float:
         """Returns the number of elements of A and B in all linear layers."""
-        # number of linear parts with this width as input or output; approximate for fused parts or shared keys
+        # for each width below: number of linear parts in a layer that read or write it; approximate for fused parts or
+        # shared keys
         parts = 6 + size.gated, 4, 2 + size.gated
         width = sum(n * each for n, each in zip(parts, (size.hidden, size.attention, size.inner), strict=True))
         return float(self.options.layers * self.options.rank * size.layers * width)

@@ -227,7 +227,7 @@ def _readers(layer: Layer) -> Iterable[tuple[str, list[str]]]:
 def second_moments(
     model: Any, objective: Objective, batches: Iterable[tuple[int, Batch]], dtype: torch.dtype = torch.float32
 ) -> AddedUp:
-    """Sums x x^T over all tokens for each input x, [inputs, inputs]. Parts with the same input share a sum.
+    """Sums x x^T over all tokens for each linear part's input x, [inputs, inputs]. Parts with equal inputs share a sum.
 
     The sums are keyed by the names of the first parts from `shared_inputs`.
 

@@ -3,8 +3,8 @@
 A model with such sets stores the name and a prototype of each domain. If the user names no domain, a text uses the set
 of the domain whose prototype is nearest to the text's vector by Euclidean distance. A prototype is the mean vector of
 some texts of the domain. The vector of a text is the mean of the last layer's states over the beginning of the text. No
-set is in use when it is computed, so training of the sets does not change it. Such mean states of a pretrained model
-separate domains without training (Aharoni and Goldberg 2020, arXiv 2004.02105).
+set is in use when the vector is computed, so training the sets does not change the vector. Such mean states of a
+pretrained model separate domains without training (Aharoni and Goldberg 2020, arXiv 2004.02105).
 
 An adapter is a small bottleneck parallel to, or after, a layer's attention and feed-forward block. It computes f(x) = U
 gelu(D x + a) + b with U [hidden, width] and D [width, hidden]. A sequential adapter changes the output y of a block to
@@ -201,7 +201,7 @@ def nearest_domains(model: Any, vectors: np.ndarray) -> np.ndarray:
         vectors: vectors of texts from `domain_vectors`, [texts, H].
 
     Returns:
-        Number of the nearest domain of each text, int64 [texts]. If several are equally near, the first of them.
+        Number of the nearest domain of each text, int64 [texts]. If several domains are equally near, the first one.
     """
     known = domains_of(model)
     assert known is not None
@@ -263,7 +263,7 @@ def attach_adapters(model: Any, sets: int, width: int, form: str, placement: str
 
     Args:
         model: a model of an architecture that `adapt.model.architecture` supports.
-        sets: number of adapters per block: one for each domain, or one for all.
+        sets: number of adapters per block: one for each domain, or one for all domains.
         width: number of neurons in each bottleneck.
         form: `sequential` or `parallel`.
         placement: a key of `PLACES`.

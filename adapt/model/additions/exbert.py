@@ -83,8 +83,8 @@ def _blended(layer: Any, arguments: tuple[Any, ...], named: dict[str, Any], outp
     """Computes H' from H, [1, N, hidden], by exBERT's equation, as a forward hook of a layer."""
     states = arguments[0] if arguments else named["hidden_states"]
     share: Tensor = layer.gate(states).sigmoid()
-    # calls `forward` instead of the module. Otherwise hooks that collect the states of layers would take the extension
-    # for a layer of the model, and gradient checkpointing would run on it twice.
+    # calls `forward` instead of the module. Otherwise hooks that collect the states of layers would treat the extension
+    # as a layer of the model, and gradient checkpointing would be applied to the extension twice.
     extended: Tensor = layer.extension.forward(*arguments, **named)
     return share * output + (1 - share) * extended
 

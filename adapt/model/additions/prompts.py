@@ -1,7 +1,7 @@
 """Soft prompts and prefixes: trained vectors before every document, as embeddings or as keys and values of each layer.
 
 Soft prompts (arXiv 2104.08691) are inserted before the word embeddings of each document. So the model applies
-positions, norms and dropout to prompts as to words, and tokens see the prompt as the beginning of their document. The
+positions, norms and dropout to prompts and words alike, and tokens see the prompt as the start of their document. The
 positions of tokens continue after the prompt. The base model returns only the states of the tokens, so callers need
 not handle prompts.
 
@@ -60,7 +60,7 @@ class _Before:
     def __init__(self, sets: DomainSets) -> None:
         self.sets = sets
         self.tokens: Tensor | None = None
-        """Indices of the tokens in the sequence with prompts during a forward pass. None if no prompt is in use."""
+        """During a forward pass, the index of each token in the sequence with prompts. None if no prompt is in use."""
 
     def enter(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         prompt: Any = self.sets.used
@@ -134,7 +134,7 @@ def attach_prompts(model: Any, sets: int, length: int) -> None:
 
     Args:
         model: a model of transformers, with or without its head.
-        sets: number of prompts: one for each domain, or one for all.
+        sets: number of prompts: one for each domain, or one for all domains.
         length: length of each prompt [vectors].
 
     Raises:
@@ -215,7 +215,7 @@ def attach_prefixes(model: Any, sets: int, length: int) -> None:
 
     Args:
         model: a model of an architecture that `adapt.model.architecture` supports.
-        sets: number of prefixes per layer: one for each domain, or one for all.
+        sets: number of prefixes per layer: one for each domain, or one for all domains.
         length: length of each prefix [keys].
 
     Raises:

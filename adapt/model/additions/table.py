@@ -27,7 +27,7 @@ ADDITIONS: Kinds[Callable[..., None]] = Kinds(
 )
 """The functions that attach additions, keyed by the kind of addition.
 
-A function takes a model of transformers, with or without its head, and the options in the addition's entry. It adds
+Each function takes a model of transformers, with or without its head, and the options in the addition's entry. It adds
 hooks that change the outputs, and adds modules to the base model in place, so that their parameters and buffers are in
 the model's `state_dict`. It must also work under `torch.device("meta")`. config.json contains the names of kinds, not
 of functions. Otherwise loading a folder could run any function that the folder's author chooses.

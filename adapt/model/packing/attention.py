@@ -8,7 +8,7 @@ same length. So almost no work is spent on padding, and none on pairs of tokens 
 A layer may have a prefix: keys and values that are put before the keys and values of every document.
 
 On CPUs, torch's own dropout takes a tenth of a training step, because it draws one random number per value.
-`quick_dropout` makes four decisions from one random number. Attention and the dropout layers of models use it.
+`quick_dropout` uses one random number for four values. Attention and the dropout layers of models use it.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ def prolong_documents(
 def prolong_rows(
     prefix: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, window: int | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Puts a prefix before the keys and values of each row of a padded batch, as transformers passes it to attention.
+    """Puts a prefix before the keys and values of each row of a padded batch, for transformers' own attention.
 
     Args:
         prefix: the layer's prefix, with P keys.
@@ -365,7 +365,7 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, values: Tensor, p: float) -> Tensor:
         draws = torch.empty(-(-values.numel() // _PER_DRAW), dtype=torch.int64).random_(-(2**63), None)
-        context.save_for_backward(draws)  # smaller than a mask in the values' type
+        context.save_for_backward(draws)  # these random numbers are smaller than a mask in the values' type
         context.p = p
         return _dropped(values, draws, p)
 

@@ -40,10 +40,10 @@ _NOISE = 1e-5
 def keep_documents_apart(model: PreTrainedModel) -> Way:
     """Makes a model keep the documents of a packed sequence isolated, and checks that its losses stay the same.
 
-    Some architectures cannot keep packed or padded documents isolated: those with positions as a bias between pairs of
-    tokens, those whose attention does not use transformers' attention interface or needs unsupported options of it, and
-    those with layers that mix neighbouring tokens. Then the losses of short documents change when they are packed, or
-    when they are padded.
+    Some architectures cannot keep packed or padded documents isolated. Examples are models that express positions as a
+    bias between pairs of tokens, models whose attention does not use transformers' attention interface or needs
+    unsupported options of this interface, and models with layers that mix neighbouring tokens. Then the losses of short
+    documents change when the documents are packed or padded.
 
     Args:
         model: a language model in evaluation mode, on any device. It is changed in place.
@@ -117,7 +117,8 @@ def try_architecture(
         config: config of the model; it is not changed.
         kind: the class of the model, or one of transformers' auto classes.
         only_earlier: whether to also check that its attention can be made causal.
-        in_blocks: advice to the user if the head does not end in a linear layer. None if it need not end in one.
+        in_blocks: advice to the user in the error about a head that does not end in a linear layer. None accepts all
+            heads.
 
     Returns:
         The way in which the architecture accepts documents. None if no small model can be built. Problems are then only
@@ -218,7 +219,7 @@ def _ignores_padding(model: PreTrainedModel, rows: DocumentRows, documents: list
 
 
 def _is_apart(model: PreTrainedModel, documents: list[torch.Tensor], expected: torch.Tensor) -> bool:
-    """Whether documents have the same losses in one call as in separate calls. Also sets `is_linear` of `gather_of`."""
+    """Returns whether one call gives documents the same losses as separate calls. Sets `TargetGather.is_linear`."""
     gather = gather_of(model)
     gather.is_linear = False
     if not _is_close(_together(model, documents), expected):

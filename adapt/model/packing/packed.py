@@ -36,7 +36,7 @@ class Layout:
 
     buckets: list[Bucket]
     there: Tensor
-    """Index of the token in each slot of the buckets, int64 [P]. Padding has the index of any token."""
+    """Index of the token in each slot of the buckets, int64 [P]. Padding slots have the index of an arbitrary token."""
     back: Tensor
     """Slot of each token in the buckets, int64 [N]."""
     filling: Tensor | None

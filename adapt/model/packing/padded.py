@@ -213,7 +213,7 @@ def shared_rows(lengths: Sequence[int]) -> list[list[int]]:
     """
     length = max(ROW_TOKENS, *lengths)
     rows: list[list[int]] = []
-    open_rows: list[tuple[int, int]] = []  # room and number of each row, sorted
+    open_rows: list[tuple[int, int]] = []  # free space [tokens] and number of each row, sorted
     for number in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
         place = bisect_left(open_rows, (lengths[number], 0))
         room, row = open_rows.pop(place) if place < len(open_rows) else (length, len(rows))
@@ -260,7 +260,7 @@ def run_as_rows(model: Any) -> DocumentRows:
     if _takes_pairs(base):
         base.encoder.register_forward_pre_hook(rows.keep_pairs_apart, with_kwargs=True)
     base.register_forward_pre_hook(rows.enter, with_kwargs=True)
-    base.register_forward_hook(rows.leave, with_kwargs=True, prepend=True)  # other hooks see the packed states
+    base.register_forward_hook(rows.leave, with_kwargs=True, prepend=True)  # other hooks then see packed states
     setattr(base, ATTRIBUTE, rows)
     return rows
 

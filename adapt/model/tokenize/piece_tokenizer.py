@@ -3,7 +3,7 @@
 A table of bounded size stores the tokens of earlier pieces. If offsets and word starts are needed, a letter is put
 before a piece that begins with a blank, as if the piece were in the middle of a text. Otherwise offsets would
 differ: RoBERTa's tokenizer leaves the blank before a word out of the token's offsets, except at the beginning of its
-input. In this case, the library tokenizes texts that begin with a blank.
+input. For the same reason, the library then tokenizes whole texts that begin with a blank.
 
 Calls of the `tokenizers` library return flat arrays. Plain words are passed directly to the tokenizer's model (such as
 BPE or WordPiece), because the other steps of the library take most of the time. How a plain word is converted
@@ -133,7 +133,8 @@ def _flat(lists: Iterable[Sequence[int]], kind: type) -> np.ndarray:
 
 
 PLAIN = (r" ?[!-;=-Z\\\]-~]+", r" ?[A-Za-z]+")
-"""Patterns of plain words. The first pattern also matches ASCII signs, except those that begin special tokens."""
+"""Patterns of plain words. The first pattern also matches digits and ASCII punctuation, except `<` and `[`,
+which begin special tokens."""
 _PROBE = "Zq"
 
 
@@ -264,7 +265,7 @@ class PieceTable:
         self._uses = np.concatenate([self._uses, np.zeros(len(pieces), np.int32)])
 
     def _forget(self) -> None:
-        """Drops pieces until the table is half full: first long, then rare, and among equally rare the oldest."""
+        """Drops long, then rare pieces until the table is half full. Of equally rare pieces, the oldest are dropped."""
         short = [piece for piece in self._numbers if len(piece) <= LONGEST]
         numbers = np.fromiter(map(self._numbers.__getitem__, short), np.int64, len(short))
         order = np.argsort(self._uses[numbers], kind="stable")[-(self._most // 2) :]
@@ -279,7 +280,7 @@ Encode = Callable[[list[str]], Ragged]
 
 
 class PieceTokenizer:
-    """Tokenizes texts by pieces, with special tokens. If the tokenizer allows the rules, it agrees with the library.
+    """Tokenizes texts by pieces, with special tokens. If the tokenizer allows the rules, tokens equal the library's.
 
     Args:
         backend: the tokenizer.
@@ -361,7 +362,9 @@ def _frame(backend: Tokenizer, words: WordsOf | None) -> Ragged:
 
 
 def _framed(parts: TextPieces, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Inserts number 0 before and number 1 after the pieces of each text. They are the numbers of special tokens.
+    """Inserts number 0 before and number 1 after the pieces of each text.
+
+    Under these two numbers, the table stores the special tokens before and after a text.
 
     Returns:
         All numbers, and for each text the index of its 0 and of its 1.

@@ -260,7 +260,7 @@ class QuickTokenizer:
         backend: a tokenizer from `adapt.model.tokenizer.load_text_tokenizer`. It must not be changed afterwards.
         words: finds the starts of words (see `adapt.model.tokenize.piece_tokenizer`). If given, the result has all
             columns of `adapt.model.tokenize.piece_tokenizer`; otherwise it only has ids.
-        worth: number of characters from which the allowed cuts are tested.
+        worth: number of characters after which the process tests which cuts are allowed.
         cuts: the allowed cuts, if another process has tested them.
     """
 
@@ -325,7 +325,7 @@ class TextTokenizer:
 
     backend: Tokenizer
     size: int
-    """Number of tokens."""
+    """Number of tokens in the vocabulary."""
     unknown: int | None
     """Id of the unknown token; None if the tokenizer knows every byte."""
     end: int | None
