@@ -1,8 +1,8 @@
 """Measures the time that the chain runner adds to each stage, and the time to plan a study of 10,000 stages.
 
 `stage_overhead_ms` is the time per stage of a chain of 20 stages that each write one line, in one process. The runner
-spends this time on keys, locks, records and files. `plan_10k_s` is the time of a whole `dontstop chain plan` of 2,000
-fine-tunings with five seeds each.
+spends this time on keys, locks, records and files. `plan_10k_s` is the time of a whole `dontstop chain plan` for 2,000
+fine-tuning settings with five seeds each.
 """
 
 import json
@@ -73,7 +73,7 @@ def _ran(store: Store) -> float:
 
 
 def _planned(folder: Path, tasks: int, recipes: int) -> float:
-    """Plans fine-tunings of many tasks with many learning rates, and returns the time in seconds."""
+    """Plans fine-tuning runs of many tasks with many learning rates, and returns the time in seconds."""
     from adapt.model.demo_checkpoint import demo_checkpoint
 
     model = demo_checkpoint("demo:bert-tiny")

@@ -82,7 +82,7 @@ def _correlation(one: list[float], other: list[float]) -> tuple[float, float]:
 
 
 def forgetting(found: Study) -> Iterator[Line]:
-    """Yields the change of the loss on general text in each DAPT training."""
+    """Yields the change of the loss on general text in each DAPT run."""
     changes = {
         "-".join(entry.values.values()): entry.result.losses["general"].change
         for entry in found.entries

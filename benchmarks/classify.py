@@ -53,7 +53,7 @@ def examples(case: Case) -> list[tuple[list[int], int]]:
         texts, labels = made_up()
     encoded = tokenizer(case).backend_tokenizer.encode_batch_fast(texts)
     rows = [(encoding.ids[:MAX_LENGTH], label) for encoding, label in zip(encoded, labels, strict=True)]
-    # shuffled, because short trainings use only the first examples, and ChemProt's first examples are long
+    # shuffled, because short runs use only the first examples, and ChemProt's first examples are long
     random.Random(0).shuffle(rows)
     return rows
 

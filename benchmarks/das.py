@@ -83,7 +83,7 @@ def _model(case: Case) -> tuple[Any, Any]:
 
 
 def _past(model: Any, config: Config, folder: Path) -> Mapping[str, Path]:
-    """Writes the files that earlier stages of the method would have written for a training."""
+    """Writes the files that earlier stages of the method would have written for a training run."""
     if config.method.kind == "ewc":
         from safetensors.torch import save_file
 

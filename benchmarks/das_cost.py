@@ -4,8 +4,8 @@ Plain training and DAS (soft mask of updates; contrast `exact`, `lean`, `economy
 in our training loop. Steps alternate in one process. Each time is the median over rounds of the ratio to the plain
 step of the same round. `_flops` is the ratio of operation counts, and `_memory` the ratio of peak memory, for which
 each side runs in a new process. `importance_steps` is the time to measure importance for general knowledge on 10
-batches of 64 rows (`_domain`: for a domain), divided by the time of a plain step of the paper's 248 rows. On CPUs,
-steps and batches have fewer rows, and times are scaled by rows.
+batches of 64 rows, divided by the time of a plain step of the paper's 248 rows. `importance_steps_domain` is the same
+for importance for a domain. On CPUs, steps and batches have fewer rows, and times are scaled by rows.
 """
 
 import os

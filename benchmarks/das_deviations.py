@@ -1,4 +1,4 @@
-"""Measures what each part of DAS, and each deviation from its published code, changes on PubMed, then film reviews.
+"""Measures the effect of each part of DAS, and of each deviation from its published code, on PubMed, then film reviews.
 
 Importance has three metrics. `stability` is the rank correlation (Spearman, within a layer and kind of unit) of two
 measurements that differ in rows and dropout. `agreement` is the rank correlation with this project's measurement. The
@@ -29,7 +29,7 @@ Figures = dict[str, float]
 WIDTH = 160
 WHAT = ["importance", "trainings"]
 QUICK = ["DAS", "plain training", "published: all of these"]
-"""Names of the trainings that `--quick` runs."""
+"""Names of the ways of training that `--quick` measures."""
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def show_importance(found: list[dict[str, Any]]) -> None:
 
 
 def show_losses(found: list[dict[str, Any]]) -> None:
-    """Prints one line per training, with the difference from the first training."""
+    """Prints one line per training run, with the difference from the first run."""
     columns = "forgetting", "just learnt", "at the end", "general, change"
     differences = "forgetting", "just learnt", "at the end"
     table = Table("training", *columns, *(f"{column}, difference" for column in differences))
@@ -90,7 +90,7 @@ def show_losses(found: list[dict[str, Any]]) -> None:
 
 
 def outcome(losses: Mapping[str, Figures], name: str) -> Figures:
-    """Returns the effects of a training of the second domain [nats per predicted token]."""
+    """Returns the effects of training on the second domain [nats per predicted token]."""
     before, after = losses["before"], losses[name]
     return {
         "forgetting": after["first"] - before["first"],

@@ -16,8 +16,8 @@ from benchmarks.texts import GROUPED_FILE, Case
 TARGETS = {"prepared": ("<=", 0.02), "streaming": ("<=", 0.02)}
 ROWS, LENGTH = 32, 128
 WINDOW_TOKENS = 2**15
-"""Number of tokens in a window. It is smaller than in jobs, so that a short run crosses window borders. Waits occur
-there."""
+"""Number of tokens in a window. It is smaller than in jobs, so that a short run crosses window borders, where waits
+occur."""
 
 
 def measure(options: Options) -> Result:

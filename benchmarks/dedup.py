@@ -4,7 +4,7 @@ The texts are real (from --data, or Python's language reference). Some are copie
 which depend on a seed. The truth is the exact Jaccard similarity of every pair that shares a shingle. `precision`:
 share of dropped documents that are similar to another document, at or above the threshold. `recall`: share of pairs at
 or above the threshold whose documents end in the same cluster.
-`ratio_to_datasketch`: documents per second over datasketch's, each in one process and one thread.
+`ratio_to_datasketch`: our documents per second, divided by datasketch's. Both run in one process and one thread.
 """
 
 import gzip
@@ -81,7 +81,7 @@ def measure(options: Options) -> Result:
 
 
 def texts_of(data: Path | None, documents: int) -> list[str]:
-    """Returns real texts. Three in ten are copies of others, with up to a tenth of their words changed."""
+    """Returns real texts. Three in ten texts are copies of other texts, with up to a tenth of their words changed."""
     if data:
         with gzip.open(data / FILE, "rt") as lines:
             real = [json.loads(line)["text"] for line in lines]
@@ -111,7 +111,7 @@ def _edited(text: str, draw: random.Random) -> str:
 
 def ours(data: Path | None, documents: int) -> tuple[float, np.ndarray, np.ndarray]:
     """Returns the time [s], the dropped documents, and the first document of each document's cluster."""
-    os.environ["RAYON_NUM_THREADS"] = "1"  # as in a Ray task
+    os.environ["RAYON_NUM_THREADS"] = "1"  # one thread, as in a Ray task
     texts = texts_of(data, documents)
     sign_chunk(Path(tempfile.mkdtemp()), (0, 0, 0), texts[:10], RULE)  # loads modules before the time is measured
     with tempfile.TemporaryDirectory() as folder:

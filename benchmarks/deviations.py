@@ -1,4 +1,4 @@
-"""Measures one seed of `benchmarks.das_deviations`: importances, and different trainings on a second domain."""
+"""Measures one seed of `benchmarks.das_deviations`: importances, and losses after training on a second domain."""
 
 from __future__ import annotations
 
@@ -243,7 +243,8 @@ def of_seed(data: Path, base: Path, steps: int, names: list[str], seed: int) -> 
 
     Returns:
         If `names` is `["importance"]`, the result of `importance` for each kind of knowledge. Otherwise the held-out
-        losses on all texts: before the second domain (key `before`), and after each training (keyed by its name).
+        losses on all texts: before the second domain (key `before`), and after training in each way (keyed by the name
+        of the way).
     """
     torch.set_num_threads(1)
     alone()

@@ -1,11 +1,12 @@
 """Measures how fast web pages, PDF and DOCX files are read, compared with the libraries that extract their text.
 
 The documents are made from --data or from Python's language reference: web pages with a menu and a footer, PDF files of
-ten pages, and Word documents. `ratio_html` and `ratio_pdf`: documents per second of our reader in one process, over
-those of resiliparse and pypdfium2 called directly. Ours parses each document in a second process with limits on time
-and memory, detects encodings, removes headers and footers of pages, and counts unreadable documents. `ratio_ray`: a
-folder of all documents, read by Ray Data on all cores as stage `prepare` reads it, over the same libraries in one
-process. The start of Ray and of processes is not measured.
+ten pages, and Word documents. `ratio_html` and `ratio_pdf`: documents per second of our reader in one process, divided
+by the documents per second of resiliparse and pypdfium2, called directly. Our reader parses each document in a second
+process with limits on time and memory, detects encodings, removes headers and footers of pages, and counts unreadable
+documents. `ratio_ray`: documents per second of Ray Data, which reads a folder of all documents on all cores as stage
+`prepare` does, divided by those of the same libraries in one process. The start of Ray and of processes is not
+measured.
 """
 
 import re

@@ -82,7 +82,7 @@ def all_of(kinds: Sequence[str], data: Path, model: Path, quick: bool) -> list[M
 
 
 def measured(kind: str, known: Split, asked: Split, model: Path, quick: bool) -> Measured:
-    """Measures accuracy, metrics of the training, and times.
+    """Measures an embedder: its accuracy, the metrics of its training, and its times.
 
     VAMPIRE is also measured with the vectors of kNN-TAPT's script.
     """

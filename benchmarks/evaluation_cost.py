@@ -1,8 +1,8 @@
 """Measures the time that held-out losses take while a model trains, and compares it with `evaluation.share`.
 
-Trainings with `evaluation.interval_steps` alternate with trainings without it, on the same batches. Each training
-counts the time of its measurements itself, so the share of a training is the time of its measurements, divided by the
-sum of this time and the time of its steps. The weights of both trainings must be equal, bit for bit.
+Training runs with `evaluation.interval_steps` alternate with runs without it, on the same batches. Each run counts the
+time of its measurements itself. The share is the time of a run's measurements, divided by the sum of this time and the
+time of the run's steps. The weights of both kinds of run must be equal, bit for bit.
 """
 
 import hashlib

@@ -1,9 +1,10 @@
-"""Measures fine-tuning speed relative to transformers' Trainer, and five parallel seeds relative to five in turn.
+"""Measures fine-tuning speed relative to transformers' Trainer, and five seeds in parallel relative to five in turn.
 
-`ratio` (6 layers of 384) and `ratio_tiny` (2 layers of 128): train examples per second of our loop over those of the
-Trainer (AutoModelForSequenceClassification, dynamic padding, bf16 where it is faster, fused AdamW) with the same task,
-model, batch of 16 and maximum length. Each measurement runs in a new process, and both sides alternate.
-`side_by_side`: time of five seeds one after another on all cores, over their time as Ray tasks with one core each.
+`ratio` (6 layers of 384) and `ratio_tiny` (2 layers of 128): train examples per second of our loop, divided by those of
+the Trainer (AutoModelForSequenceClassification, dynamic padding, bf16 where it is faster, fused AdamW) with the same
+task, model, batch of 16 and maximum length. Each measurement runs in a new process, and both sides alternate.
+`side_by_side`: time of five seeds one after another on all cores, divided by their time as parallel Ray tasks with one
+core each.
 """
 
 import os

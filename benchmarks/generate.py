@@ -22,7 +22,7 @@ VOCABULARY, MEAN_LENGTH, LONGEST, BATCH = 8000, 100, 256, 32
 
 
 def measure(options: Options) -> Result:
-    """Compares both sides from the start token and with prompts, then one actor with two."""
+    """Compares both sides without and with prompts, and then one actor with two actors."""
     texts = 96 if options.quick else 512
     result = Result({}, [("texts", str(texts)), ("batch", str(BATCH))])
     with workplace() as folder:

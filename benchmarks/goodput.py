@@ -1,9 +1,10 @@
-"""Measures the useful share of the held device time if processes of a training are killed at random.
+"""Measures the useful share of the held device time if processes of a training run are killed at random.
 
-Two workers train a model of MiniLM's size (6 layers of 384, random weights). At random times, whose distances are
-exponential with the given mean, a worker or, one time in four, the driver is killed by SIGKILL. A killed driver is
-started again at once. `goodput_10` and `goodput_2` are the goodput with a mean time between failures of 10 and of 2
-minutes, as `dontstop chain status` shows it. The start of the training counts, so a run should have several failures.
+Two workers train a model of MiniLM's size (6 layers of 384, random weights). At random times, a worker or, one time in
+four, the driver is killed by SIGKILL. The times between these failures are exponentially distributed with the given
+mean. A killed driver is started again at once. `goodput_10` and `goodput_2` are the goodput with a mean time between
+failures of 10 and of 2 minutes, as `dontstop chain status` shows it. The start of the run counts, so a run should have
+several failures.
 
 With `--folder`, each call runs one part of at most `--part` minutes and continues where the last call ended, until the
 run is complete and the table is printed. A part ends at a failure, which then counts as a failure of the driver. The
@@ -49,7 +50,7 @@ class Schedule:
     seed: int
 
     def failures(self) -> Iterator[tuple[float, bool, int]]:
-        """Yields each failure: its time since the first step [s], whether it kills the driver, and else the rank."""
+        """Yields failures: time since the first step [s], whether the driver is killed, and the killed rank if not."""
         draw, at = random.Random(self.seed), 0.0
         while (at := at + draw.expovariate(1 / self.between_s)) < self.length_s:
             yield at, draw.random() < DRIVER_SHARE, draw.randrange(2)
@@ -117,7 +118,7 @@ class State:
 
 
 def measure(schedule: Schedule, folder: Path, part_s: float) -> tuple[HeldTime, list[tuple[str, str]]] | None:
-    """Runs a training with failures, or its next part.
+    """Carries out a training run with failures, or its next part.
 
     Args:
         schedule: the failures.
@@ -253,11 +254,11 @@ def _check_alive(process: "subprocess.Popen[bytes]", folder: Path) -> None:
 
 
 def _end(*_: Any) -> None:
-    raise SystemExit(128 + signal.SIGTERM)  # so that the job is killed, too
+    raise SystemExit(128 + signal.SIGTERM)  # an exception, so that the job is killed too
 
 
 def run() -> None:
-    """Reads the command line, and measures all runs or the next part of one."""
+    """Reads the command line, and measures all runs or the next part of one run."""
     parser = parser_of("goodput", __doc__)
     parser.add_argument("--between", type=int, nargs="*", default=[10, 2], help="mean times between failures [min]")
     parser.add_argument(

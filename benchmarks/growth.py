@@ -1,11 +1,12 @@
 """Measures how many times more tokens training from scratch needs to reach the loss of a grown model (ELLE).
 
 A small model grows by a layer and a head and learns a domain (PubMed). Then models of the same architecture with random
-weights learn the same text, each with its own decay and at the best of four learning rates. Their training length
-doubles until one of them reaches the grown model's loss on held-out rows. `tokens_ratio` is the number of tokens of
-that training over the tokens of the grown model, interpolated between lengths on a log scale. If no length reaches the
-loss, the figure is the longest length (a lower bound), and the details say so. Tokens that the small model learnt from
-earlier are not counted. No time is measured, so other load cannot matter.
+weights learn the same text, each with its own learning-rate decay, at the best of four peak rates. Their training
+length doubles until one of them reaches the grown model's loss on held-out rows. `tokens_ratio` is the number of tokens
+that this model was trained on, divided by the number of tokens of the grown model. The number is interpolated between
+lengths on a log scale. If no length reaches the loss, the figure is the longest length (a lower bound), and the details
+say so. Tokens that the small model learnt from earlier are not counted. No time is measured, so other load cannot
+matter.
 """
 
 import math
@@ -17,11 +18,11 @@ from benchmarks.common import Options, Result, parser_of, report
 TARGETS = {"tokens_ratio": (">=", 1.0)}
 TEXT, SEED = "first", 0
 RATES = (1.0, 2.0, 4.0, 8.0)
-"""Factors by which the learning rate is multiplied in the trainings from scratch."""
+"""Factors by which the learning rate is multiplied when models are trained from scratch."""
 
 
 def measure(options: Options) -> Result:
-    """Measures the grown model and the trainings from scratch, in this process."""
+    """Measures the grown model and the models trained from scratch, in this process."""
     assert options.data
     assert options.models
     from benchmarks.ours import alone

@@ -1,4 +1,4 @@
-"""Measures the time to merge two 1 GB checkpoints relative to copying one of them, and the peak memory in tensors."""
+"""Measures the time to merge two 1 GB checkpoints relative to copying one of them, and the peak memory."""
 
 import os
 import shutil
@@ -59,7 +59,7 @@ def _copy(folder: Path) -> float:
 
 
 def _merge(folder: Path, watched: bool) -> tuple[float, float]:
-    """Interpolates two checkpoints to disk. Returns the time [s] and the peak memory, in tensors."""
+    """Interpolates two checkpoints to disk. Returns the time [s] and the peak memory [number of tensors]."""
     from adapt.merge.merger import Merging
     from adapt.merge.streamed_merge import merge_models, stored_weights
 

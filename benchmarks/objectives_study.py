@@ -1,6 +1,6 @@
 """Prints the results of a finished study of objectives: the Markdown tables of docs/science/dapt-tapt.md.
 
-The tables have the tokens and losses of each training, and the dev scores by learning rate. They also have the
+The tables have the tokens and losses of each training run, and the dev scores by learning rate. They also have the
 test scores of each way of training at its best learning rate, with gains over the chain's baseline, paired by seed.
 
 python -m benchmarks.objectives_study benchmarks/objectives_study.yaml [options of dontstop chain]
@@ -13,7 +13,7 @@ from benchmarks.rtd_study import show_study
 
 
 def trained(finished: Study) -> Table:
-    """Makes the table of the trainings: tokens, compute and held-out losses, with a row per way, rate and seed."""
+    """Makes the table of training runs: tokens, compute and losses, with a row per way of training, rate and seed."""
     rows: list[list[Cell | str]] = []
     for entry in finished.entries:
         values = entry.values

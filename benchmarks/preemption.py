@@ -1,9 +1,9 @@
-"""Measures how many steps a training repeats when its node is pre-empted several times, and compares its weights.
+"""Measures how many steps a training run repeats when its node is pre-empted several times, and checks its weights.
 
-The training runs on one node of a local cluster with further nodes. Its node is announced to leave in 30 s, as clouds
-do, and Ray ends it then. `wasted_steps` counts the steps that were computed again, over all pre-emptions. Ray publishes
-91 wasted steps for 4 pre-emptions of a run of 1,600 steps with just-in-time checkpoints, and 517 with periodic ones
-(ray-project/ray, pull request 65047).
+The job trains on one node of a local cluster with further nodes. The benchmark announces that this node leaves in 30 s,
+as clouds do, and Ray then ends the node. The final weights must equal those of an uninterrupted run. `wasted_steps`
+counts the steps that were computed again, over all pre-emptions. Ray publishes 91 wasted steps for 4 pre-emptions of a
+run of 1,600 steps with just-in-time checkpoints, and 517 with periodic ones (ray-project/ray, pull request 65047).
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from cluster.here.nodes import Nodes, nodes
 TARGETS = {"wasted_steps": ("<=", 8.0), "preemptions": (">=", 4.0), "bitwise_equal": (">=", 1.0)}
 STEPS, TIMES, INTERVAL = 400, 4, 100
 _NODE_CPUS = 2
-"""Number of cores of a node. A worker takes all cores except one, which is for its readers."""
+"""Number of cores of a node. A worker takes all cores except one, which is for the tasks that read its data."""
 _NOTICE_S = 30
 """Time between the notice and the end of a node, as on Google Cloud and Azure [s]."""
 _PATIENCE_S = 1200
@@ -55,7 +55,7 @@ def measure(options: Options) -> Result:
 
 
 def _preempted(cluster: Nodes, log: RestartLog, process: "subprocess.Popen[str]") -> int:
-    """Announces the end of the training's node, and returns the step from which training continues on other nodes."""
+    """Announces the end of the job's node, and returns the step from which training continues on other nodes."""
     starts = _starts(log)
     notice = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "announced by the benchmark"]
     deadline = ["--deadline-remaining-seconds", str(_NOTICE_S)]

@@ -1,10 +1,10 @@
-"""Measures how soon a training continues after a worker is killed, and how many steps of complete checkpoints are lost.
+"""Measures how soon training continues after a worker is killed, and how many steps of complete checkpoints are lost.
 
-`recovery_s` is the time from the kill to the first report of the continued training. `lost_steps` is the number of
+`recovery_s` is the time from the kill to the first report of the continued run. `lost_steps` is the number of
 repeated steps that were already in a complete checkpoint when the worker was killed. With --elastic, a node of a local
 cluster is lost and another node joins. `shrink_s` is the time from the loss to the first report of the remaining
 worker, and `grow_s` the time from the join to the first report of two workers. `repeated_steps` is the number of steps
-that the training repeats because of these two changes.
+that the run repeats because of these two changes.
 """
 
 import json
@@ -36,7 +36,7 @@ _NODE_CPUS = 3
 
 
 def measure(options: Options) -> Result:
-    """Kills a worker of a small training several times, after the training has saved checkpoints."""
+    """Kills a worker of a small training run several times, after the run has saved checkpoints."""
     with workplace() as folder:
         corpus = corpus_file(folder, 2000)
         found = [_recovered(corpus, folder / str(number)) for number in range(1 if options.quick else 3)]
@@ -46,7 +46,7 @@ def measure(options: Options) -> Result:
 
 
 def measure_elastic(options: Options) -> Result:
-    """Removes a node from a training, and then adds another node."""
+    """Removes a node from a training run, and then adds another node."""
     with workplace() as folder, nodes(folder) as cluster:
         cluster.start_head()
         lost, _ = cluster.add(_NODE_CPUS), cluster.add(_NODE_CPUS)
@@ -74,16 +74,16 @@ def measure_elastic(options: Options) -> Result:
 
 @dataclass(frozen=True)
 class WentOn:
-    """How a training continued after an event."""
+    """How a training run continued after an event."""
 
     seconds: float
     """Time from the event to the next report [s]."""
     lost: int
     """Number of repeated steps that a complete checkpoint contained at the time of the event."""
     reached: int
-    """Last step that the training reported before the event."""
+    """Last step that the run reported before the event."""
     resumed: int
-    """Step from which the training continued."""
+    """Step from which the run continued."""
 
 
 def _recovered(corpus: Path, root: Path) -> WentOn:
@@ -105,7 +105,7 @@ def went_on(root: Path, process: "subprocess.Popen[str]", happen: Callable[[], N
     happen()
     began, seen = time.perf_counter(), [steps_done(root)]
 
-    def is_written_anew() -> bool:  # true after the restart, because a continued training writes a new file
+    def is_written_anew() -> bool:  # true after the restart, because a continued run writes a new file
         if metrics.stat().st_ino != before:
             return True
         seen.append(steps_done(root))

@@ -1,9 +1,9 @@
 """Measures the time to the first batch of a resumed run, early and late in the corpus.
 
-With prepared shards, a large synthetic corpus, `growth` is the time at step 100,000 over the time at step 10, each in a
-process that opens the corpus again. With streamed text, a corpus of many files, the figures are the time at the middle
-batch and the time at the last batch, each over the time at the first batch. These ratios must stay near 1 too, because
-a resumed run reads only one item and one window again.
+With prepared shards (a large synthetic corpus), `growth` is the time at step 100,000 divided by the time at step 10.
+Each time is measured in a process that opens the corpus again. With streamed text (a corpus of many files), the figures
+are the time at the middle batch and the time at the last batch, each divided by the time at the first batch. These
+ratios must stay near 1 too, because a resumed run reads only one item and one window again.
 """
 
 import time

@@ -1,6 +1,6 @@
 """Prints the results of a finished study of replaced-token detection: the Markdown tables of docs/science/dapt-tapt.md.
 
-The tables have the tokens and losses of each training, and the dev scores by learning rate. They also have the test
+The tables have the tokens and losses of each training run, and the dev scores by learning rate. They also have the test
 scores of each objective at its best learning rate, with gains over the untrained model and over MLM, paired by seed.
 
 python -m benchmarks.rtd_study benchmarks/rtd_study.yaml [options of dontstop chain]
@@ -21,11 +21,11 @@ from benchmarks.selection_study import Found, gains
 
 NONE, MLM = "none", "mlm"
 Scores = dict[tuple[str, str], list[tuple[str, str, float, float]]]
-"""For each recipe and rate: task, seed, dev score and test score of each fine-tuning."""
+"""For each recipe and rate: task, seed, dev score and test score of each fine-tuning run."""
 
 
 def trainings(finished: Study) -> Table:
-    """Makes the table of the trainings: tokens, time, and held-out loss, with a row per objective, rate and seed."""
+    """Makes the table of training runs: tokens, time, and held-out loss, with a row per objective, rate and seed."""
     rows: list[list[Cell | str]] = []
     for entry in finished.entries:
         if entry.record.stage == "export":
@@ -45,7 +45,7 @@ def trainings(finished: Study) -> Table:
 
 
 def scores(finished: Study) -> Scores:
-    """Returns the scores of all fine-tunings by recipe and rate."""
+    """Returns the scores of all fine-tuning runs, by recipe and rate."""
     found: Scores = {}
     for entry in finished.entries:
         if entry.record.stage == "finetune":
@@ -89,12 +89,12 @@ def at_best(found: Scores, best: Mapping[str, str]) -> Found:
 
 
 def show_study(title: str, trained: Callable[[Study], Table], baselines: Sequence[str] = ()) -> None:
-    """Prints the tables of the study that the command line names: trainings, dev scores by rate, and gains.
+    """Prints the tables of the study that the command line names: training runs, dev scores by rate, and gains.
 
     Args:
         title: title of the section.
-        trained: makes the table of the trainings.
-        baselines: recipes that the others are compared to. Empty compares to the baseline of the chain file.
+        trained: makes the table of the training runs.
+        baselines: recipes with which the other recipes are compared. If empty, the baseline of the chain file is used.
     """
     command = read_command(["report", *sys.argv[1:]])
     recipe = read_chain(command.file, command.let, command.common)

@@ -1,4 +1,4 @@
-"""A server that speaks S3 (moto's, in its own process), with faults that tests and benchmarks switch on.
+"""Runs moto's S3 server in a separate process, with faults that tests and benchmarks can switch on.
 
 moto checks the condition of a write and then writes, without a lock. The server therefore handles such writes one at a
 time, so that conditions hold between threads as they do in Amazon S3.

@@ -118,7 +118,7 @@ def dapt_table(gpu: Gpu = A100) -> str:
 
 
 def measure(options: Options) -> Result:
-    """Runs many trivial stages with the runner alone."""
+    """Runs many trivial stages, whose time is almost only the runner's."""
     count = STAGES // 20 if options.quick else STAGES
     with workplace() as folder, redirect_stderr(io.StringIO()):  # each stage logs two lines
         wide, deep = Store(folder / "wide"), Store(folder / "deep")

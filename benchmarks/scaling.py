@@ -43,7 +43,7 @@ def _speeds(corpus: Path, root: Path, workers: int, steps: int, seed: int) -> li
     lengths = [f"--training.sequence_length={LENGTH}", f"--evaluation.sequence_length={LENGTH}"]
     where = ["--model.path=demo:bert-tiny", f"--corpus.paths={corpus}", f"--storage.root={root}", "--name", name]
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[:workers])  # the job's process inherits this
+    os.sched_setaffinity(0, cores[:workers])  # the job's process inherits this set of cores
     try:
         finished(
             job([*where, *training, *lengths, "--training.log_interval_steps=1", f"--resources.workers={workers}"])

@@ -2,9 +2,9 @@
 
 Each measurement is the CPU time of a new process on one core. DSIR and the classifier pass over the pool twice, so
 they are compared with reading and cleaning the pool twice. The authors' package is measured if it is installed
-(`benchmarks/peer_dsir.py`): `dsir_ratio` is our documents per second over the package's. `dsir_agreement` is the share
-of selected documents that both select. For this figure, selection has no noise, both get the same words in the same
-buckets, and the target has words in each bucket.
+(`benchmarks/peer_dsir.py`): `dsir_ratio` is our documents per second, divided by the package's. `dsir_agreement` is the
+share of selected documents that both select. For this figure, selection has no noise, both get the same words in the
+same buckets, and the target has words in each bucket.
 """
 
 import itertools

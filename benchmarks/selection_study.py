@@ -154,7 +154,7 @@ def predicted(found: Found, baseline: str, recipes: Mapping[str, str]) -> Table 
 
 
 def correlation(groups: Sequence[int], pairs: Sequence[np.ndarray]) -> tuple[float, float, float]:
-    """Returns the rank correlation within groups and its bootstrap interval. With one group, it is Spearman's.
+    """Returns the rank correlation within groups, with its bootstrap interval. One group gives Spearman's correlation.
 
     Args:
         groups: number of the group that each case belongs to.

@@ -1,8 +1,9 @@
 """Prints the results of finished chains of domain sequences, as Markdown tables (docs/science/das.md, forgetting.md).
 
-The first tables have means over seeds, where the value of a seed is the mean over its orders of domains. Then follow
-the differences of every method from the baseline and from every other method that learns domains in sequence, paired by
-seed. The last tables have scores by task, and the results of every run, from which all tables can be recomputed.
+The first tables have means over seeds, where the value of a seed is the mean over its orders of domains. The next
+tables have the differences of every method from the baseline and from every other method that learns domains in
+sequence, paired by seed. The last tables have scores by task, and the results of every run, from which all tables can
+be recomputed.
 
 python -m benchmarks.sequences benchmarks/das_five.yaml [options of dontstop chain]
 """

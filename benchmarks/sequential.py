@@ -1,4 +1,4 @@
-"""Runs a sequential study to its end, and writes its raw scores and verdicts as small JSON.
+"""Runs a sequential study to its end, and writes its raw scores and verdicts to a small JSON file.
 
 After a kill, the same command continues. The file is also written if a stage fails.
 

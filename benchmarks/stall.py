@@ -1,11 +1,11 @@
-"""Measures how soon a stalled training continues, and whether its final weights are those of an undisturbed training.
+"""Measures how soon a stalled training run continues, and whether its final weights equal those of an undisturbed run.
 
 A job with two ranks is disturbed repeatedly: SIGSTOP of a rank (`stop`), a thread that holds Python's global
 interpreter lock (`gil`), and a rank that waits in a collective that the other rank never enters (`collective`). A
-second job runs in a network namespace, if the user may create one. Its loopback is cut until the stall was noticed
+second job runs in a network namespace, if the user may create one. Its loopback is cut until the stall is noticed
 (`network`). Ray itself ends if its network is cut for longer, so that job has `resources.stall_s: 8`; the first job has
-the default. `again_s` is the longest time from a disturbance to the first report of the continued training,
-`not_again` the number of disturbances without a report within 90 s, and `weights_differ` is the number of jobs whose
+the default. `again_s` is the longest time from a disturbance to the first report of the continued run,
+`not_again` is the number of disturbances without a report within 90 s, and `weights_differ` is the number of jobs whose
 final weights differ from those of the same job without disturbances.
 """
 
@@ -62,7 +62,7 @@ class Stalling(Method):
 
 
 def measure(options: Options) -> Result:
-    """Disturbs two trainings several times, and compares their weights with those of an undisturbed training."""
+    """Disturbs two training runs several times, and compares their weights with those of an undisturbed run."""
     ways = ["stop", "gil", "collective"]
     plans = [ways if options.quick else ways * 5]
     if may_cut := has_namespaces():
@@ -96,7 +96,7 @@ class Disturbed:
 
     Args:
         folder: folder of the job. It is made if needed.
-        count: number of disturbances to come, which determines the length of the training.
+        count: number of disturbances, which determines the length of the run.
         is_cut: whether the job runs in a network namespace, with a short limit.
     """
 
@@ -119,7 +119,7 @@ class Disturbed:
             self._job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=messages, text=True, env=environment)
 
     def seconds_of(self, way: str) -> float:
-        """Disturbs the training after its next checkpoint, and returns the time until it reports again [s]."""
+        """Disturbs the run after its next checkpoint, and returns the time until it reports again [s]."""
         step = steps_done(self._root)
         disturb = {"stop": self._stop, "network": self._cut}.get(way, lambda: self._hang(way))
         try:

@@ -1,8 +1,8 @@
-"""Measures the time until `dontstop dapt` takes its first step with a warm cache, and how long a finished job takes.
+"""Measures the time until `dontstop dapt` takes its first step with a warm cache, and the time to rerun a finished job.
 
-`library_noop_s` is the time of a finished job through the library, from the start of Python to the result. The time of
-`dontstop dapt --help` is measured too. `finetune_first_step_s` is the time of a complete `dontstop finetune` of one
-step on 16 examples, which also scores dev and test. It is thus an upper bound of the time to the first step.
+`library_noop_s` is the time to rerun a finished job through the library, from the start of Python to the result. The
+time of `dontstop dapt --help` is measured too. `finetune_first_step_s` is the time of a complete `dontstop finetune` of
+one step on 16 examples, which also scores dev and test. It is thus an upper bound of the time to the first step.
 """
 
 import json
@@ -87,7 +87,7 @@ def _helped() -> float:
 
 
 def _finetuned(folder: Path, seed: int) -> float:
-    """Runs a fine-tuning of one step, and returns the time [s]."""
+    """Runs fine-tuning for one step, and returns the time [s]."""
     files = {split: folder / f"{split}.jsonl" for split in ("train", "dev", "test")}
     for split, file in files.items():
         examples = [{"text": f"{split} {number}", "label": LABELS[number % 2]} for number in range(16)]

@@ -1,9 +1,10 @@
 """Measures the cost of a bucket as storage root, with an S3 server on this machine.
 
-`overhead_share` is the additional time of a DAPT job whose results go to the bucket instead of local disk. `listing_s`
-is the time in which a new machine reads 1,000 records. Machines pack records into one object, so that other machines
-read all of them at once. A row of the table has the time without the pack. `ran_twice` is the number of stages that ran
-more than once while two chains of 50 stages raced on one bucket. The benchmark takes about 8 minutes on 2 cores.
+`overhead_share` is the additional time of a DAPT job whose results go to the bucket instead of local disk, as a share
+of the time with local disk. `listing_s` is the time in which a new machine reads 1,000 records. Machines pack records
+into one object, so that other machines read all of them at once. A row of the table has the time without the pack.
+`ran_twice` is the number of stages that ran more than once while two chains of 50 stages raced on one bucket. The
+benchmark takes about 8 minutes on 2 cores.
 """
 
 import json

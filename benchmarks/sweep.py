@@ -1,10 +1,10 @@
 """Compares the trials of a search with the same jobs as separate commands, and measures how much work trials share.
 
-`ratio`: time of TAPT trials as separate commands, one after another and each with a new storage, over the time of
+`ratio`: time of TAPT trials as separate commands, one after another and each with a new storage, divided by the time of
 `dontstop tune` with the same values. Each command starts Ray, prepares the text and measures the base model.
-`saved_share`: share of the stages of all trials that another trial had already run.
-`asha_gain`: best dev loss of random search minus best dev loss of ASHA, with equally many steps [nats].
-`stop_to_free_s`: longest time from a scheduler's stop of a trial until its workers are free.
+`saved_share`: share of the stages of all trials that another trial had already run. `asha_gain`: best dev loss of
+random search minus best dev loss of ASHA, with equally many steps [nats]. `stop_to_free_s`: longest time from a
+scheduler's stop of a trial until its workers are free.
 """
 
 import itertools

@@ -69,7 +69,7 @@ def _of_family(case: Case) -> Any:
 
 
 def build_model(case: Case) -> Any:
-    """Makes a language model in training mode. Its weights are random, unless it is the small model of a folder."""
+    """Makes a language model in training mode, with random weights unless the small model is loaded from a folder."""
     import torch
     from transformers import (
         BertConfig,

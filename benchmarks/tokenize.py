@@ -1,4 +1,4 @@
-"""Measures our tokenizing speed on one thread relative to the library's `encode_batch_fast`, for three families.
+"""Measures our tokenizing speed on one thread relative to the library's `encode_batch_fast`, for three tokenizers.
 
 Our tokenizer and the library alternate, batch by batch in one process, on the same texts, and their ids are compared.
 CPU time is measured, since both use one thread. The WordPiece tokenizer is the shared model's, if --models is given.

@@ -1,6 +1,6 @@
 """Measures training speed relative to transformers' Trainer with run_mlm's two modes, in tokens without padding.
 
-`grouped`: long texts cut into blocks. `lines`: short texts one by one, which the Trainer pads to the longest of a
+`grouped`: long texts cut into blocks. `lines`: short texts one by one, which the Trainer pads to the longest text of a
 batch. `base` has RoBERTa-base's size, `small` has 6 layers of 384. We compare with the Trainer's best settings at the
 same precision (bf16 autocast where it is faster, fused AdamW, scaled dot product attention). `..._vs_defaults` compares
 with the Trainer's fp32 defaults, which equal its best settings where bf16 is slower. Each measurement runs in its own

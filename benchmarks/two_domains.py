@@ -54,7 +54,7 @@ class Rows:
 
     @property
     def held_out(self) -> np.ndarray:
-        """Returns the indices of the last rows, which no training uses."""
+        """Returns the indices of the last rows, which no training step uses."""
         return np.arange(len(self.tokens))[-HELD_OUT:]
 
     def drawn(self, count: int, seed: int) -> np.ndarray:

@@ -28,7 +28,7 @@ SAMPLES = 10_000
 
 
 def losses(finished: Study) -> Table | None:
-    """Makes the table of bits per byte before training and after each budget, with a row per way and domain."""
+    """Makes the table of bits per byte before training and after each budget, by domain and way to teach words."""
     found: dict[tuple[str, str], dict[str, Adapted]] = {}
     for entry in finished.entries:
         if entry.record.stage == "export":

@@ -24,7 +24,7 @@ def met(value: float, target: str) -> bool:
 
 
 def last_figures(history: dict[str, Any], benchmark: str, figure: str) -> dict[str, tuple[float, str]]:
-    """Returns a figure's last value and marks on each machine: `°` for the quick form, `†` for a noisy run."""
+    """Returns a figure's last value on each machine, marked by `°` for the quick form and `†` for a noisy run."""
     found = {}
     for run in history["runs"]:
         if run["benchmark"] == benchmark and figure in run["figures"]:

@@ -1,4 +1,4 @@
-"""Prints how finely `adapt/` is divided: modules, lines, imports, private names. Usage: `grain.py [ROOT]`."""
+"""Prints how finely `adapt/` is divided: its modules, lines, imports and private names. Usage: `grain.py [ROOT]`."""
 
 import ast
 import re

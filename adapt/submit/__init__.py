@@ -2,7 +2,8 @@
 
 - `submit_order`: parses the command line, and derives an id of the work from its configuration.
 - `cluster_jobs`: connects to the cluster's dashboard, lists its jobs, and follows a job until its end.
-- `submission`: runs the command of each verb; submits work as one job, or each stage as a separate job.
-- `cluster_check`: the working directory and the environment that are sent to the cluster; checks that the cluster has
-  the storage and the nodes that the work needs.
+- `submission`: carries out each verb, such as `submit` and `status`; submits work as one job, or each stage as a
+  separate job.
+- `cluster_check`: determines the working directory and the environment that are sent to the cluster, and checks that
+  the cluster has the storage and the nodes that the work needs.
 """

@@ -29,8 +29,9 @@ from adapt.support.redact import names_secret, redact
 from adapt.terminal.console import log
 
 NODE_GROUPS = "DONTSTOP_NODE_GROUPS"
-"""Environment variable of the head that lists the nodes that may be added. It is needed if no autoscaler reports
-these nodes to Ray, as with KubeRay.
+"""Environment variable of the head node. It lists the nodes that the cluster may add.
+
+The variable is needed if no autoscaler reports these nodes to Ray, as with KubeRay.
 
 Its value is YAML such as `[{CPU: 8, GPU: 1, most: 8}]`.
 """
@@ -68,7 +69,7 @@ def worker_room(per_worker: Mapping[str, float], kinds: Sequence[NodeKind]) -> i
 
 
 def kinds_of_nodes() -> tuple[list[NodeKind], bool]:
-    """Returns the present and possible nodes of the cluster, and whether the cluster may grow.
+    """Returns the groups of nodes that the cluster has or may add, and whether the cluster may grow.
 
     The largest numbers of nodes come from the autoscaler's report to the cluster, from NODE_GROUPS, or from the cluster
     file of an autoscaler that runs on this node, in this order. Without any of these, only the present nodes count. The
@@ -178,7 +179,7 @@ def check_storage(root: Path) -> int:
 
 
 def _on_all_nodes(function: Callable[..., str], *arguments: Any) -> list[tuple[str, str]]:
-    """Calls a function on each node, and returns the names of the nodes with its results.
+    """Calls a function on each node. Returns the name of each node with the function's result there.
 
     Raises:
         ClusterError: a node does not answer.
@@ -268,12 +269,12 @@ def _unusable(root: Path, who: str, why: str) -> StorageError:
 
 
 def check_places(configs: Iterable[Config]) -> None:
-    """Checks that the workers of all trainings fit on the cluster at its largest size.
+    """Checks that the workers of all training runs fit on the cluster at its largest size.
 
     The function needs a connection to Ray.
 
     Raises:
-        ClusterError: the workers of a training can never fit. The fix names a number of workers that does fit.
+        ClusterError: the workers of a training run can never fit. The fix names a number of workers that does fit.
     """
     kinds, grows = kinds_of_nodes()
     for resources in {config.resources: None for config in configs}:
@@ -281,7 +282,7 @@ def check_places(configs: Iterable[Config]) -> None:
 
 
 def check_driver(resource: str) -> None:
-    """Checks that a present or possible node has the resource of `--drive-on`.
+    """Checks that a node that the cluster has or may add has the resource that `--drive-on` names.
 
     The function needs a connection to Ray.
 
@@ -297,11 +298,11 @@ def check_driver(resource: str) -> None:
 
 
 def check_ever(resources: ResourcesConfig, kinds: list[NodeKind], grows: bool) -> None:
-    """Checks that the workers of a training fit on the present or possible nodes.
+    """Checks that the workers of a training run fit on the nodes that the cluster has or may add.
 
     Raises:
-        ClusterError: the workers will never fit on the nodes. Or `gpus_per_worker` is null, and the training would
-            run on CPUs because no GPU node has started yet.
+        ClusterError: the workers will never fit on the nodes. Or `gpus_per_worker` is null, and the job would train on
+            CPUs because no GPU node has started yet.
     """
     has_gpus = any(kind.resources.get("GPU") for kind in kinds)
     gpus = resources.gpus_per_worker
@@ -325,7 +326,7 @@ def check_ever(resources: ResourcesConfig, kinds: list[NodeKind], grows: bool) -
 
 
 def check_environment(configs: Iterable[Config]) -> None:
-    """Logs which credentials the work needs that are missing in the environment of this node."""
+    """Logs the credentials that the work needs and that are missing from the environment of this node."""
     if any(config.tracking.wandb_project for config in configs) and not (
         os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE") or (Path.home() / ".netrc").exists()
     ):

@@ -65,7 +65,7 @@ def connected(address: str) -> JobSubmissionClient:
     """
     _check_answers(address)
     hush()
-    for name in ("dashboard_sdk", "job.sdk"):  # silences reports on each package and on the end of logs
+    for name in ("dashboard_sdk", "job.sdk"):  # hides what Ray reports about packages and ended logs
         logging.getLogger(f"ray.dashboard.modules.{name}").setLevel(logging.WARNING)
     send_in_silence()
     try:
@@ -96,7 +96,7 @@ def _refuse_open(address: str) -> None:
     try:
         answer = requests.get(f"{address}/api/jobs/", timeout=_PATIENCE_S, allow_redirects=False)
     except requests.exceptions.RequestException:
-        return  # a cluster that does not answer is an error of the next request
+        return  # the next request reports a cluster that does not answer
     if answer.status_code == 200:
         raise ClusterError(
             f"the cluster at {address} asks for no token, so everybody who reaches its ports can run code on it",
@@ -293,7 +293,7 @@ def show_while_read(text: str) -> None:
 
 @dataclass
 class Follower:
-    """Shows a job's log until the job ends, across lost connections to the cluster."""
+    """Shows a job's log until the job ends, even if the connection to the cluster is lost in between."""
 
     client: JobSubmissionClient
     job: str

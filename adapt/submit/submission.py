@@ -449,9 +449,9 @@ def _check(asked: ClusterCommand, order: Order) -> None:
 
 
 def _stages(asked: ClusterCommand, order: Order) -> None:
-    """Starts a job for each stage, with the runtime environment of this job.
+    """Starts a job for each stage.
 
-    The command runs as a job on the cluster.
+    The command itself runs as a job on the cluster. The new jobs get the runtime environment of this job.
     """
     client = JobSubmissionClient()
     cluster = JobCluster(client, {}, asked.retries, asked.drive_on)

@@ -19,7 +19,8 @@ from adapt.statistics.seeds import MARGIN, Margin, SeedRounds
 from adapt.support.errors import ConfigError
 
 VERBS = ("submit", "stop", "check", "stages")
-"""Verbs that only exist for clusters. The verbs `status` and `logs` also show results on this machine."""
+"""Verbs of `dontstop chain` that exist only for clusters. The verbs `status` and `logs` also show results on this
+machine."""
 USAGE = (
     "jobs/chain.py submit|status|logs|stop|report --serve FILE [--address URL] [--NAME VALUE] [--section.field VALUE],"
     " with --job NAME --config FILE in place of FILE for a single job"
@@ -41,7 +42,7 @@ class ClusterCommand:
     retries: int = 2
     """Number of retries after a lost node or a killed process."""
     switches: frozenset[str] = frozenset()
-    """Names of the given options that have no value."""
+    """Names of the options on the command line that take no value."""
     stage: str | None = None
     """Stage whose log is shown."""
     port: int = PORT
@@ -116,11 +117,11 @@ class Order:
     further: tuple[str, ...] = ()
     """Additional arguments of `verb`."""
     baseline: str = ""
-    """Member of a chain's set `recipe` to which its report compares the other members."""
+    """Member of the chain's set `recipe` with which the report compares the other members."""
     margin: Margin = MARGIN
-    """Largest differences that do not matter, which a chain's report uses."""
+    """Largest differences that the chain's report treats as too small to matter."""
     rounds: SeedRounds | None = None
-    """The looks of a sequential study. None for other chains and jobs."""
+    """When a sequential study looks at its results. None for other chains and jobs."""
 
     @property
     def entrypoint(self) -> str:

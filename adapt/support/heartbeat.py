@@ -51,7 +51,7 @@ class Limits:
     start_s: float = PATIENT_S
     """Limit of a phase that the process enters for the first time, such as the first step, which may compile [s]."""
     patient: frozenset[str] = frozenset()
-    """Phases whose duration is not known, in addition to those that `beat` marks."""
+    """Phases whose duration is not known, in addition to the phases that calls of `beat` mark as patient."""
 
     @classmethod
     def of_rank(cls, stall_s: float | None, floor_s: float = FLOOR_S, patient: frozenset[str] = frozenset()) -> Limits:
@@ -63,7 +63,7 @@ class Limits:
 
     @classmethod
     def of_task(cls, stall_s: float | None) -> Limits:
-        """Returns the limits of a Ray task, whose calls differ more than steps. The first call may take any time."""
+        """Returns the limits of a Ray task. Its calls vary more in duration than steps. The first call has no limit."""
         return cls(stall_s or PATIENT_S, 10.0, math.inf, stall_s or FLOOR_S, math.inf)
 
     def after_start(self, seconds: float | None) -> Limits:

@@ -46,7 +46,10 @@ HELDOUT_GLOB = "heldout-*.arrow"
 """Pattern of the names of shards with the held-out documents. Sorted names are in stream order."""
 
 TOKENS_IN = {SHARD_GLOB: "train_tokens", HELDOUT_GLOB: "heldout_tokens"}
-"""Names of the metrics with the number of tokens in these shards, in the record of a prepared corpus."""
+"""Names of the metrics with the number of tokens in the shards that match a pattern, keyed by pattern.
+
+The metrics are in the record of a prepared corpus.
+"""
 
 END_FILE = ".end-now"
 """Name of a file in the folder of a running stage. If it exists, the stage saves its work and ends. The file is hidden,

@@ -36,9 +36,9 @@ def space_file(name: str) -> str:
 
 
 def unless_here(shipped: Mapping[str, Path]) -> dict[str, str]:
-    """Returns files keyed by name.
+    """Returns the shipped files, keyed by name, except names that a file in the current folder has.
 
-    Names of files in the current folder are left out, because the user's files come first.
+    The user's files come first.
     """
     return {name: str(file) for name, file in shipped.items() if not Path(name).is_file()}
 

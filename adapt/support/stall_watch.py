@@ -4,11 +4,11 @@ The watched process is the parent. It writes its heartbeat to memory that both p
 `adapt.support.heartbeat` is the writing side). A thread of the watched process could not watch it, because it would not
 run while the process is stopped by a signal or while another thread holds Python's global interpreter lock (GIL).
 
-Processes that wait for each other, such as the ranks of a training, form a group. Their watchers meet in a folder. If a
-process is late, its watcher says so. The watcher of a process that legitimately takes long, such as a rank that writes
-a report, says that too, and then no process is ended. Otherwise each watcher writes what its process does (`Stall`),
-which shows whom the others wait for, and kills its process. SIGKILL also ends processes that are stopped, and works
-while the network is cut.
+Processes that wait for each other, such as the ranks of a training run, form a group. Their watchers exchange reports
+through files in a folder. If a process exceeds its limit, its watcher reports this. If another watcher then reports
+that its own process legitimately takes long, for example because it writes a report, no process is ended. Otherwise,
+each watcher writes what its process does (`Stall`), and kills its process. The files of all watchers show for which
+process the others waited. SIGKILL also ends processes that are stopped, and works while the network is cut.
 """
 
 import json
@@ -46,7 +46,7 @@ _OTHERS_S = 5.0
 _DUMP_S = 3.0
 """Longest wait for the Python stacks [s]."""
 _PULSE_S = 2.0
-"""Longest wait for a thread of the process that runs Python code twice per second [s]."""
+"""Longest wait for the next run of the process's pulse thread, which runs Python code twice per second [s]."""
 _LAYOUT = struct.Struct("<Q q d d Q Q 32s 64s")
 _CHECK = struct.Struct("<I")
 SIZE = _LAYOUT.size + _CHECK.size
@@ -71,7 +71,7 @@ class Beat(NamedTuple):
     stopped_limit_s: float
     """Like `limit_s`, for a process that a signal has stopped. Such a process makes no progress in any phase."""
     pulses: int
-    """Number of times that a separate thread ran, about twice per second. It needs the GIL."""
+    """Number of times that the pulse thread ran. This thread runs about twice per second, and needs the GIL."""
     thread: int
     """Identifier of the thread that made the last beat (`threading.get_ident`)."""
     group: bytes
@@ -167,7 +167,7 @@ def blamed(stalls: list[Stall]) -> list[Stall]:
 
 
 def read_stalls(folder: Path) -> list[Stall]:
-    """Reads the statements of the processes of a group, sorted by name."""
+    """Reads the statements (`Stall`) of the processes of a group, sorted by the name of the process."""
     stalls = []
     for file in sorted(folder.glob("*.json")):
         with suppress(OSError, ValueError, TypeError):
@@ -203,7 +203,7 @@ def _working(stack: str, thread: int) -> list[str]:
             return frames
 
     def ours(frames: list[str]) -> int:
-        return sum(package in frame and "heartbeat.py" not in frame for frame in frames)  # without the thread of pulses
+        return sum(package in frame and "heartbeat.py" not in frame for frame in frames)  # without the pulse thread
 
     return max((frames for _, frames in threads), key=ours, default=[])
 
@@ -441,7 +441,7 @@ def main(arguments: list[str]) -> None:
         arguments: file descriptor of the shared memory, file descriptor of the file for stacks, name of the process,
             folder of the stalls, and number of processes in the group.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches all processes; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C also reaches this process, but only the parent acts on it
     shared, dump, name, folder, size = arguments
     Watch(mmap.mmap(int(shared), SIZE), int(dump), name, Path(folder), int(size)).run()
 

@@ -24,8 +24,8 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 MISSING = ("nan", "<na>", "null")
 """Strings that programs write for a missing value."""
 CHANCE = 0.001
-"""A dev or test split of one class is accepted if its probability is at least this. It is the probability that as many
-examples as the split has, drawn at random from train, all have this class."""
+"""Smallest probability at which a dev or test split with a single class is accepted. The probability is that of drawing
+as many examples at random from train and getting only this class."""
 MOST_AMOUNTS = 20
 """Largest number of different labels with decimals in train. If there are more and all labels are numbers, the labels
 are amounts and not classes, and they are refused."""

@@ -123,7 +123,7 @@ memory of the texts."""
 
 @dataclass
 class Encoded:
-    """Tokenized examples in order. The fields are those of `Split`, besides `vanished_words`."""
+    """Tokenized examples in order. All fields except `vanished_words` are as in `Split`."""
 
     tokens: list[np.ndarray] = field(default_factory=list)
     segments: list[np.ndarray] = field(default_factory=list)

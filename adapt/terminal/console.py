@@ -142,7 +142,7 @@ def finish(stage: str, path: Any, metrics: dict[str, Any]) -> None:
         return
     line = json.dumps(redacted({"stage": stage, "path": str(path), "metrics": metrics}))
     print(line, flush=True)
-    if getattr(sys.stdout, "is_full", False):  # true if a line could not be written (see adapt.terminal.console)
+    if getattr(sys.stdout, "is_full", False):  # true if a write to stdout failed (see `Unfailing`)
         log(f"the result cannot be written to stdout; it is {line}")
 
 
@@ -374,7 +374,10 @@ def outlive_readers() -> None:
 
 
 def end_with_terminal() -> None:
-    """Makes SIGHUP end this process again. Commands that only show results call this function."""
+    """Restores the default action of SIGHUP: closing the terminal ends this process.
+
+    Commands that only show results call this function.
+    """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 

@@ -45,7 +45,7 @@ _NEEDED: dict[int, tuple[str, ...]] = {
     2: ("torch_autocast_gradscaler", "loss_scale", "single_partition_of_fp32_groups"),
     3: ("torch_autocast_gradscaler", "loss_scale", "fp32_partitioned_groups_flat", "grad_partitions_flat_buffer"),
 }
-"""Attributes of DeepSpeed's optimizer that a training uses, keyed by ZeRO stage."""
+"""Attributes of DeepSpeed's optimizer that a training run uses, keyed by ZeRO stage."""
 
 
 def attribute(holder: Any, name: str) -> Any:
@@ -82,7 +82,7 @@ def compile_no_collective() -> None:
 
 
 class EngineParts:
-    """Access to the undocumented attributes of a DeepSpeed engine that a training reads or sets.
+    """Access to the undocumented attributes of a DeepSpeed engine that a training run reads or sets.
 
     Args:
         engine: engine that has not trained yet.

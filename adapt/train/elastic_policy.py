@@ -1,4 +1,4 @@
-"""Changes the number of workers while a training runs: `resources.workers: [fewest, most]`.
+"""Changes the number of workers during a training run: `resources.workers: [fewest, most]`.
 
 The policy answers Ray Train's controller, and counts the workers that the cluster has room for. The number of workers
 depends on this room, and on how long the room has been the same.
@@ -67,7 +67,7 @@ class Sizing:
         self._larger: list[int] = []
 
     def start(self, room: int, now: float) -> int | None:
-        """Returns the number of workers to start with. Returns None if the training should wait.
+        """Returns the number of workers to start with. Returns None if the run should wait.
 
         Args:
             room: number of workers that the cluster has room for.
@@ -101,15 +101,15 @@ class Sizing:
 
 
 _AGAIN_S = 0.5
-"""Time between two checks while no training runs or while a requested checkpoint is pending [s]."""
+"""Time between two checks while no workers run or while a requested checkpoint is pending [s]."""
 _WIDTH = 300
 _SAID_S = 60.0
-"""Time between two messages to the user that the training waits for free resources [s]."""
+"""Time between two messages to the user that the run waits for free resources [s]."""
 
 
 @dataclass(frozen=True)
 class ElasticRun:
-    """The settings of a training that the policy needs."""
+    """The settings of a training run that the policy needs."""
 
     rules: RestartRules
     """Rules for restarts. Lost nodes are not failures, but count as restarts."""
@@ -123,7 +123,7 @@ class ElasticRun:
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of the checkpoints of the training."""
+        """Folder of the checkpoints of the run."""
         return self.rules.checkpoints
 
 
@@ -133,7 +133,7 @@ class ElasticPolicy(ScalingPolicy):
     Args:
         scaling_config: configuration of Ray Train with the range of the number of workers.
         sizing: decides on the number of workers.
-        run: settings of the training.
+        run: settings of the training run.
     """
 
     def __init__(self, scaling_config: Any, sizing: Sizing, run: ElasticRun) -> None:
@@ -180,14 +180,14 @@ class ElasticPolicy(ScalingPolicy):
             self._not_before = time.monotonic() + wait
 
     def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> dict[str, str] | None:
-        """Returns the label selector that excludes nodes on which workers failed twice. None if there are none."""
+        """Returns the label selector that excludes nodes on which workers failed twice, or None without such nodes."""
         bad = self._bad_nodes(free_slots(self._bundle))
         if bad:
             tell(self._run.folder, f"workers failed twice on {self._log.avoid(bad)}; training goes on with other nodes")
         return without(bad) or None
 
     def _bad_nodes(self, free: Mapping[str, int]) -> set[str]:
-        """Returns the nodes to avoid. Returns none if the others have no room for the smallest number of workers."""
+        """Returns the nodes to avoid. Returns no node if the other nodes have no room for the fewest workers."""
         bad = self._log.bad_nodes()
         room = sum(self._slots_with_held(free, name) for name in free.keys() - bad)
         return bad if room >= self._sizing.worlds[0] else set()
@@ -276,7 +276,7 @@ def with_elastic_policy(trainer: Any, scaling: ScalingConfig, sizes: Sequence[in
         trainer: trainer of Ray Train.
         scaling: configuration of Ray Train with the range of the number of workers.
         sizes: possible numbers of workers, in ascending order.
-        run: settings of the training.
+        run: settings of the training run.
     """
     return with_policy(trainer, ElasticPolicy(scaling, Sizing(sizes, PATIENCE), run))
 

@@ -24,7 +24,7 @@ from adapt.train.model_options import LossScale, Precision
 from adapt.train.optimizer import build_optimizer, set_learning_rate
 
 compile_no_collective()
-# DeepSpeed triggers several of these warnings per step
+# hides warnings that DeepSpeed triggers several times per step
 warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
 
 _REDUCED_ELEMENTS = 4_000_000
@@ -126,7 +126,7 @@ class Engine:
         """
         for parameter in self._trained.values():
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)  # as at other stages, so that weight decay applies
+                parameter.grad = torch.zeros_like(parameter)  # zero as at other stages, so that weight decay applies
         if dist.get_world_size() > 1:
             self._engine.allreduce_gradients(bucket_size=_REDUCED_ELEMENTS)
 
@@ -316,7 +316,7 @@ class Engine:
             return
         with self._inside.loading_by_parameter():
             self._read(parts)
-        # gives each parameter its own step counter: at stage 3, all share one, which each parameter would increment
+        # gives each parameter its own step counter: at stage 3, all share one counter, which all would increment
         for state in self._adamw.state.values():
             state["step"] = state["step"].to(state["exp_avg"].device, copy=True)
 

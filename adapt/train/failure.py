@@ -58,7 +58,7 @@ def _travels(error: Exception) -> bool:
 
 
 def known(error: BaseException, folder: Path) -> AdaptError | None:
-    """Finds a cause of an error that would occur again if the training were retried.
+    """Finds a cause of an error that would occur again if the run were retried.
 
     Such causes are our own errors, and the operating system's refusal to write to `folder`. Returns None for all other
     errors, and for a device that ran out of memory after some steps.
@@ -85,7 +85,7 @@ def _refusal(cause: BaseException, folder: Path) -> StorageError | None:
 
 
 def as_ours(error: BaseException, folder: Path) -> AdaptError:
-    """Converts the error that ended a training to one of our own error classes."""
+    """Converts the error that ended a training run to one of our own error classes."""
     if ours := find_ours(error) or known(error, folder):
         return ours
     return workers_failed(failure_text(error))
@@ -222,7 +222,7 @@ def memory_errors(
 
 
 PASS_FILE = "pass.json"
-"""Name of the file with the number of sequences per pass. It exists while a training runs."""
+"""Name of the file with the number of sequences per pass. It exists during a training run."""
 
 
 def note_pass(folder: Path, sequences: int) -> None:
@@ -243,7 +243,7 @@ def memory_kills(config: Config, folder: Path) -> Iterator[None]:
     while it loaded the model, the error stays the same, because fewer sequences would not help.
 
     Args:
-        config: configuration of the training.
+        config: configuration of the training run.
         folder: folder of the stage.
     """
     pass_file = folder / PASS_FILE

@@ -1,4 +1,4 @@
-"""Counts how long a training holds its devices, and the share of this time that was useful: the goodput.
+"""Counts how long a training run holds its devices, and the share of this time that was useful: the goodput.
 
 The counts are in a file in the stage's folder, to which lines are added while the training runs. They therefore survive
 a kill of the driver and of all workers, and continue when the stage is resumed. Each line has a time and a kind:
@@ -28,7 +28,7 @@ from adapt.runner.files import add_text
 HELD_FILE = "held_time.jsonl"
 """Name of the file with the counts, in the stage's folder."""
 Loss: TypeAlias = Literal["start", "data wait", "checkpoint", "evaluation", "restart", "redone", "other"]
-"""Cause for which held devices did no useful work.
+"""Reason why held devices did no useful work.
 
 `start` is the time until the first step. `restart` is the time from the last record of a group of ranks that failed or
 was stopped to the first step of the next group. `redone` is the time of steps that had to be repeated because no
@@ -36,10 +36,11 @@ checkpoint contained them. `other` is the rest, such as metrics and the export o
 """
 LOSSES: tuple[Loss, ...] = get_args(Loss)
 _STEPS = "steps"
-"""Name of the useful time in the file's lines."""
+"""Key of the useful time in the file's lines."""
 _BEAT_S = 1.0
 _LEAST_S, _SHARE = 1.0, 0.005
-"""Time between two lines of rank 0: at least this long [s], and at least this share of the time since its start."""
+"""Time between two lines of rank 0: at least this long [s], and at least this share of the time since rank 0
+started."""
 
 _seconds: defaultdict[str, float] = defaultdict(float)
 """Seconds that this process spent on each cause since it last wrote a line."""
@@ -67,13 +68,13 @@ def add_seconds(cause: Loss | Literal["steps"], seconds: float) -> None:
 
 
 def counted_seconds() -> float:
-    """Returns the time that this process has counted by any cause since it last wrote a line [s]."""
+    """Returns the time that this process has counted for any cause since it last wrote a line [s]."""
     return sum(_seconds.values())
 
 
 @dataclass
 class HeldLog:
-    """Writes the time of a group of ranks to the file. Without a folder, nothing is written. Only rank 0 has one.
+    """Writes the time of a group of ranks to the file. Without a folder, nothing is written. Only rank 0 has a folder.
 
     Args:
         folder: folder of the stage.
@@ -111,7 +112,7 @@ class HeldLog:
 
 def _add_line(folder: Path, kind: str, at: float | None = None, **values: Any) -> None:
     line = {"time": round(time.time() if at is None else at, 3), "kind": kind, **values}
-    with suppress(OSError):  # the training is more important than the count
+    with suppress(OSError):  # a failure to count must not end the run
         at_home(folder, add_text, folder / HELD_FILE, json.dumps(line) + "\n")
 
 

@@ -32,7 +32,7 @@ from adapt.train.spikes import Spike, SpikeText, SpikeWatch
 from adapt.train.training_run import Progress
 
 if TYPE_CHECKING:
-    from adapt.train.engine import Engine  # needs DeepSpeed at import; any engine with the same methods works
+    from adapt.train.engine import Engine  # for types only, because it loads DeepSpeed; any similar engine works
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class Loop:
         spike_text: describes and stores the text of steps that are spikes (`training.on_spike`), if it is known.
         reached: function that is called after each step, before a checkpoint, with the number of finished steps.
         held: writes the time of the steps to the stage's folder.
-        points: measurements of the model between steps, which may end the training early. None for none.
+        points: measurements of the model between steps, which may end the run early. None if nothing is measured.
     """
 
     engine: Engine
@@ -147,7 +147,7 @@ class Loop:
 
     @property
     def has_ended(self) -> bool:
-        """Whether a rule ended the training before its last step."""
+        """Whether a rule ended the run before its last step."""
         return self.points is not None and self.points.end is not None
 
     def _measured(self, progress: Progress, is_last: bool) -> dict[str, float]:
@@ -205,7 +205,7 @@ class Loop:
         return total, tokens, norm
 
     def _spike(self, watch: SpikeWatch, step: int, total: torch.Tensor) -> Spike | None:
-        """Returns the spike if the step is one. All ranks must call it after the last pass, before the weights change.
+        """Returns the step's spike, or None. All ranks must call it after the last pass, before the weights change.
 
         With fp16, gradients that overflow are not a spike: the loss scale skips the step.
         """

@@ -1,4 +1,4 @@
-"""Measures a training while it runs: loss, speed, time spent waiting for data, and utilization of the devices."""
+"""Measures a training run: loss, speed, time spent waiting for data, and utilization of the devices."""
 
 import resource
 import time
@@ -115,7 +115,7 @@ class Utilization:
     """Model FLOPs utilization (MFU; Chowdhery et al., arXiv 2204.02311).
 
     The MFU is the FLOP/s that training the model needs, divided by the FLOP/s that the devices reach when they
-    multiply large matrices. The rate of the devices is measured when the training starts.
+    multiply large matrices. The rate of the devices is measured when the run starts.
     """
 
     needed: float
@@ -138,7 +138,7 @@ class Utilization:
         peak = torch.tensor(matmul_rate(device.type, precision), dtype=torch.float64, device=device)
         dist.all_reduce(peak)
         done = training_flops(size, work, recompute)
-        in_layers = training_flops(size, work, recompute, padding=0.5) - done  # doubles the work of the layers
+        in_layers = training_flops(size, work, recompute, padding=0.5) - done  # 0.5 doubles the layers' work
         return cls(training_flops(size, work), done, peak.item(), in_layers)
 
     def done_with(self, padding: float) -> float:

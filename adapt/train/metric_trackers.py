@@ -29,12 +29,12 @@ from adapt.train.training_run import MEASURED, METRICS_FILE, TrainingRun
 from adapt.train.worker_process import CORE_WAIT, STARVED
 
 ENVIRONMENT = {
-    "MLFLOW_ALLOW_FILE_STORE": "true",  # otherwise MLflow refuses folders, and mlflow-skinny has no other local store
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # otherwise, MLflow refuses to store runs in a folder
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "WANDB_SILENT": "true",
 }
 NAME_FILE = "tracked.txt"
-"""Name of the file with the training's name in MLflow and W&B."""
+"""Name of the file with the training run's name in MLflow and W&B."""
 _FAILED_S = 5.0
 """Time that trackers have to close after the run has failed [s]. The error is only shown after this time."""
 
@@ -136,7 +136,7 @@ def _open(job: TrainingRun, step: int) -> list[Tracker]:
 def _name(job: TrainingRun, step: int) -> str:
     """Returns the run's name in MLflow and W&B: a new name for a start at step 0, else the stored name.
 
-    Trackers accept each step only once, so a training that starts again under the same key needs a new name.
+    Trackers accept each step only once, so a training run that starts again under the same key needs a new name.
     """
     file = Path(job.folder) / NAME_FILE
     if step == 0 or not file.exists():
@@ -201,7 +201,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """Logs each training to one MLflow run, which a resumed job continues. Credentials come from the environment."""
+    """Logs each training run to an MLflow run, which a resumed job continues. Credentials come from the environment."""
 
     def __init__(self, job: TrainingRun, name: str, uri: str) -> None:
         import mlflow
@@ -230,7 +230,7 @@ class MLflow:
 
 
 class WandB:
-    """Logs each training to one W&B run, which a resumed job continues. Credentials come from the environment."""
+    """Logs each training run to a W&B run, which a resumed job continues. Credentials come from the environment."""
 
     def __init__(self, job: TrainingRun, name: str, project: str) -> None:
         import wandb
@@ -262,7 +262,8 @@ TAGS = ("name", "key")
 class RayMetrics:
     """Sets a Ray gauge for each number of a report, tagged with the run's name and the first digits of its key.
 
-    Does nothing if this process is not connected to Ray. A Ray that a job starts itself does not collect gauges.
+    Does nothing if this process is not connected to Ray. If a job starts Ray itself, this Ray instance does not collect
+    gauges.
     """
 
     def __init__(self, name: str, key: str) -> None:

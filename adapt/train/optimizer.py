@@ -90,7 +90,8 @@ class StableAdamW(torch.optim.AdamW):
     """AdamW with update clipping (Wortsman et al., arXiv 2304.13013, algorithm 2).
 
     The learning rate of a tensor is divided by max(1, RMS). RMS^2 is the mean of g^2 / max(v, eps^2) over the tensor,
-    where v is the bias-corrected mean of its squared gradients. All else, including the state, is torch's AdamW.
+    where v is the bias-corrected mean of its squared gradients. Everything else, including the state, is as in torch's
+    AdamW.
 
     Args:
         groups: parameter groups with one parameter each. ZeRO flattens, pads and shards each group separately, so that

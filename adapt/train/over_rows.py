@@ -78,7 +78,7 @@ def on_device(function: OnRows[R], share: Share, precision: str, shared_by: int)
         function: as in `over_rows`.
         share: batches of this task.
         precision: configured precision, which may be `auto`.
-        shared_by: number of tasks, over all trainings, that share a machine's cores.
+        shared_by: number of tasks, over all training runs, that share a machine's cores.
     """
     start = time.monotonic()
     hide_unreserved_gpus()

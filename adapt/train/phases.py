@@ -1,4 +1,4 @@
-"""Computes the configuration and length of each phase of a training, and checks ramps of batch size and length.
+"""Computes the configuration and length of each phase of a training run, and checks ramps of batch size and length.
 
 Phases follow one another in one run, as in the pre-training of ModernBERT (arXiv 2412.13663) and mmBERT (arXiv
 2509.06888, masking 30%, then 15%, then 5%). Weights, the optimizer's moments and its step count pass from phase to
@@ -32,7 +32,7 @@ MIXED = ("replay_fraction", "replay_last", "temperature", "order")
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of a training."""
+    """One phase of a training run."""
 
     number: int
     """Number of the phase, from 1."""
@@ -113,7 +113,7 @@ class PhaseFigures:
 
 
 def phases_of(config: Config) -> tuple[Phase, ...]:
-    """Returns the phases of a training in their order. Without `training.phases`, the result is empty.
+    """Returns the phases of a training run in their order. Without `training.phases`, the result is empty.
 
     Raises:
         ConfigError: a phase contradicts another field, or the phases do not add up to the run.
@@ -129,7 +129,7 @@ def phases_of(config: Config) -> tuple[Phase, ...]:
 
 
 def objectives_of(config: Config) -> tuple[ObjectiveConfig, ...]:
-    """Returns the objective of each phase, or the only objective of a training without phases."""
+    """Returns the objective of each phase, or the only objective of a run without phases."""
     return tuple(phase.config.objective for phase in phases_of(config)) or (config.objective,)
 
 

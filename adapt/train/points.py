@@ -1,9 +1,10 @@
 """Measures a model at fixed points of its training, on all ranks, and ends the training early if a rule requires it.
 
 A measure is anything that returns named figures of a model, such as held-out losses
-(`adapt.evaluate.while_training.HeldoutLosses`). The stage lists the measures of a training, and all of them run at the
-same points. Measuring changes nothing that the training depends on: the modes of all modules and torch's random
-generators are restored, dropout is a function of (seed, step, pass), and nothing is written to weights or gradients.
+(`adapt.evaluate.while_training.HeldoutLosses`). The stage lists the measures of a training run, and all of them are
+applied at the same points. Measuring changes nothing that the training depends on: the modes of all modules and torch's
+random generators are restored, dropout is a function of (seed, step, pass), and nothing is written to weights or
+gradients.
 
 If an earlier model may have to be exported, the weights of the best point so far are kept in memory on rank 0, and are
 part of each checkpoint. A resumed run therefore has the same points and the same kept weights.
@@ -31,7 +32,7 @@ from adapt.train.stopping import EarlyEnd, as_points, early_end, exported_point
 from adapt.train.training_run import MEASURED, Progress
 
 if TYPE_CHECKING:
-    from adapt.train.engine import Engine  # needs DeepSpeed at import; any engine with the same methods works
+    from adapt.train.engine import Engine  # for types only, because it loads DeepSpeed; any similar engine works
 
 KEPT_FILE = "kept.pt"
 """File in a checkpoint with the weights of an earlier point, as they will be exported."""
@@ -40,7 +41,7 @@ State = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Place:
-    """Configuration, tokenizer and device of a rank that measures the model, its number, and the number of ranks."""
+    """A rank that measures the model: its number, configuration, tokenizer and device, and the number of ranks."""
 
     config: Config
     tokenizer: Any
@@ -83,15 +84,15 @@ class PointMeasure(Protocol):
 
 @dataclass
 class Points:
-    """The measurements of one training on a rank.
+    """The measurements of one training run on a rank.
 
     Args:
         engine: engine with the model.
         measures: functions that measure the model.
         interval: number of steps between two points.
-        training: training settings, with the rules that end a training.
-        objective: objective of the training.
-        method: method of the training.
+        training: training settings, with the rules that end a run early.
+        objective: objective of the run.
+        method: method of the run.
     """
 
     engine: Engine
@@ -101,10 +102,10 @@ class Points:
     objective: Objective
     method: Method
     kept: State | None = None
-    """Weights of the point that would be exported if the training ended now. None if these are the present weights. On
-    ranks other than the first, the mapping is empty."""
+    """Weights of the point that would be exported if the run ended now. None if the present weights would be exported.
+    On ranks other than the first, the mapping is empty."""
     end: EarlyEnd | None = field(default=None, init=False)
-    """How the training ended early. None if it continues."""
+    """How the run ended early. None if it continues."""
     exported_step: int | None = field(default=None, init=False)
     """Step of the model that `result` returned, if a measurement chose it."""
 
@@ -113,7 +114,7 @@ class Points:
 
         Args:
             progress: counts of the checkpoint, with its points.
-            checkpoint: folder of the checkpoint; None at the start of a training.
+            checkpoint: folder of the checkpoint; None at the start of a run.
         """
         if progress.points:
             self.end = early_end(as_points(progress.points), self.training)
@@ -123,7 +124,7 @@ class Points:
             self.kept = torch.load(file, map_location="cpu", weights_only=True) if is_first else {}
 
     def save(self, folder: Path) -> None:
-        """Writes the kept weights to a checkpoint. Only rank 0 has any."""
+        """Writes the kept weights to a checkpoint. Only rank 0 has kept weights."""
         if self.kept:
             torch.save(self.kept, folder / KEPT_FILE)
 
@@ -131,7 +132,7 @@ class Points:
         """Measures the model if a point is due at this step and was not measured yet. All ranks call it.
 
         Args:
-            progress: counts of the training. The point and the time that it took are added.
+            progress: counts of the run. The point and the time that it took are added.
             is_last: whether no further step follows, so that a point is due.
 
         Returns:

@@ -55,7 +55,7 @@ class RankGroupConfig(TorchConfig):
     """Settings of the start of a group of ranks, which Ray Train passes to its controller.
 
     Attributes:
-        rules: rules for restarts of the training. None for ranks that are not watched.
+        rules: rules for restarts of the training run. None for ranks that are not watched.
         limits: longest times without progress of a rank, from its start on.
         local: existing folder that only this user may enter, in which ranks on this machine create their store. Empty
             for ranks of a cluster, which find each other as in Ray Train.
@@ -90,7 +90,7 @@ class RankGroup(Backend):
         with _explained(backend_config.rules):
             _watch(worker_group, backend_config.rules.folder, backend_config.limits)
             self.meet(worker_group, backend_config)
-            worker_group.execute(beat, IDLE)  # until Ray Train calls the training function
+            worker_group.execute(beat, IDLE)  # idle until Ray Train calls the training function
 
     def meet(self, worker_group: Any, backend_config: Any) -> None:
         """Starts the process group.
@@ -212,12 +212,12 @@ def _is_lost(process: psutil.Process) -> bool:
 
 
 def free_reserved(folder: Path) -> None:
-    """Frees the cores and GPUs of a training whose controller died.
+    """Frees the cores and GPUs of a training run whose controller died.
 
     Otherwise, Ray would reserve them until the driver ends.
 
     Args:
-        folder: the training's `RankGroupConfig.local`.
+        folder: the run's `RankGroupConfig.local`.
     """
     for file in folder.glob(f"*/{_RESERVED}"):
         remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(file.read_text())))

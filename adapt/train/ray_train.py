@@ -69,7 +69,7 @@ class RankedRun:
     """A function that Ray Train runs on every rank, with its settings."""
 
     function: Callable[[dict[str, Any]], None]
-    """Function that is called on each rank with `told`, to which the run's `Sealing` is added under `sealing`.
+    """Function that is called on each rank. Its argument is `told`, plus the run's `Sealing` under the key `sealing`.
 
     Imports at the top of the function's module are also executed in the driver.
     """
@@ -180,7 +180,7 @@ def _fit(trainer: Any, run: RankedRun, local: Path | None) -> None:
     Args:
         trainer: trainer of Ray Train.
         run: the run.
-        local: private folder of the training if the job started Ray itself, else None.
+        local: private folder of the run if the job started Ray itself, else None.
     """
     errors: list[BaseException] = []
     folder, past_stalls = run.folder, stalls_in(run.folder)
@@ -242,7 +242,7 @@ def _group(run: RankedRun, avoided: frozenset[str]) -> "FixedGroup":
 
 
 class LostRanksError(TrainingError):
-    """Ends a run of Ray Train in which ranks died after their group had started and before their function did.
+    """Ends a run of Ray Train in which ranks died after their group had started and before their function had started.
 
     Ray Train does not start the ranks again after such an error. The driver does it instead.
     """
@@ -273,7 +273,7 @@ class FixedGroup:
         if bad <= self.avoided:
             return
         others = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in bad]
-        others = [node for node in others if node.get("CPU")]  # a head without cores takes no workers
+        others = [node for node in others if node.get("CPU")]  # a head node without cores runs no workers
         room = sum(min(int(node.get(name, 0) / amount) for name, amount in self.bundle.items()) for node in others)
         if room >= self.size:
             raise BadNodeError(f"workers failed twice on {log.avoid(bad)}", "look at these nodes")
@@ -284,7 +284,7 @@ class FixedGroup:
 
 
 class EndAtOnce(UserCallback):
-    """Ends a training after a failure that a retry would repeat.
+    """Ends a training run after a failure that a retry would repeat.
 
     After any other failure, the user gets a message, and Ray Train starts all ranks again. Ray Train checks all ranks
     several times per second. It therefore does not wait for ranks that hang in a collective with the failed rank.

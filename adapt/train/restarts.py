@@ -1,4 +1,4 @@
-"""Records why a training started again and what this cost, and decides whether it starts again after a failure.
+"""Records why a training run started again and what this cost, and decides whether it restarts after a failure.
 
 The log is the file `restarts.jsonl` in the stage's folder. It is on the job's node and survives a killed job. Three
 processes write to it: the driver, Ray Train's controller and rank 0.
@@ -30,12 +30,13 @@ _MOST_WAIT_S = 60.0
 """Longest wait before a restart [s]."""
 
 Cause = Literal["stalls", "preemptions", "lost_nodes", "failures", "resizes", "interruptions"]
-"""Cause of a restart of the workers, also a field of `Restarts`. Of several causes, the first in this list counts."""
+"""Cause of a restart of the workers, also a field of `Restarts`. If there are several, the first in this list
+counts."""
 
 
 @dataclass(frozen=True)
 class Restarts:
-    """Counts how often a training started again, by cause, and what this cost."""
+    """Counts how often a training run started again, by cause, and what this cost."""
 
     stalls: int = 0
     """Number of restarts because a worker made no progress."""
@@ -76,7 +77,7 @@ def summed_restarts(parts: Sequence[Restarts | None]) -> Restarts | None:
 
 
 class RestartLog:
-    """Writes and reads the log of a training's failures and starts.
+    """Writes and reads the log of a training run's failures and starts.
 
     Args:
         folder: folder of the stage.
@@ -97,7 +98,7 @@ class RestartLog:
         self._add({"cause": cause, "why": why, "nodes": list(nodes), "saved": saved})
 
     def job_began(self) -> None:
-        """Notes that a job runs this training. It is an interruption if workers of an earlier job had started."""
+        """Records that a job begins. This counts as an interruption if workers of an earlier job had started."""
         self.note("interruptions", "a job began")
 
     def group_began(self, step: int, nodes: Sequence[str], names: Mapping[str, str] | None = None) -> None:
@@ -163,7 +164,7 @@ class RestartLog:
         return lines[max(begun, default=0) :]
 
     def nodes_of(self, ranks: Sequence[int]) -> list[str]:
-        """Returns the ids of the nodes of some ranks of the group that started last, as far as they are known."""
+        """Returns the ids of the nodes of some ranks of the group that started last, as far as the nodes are known."""
         nodes: list[str] = next((line["nodes"] for line in reversed(self.lines()) if "step" in line), [])
         return sorted({nodes[rank] for rank in ranks if rank < len(nodes)})
 
@@ -230,7 +231,7 @@ class RestartLog:
 
 
 def workers_failed(why: str) -> TrainingError:
-    """Creates the error of a training whose workers failed too often, or in a way that Ray does not retry."""
+    """Creates the error of a training run whose workers failed too often, or in a way that Ray does not retry."""
     versions = "".join(f"; dontstop was {line}" for line in untried())
     return TrainingError(
         f"the workers failed: {why}{versions}",
@@ -240,7 +241,7 @@ def workers_failed(why: str) -> TrainingError:
 
 @dataclass(frozen=True)
 class RestartRules:
-    """Decides whether a training starts again after its workers ended, and how long to wait before.
+    """Decides whether a training run starts again after its workers ended, and how long to wait before.
 
     Ray Train's controller calls it. All counts are read from the log, and start at 0 when the job is run again.
     """
@@ -248,7 +249,7 @@ class RestartRules:
     folder: Path
     """Folder of the stage."""
     checkpoints: Path
-    """Folder of the checkpoints of the training."""
+    """Folder of the checkpoints of the run."""
     max_failures: int
     """Allowed number of crashes of workers (`resources.max_failures`)."""
     max_idle_restarts: int
@@ -266,7 +267,7 @@ class RestartRules:
             ranks: ranks that caused it, if they are known.
 
         Raises:
-            TrainingError: a limit is exceeded, so the training does not start again.
+            TrainingError: a limit is exceeded, so the run does not start again.
         """
         log, newest = RestartLog(self.folder), newest_whole(self.checkpoints)
         saved = step_of(newest) if newest else 0

@@ -130,7 +130,7 @@ def _check_ramps_end(training: TrainingConfig, steps: int) -> None:
 
 
 def worlds(training: TrainingConfig, workers: Workers) -> list[int]:
-    """Returns the numbers of workers with which a training can run. These numbers divide the global batch evenly.
+    """Returns the numbers of workers that a training run may have. These numbers divide the global batch evenly.
 
     Raises:
         ConfigError: the configured number, or an end of the configured range, does not divide every global batch.

@@ -1,6 +1,6 @@
-"""Decides at which measurement a training ends early, and which model it then exports.
+"""Decides at which measurement a training run ends early, and which model it then exports.
 
-A training is measured at points: before the first step, every `evaluation.interval_steps` steps, and after the last
+A training run is measured at points: before the first step, every `evaluation.interval_steps` steps, and after the last
 step. A decision is a function of all points so far. It is therefore the same on all ranks, and the same in a run that
 resumed from a checkpoint, whose points the checkpoint contains. This module loads no heavy library, because plans and
 reports use it too.
@@ -19,7 +19,7 @@ DOMAIN, GENERAL, PAST = "domain_loss", "general_loss", "past_loss"
 """Names of the loss on the domain, the loss on general text, and the mean loss on the earlier domains."""
 DEV, OTHER_DEV = "dev_", "other_dev_"
 """Prefixes of the names of probes' scores; the name of the task follows. The first score is on the half of the dev
-examples that decides when a training ends and which model it exports. The second is on the other half, for reports."""
+examples that decides when a run ends and which model it exports. The second is on the other half, for reports."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Point:
 
 @dataclass(frozen=True)
 class EarlyEnd:
-    """Describes why and when a training ended before its last step, and which model it exported."""
+    """Describes why and when a training run ended before its last step, and which model it exported."""
 
     step: int
-    """Step at which the training ended."""
+    """Step at which the run ended."""
     exported_step: int
     """Step of the exported model."""
     metric: str
-    """Figure that ended the training."""
+    """Figure that ended the run."""
     limit: float
     """Largest allowed value of a forgetting budget, or the best value, which was not improved."""
     rise: float | None = None
@@ -56,19 +56,19 @@ def is_loss(metric: str) -> bool:
 
 
 def keeps_earlier(training: TrainingConfig) -> bool:
-    """Returns whether a training may export the model of a point before its last step."""
+    """Returns whether a training run may export the model of a point before its last step."""
     return training.keep == "best" or any(rule.rise is not None for rule in training.rules)
 
 
 def exported_point(points: Sequence[Point], training: TrainingConfig) -> int | None:
-    """Returns the index of the point whose model would be exported if the training ended after the last of the points.
+    """Returns the index of the point whose model would be exported if the run ended after the last point.
 
-    A training with forgetting budgets exports the model of the last point that is within all budgets. The first point
-    is before the first step and always within. With `training.keep: best`, it exports the best of the points within all
-    budgets. If several points are equally good, it exports the first of them.
+    A run with forgetting budgets exports the model of the last point that is within all budgets. The first point is
+    before the first step, and is always within the budgets. With `training.keep: best`, it exports the best of the
+    points within all budgets. If several points are equally good, it exports the first of them.
 
     Returns:
-        The index. None if the training exports the model of its last step.
+        The index. None if the run exports the model of its last step.
     """
     budgets = [rule for rule in training.rules if rule.rise is not None]
     if not points or not keeps_earlier(training):
@@ -83,7 +83,7 @@ def exported_point(points: Sequence[Point], training: TrainingConfig) -> int | N
 
 
 def early_end(points: Sequence[Point], training: TrainingConfig) -> EarlyEnd | None:
-    """Returns how the training ends after the last of the points, or None if it continues."""
+    """Returns how the run ends after the last point, or None if it continues."""
     for rule in training.rules:
         limit = _left(points, rule) if rule.rise is not None else _stalled(points, rule)
         if limit is not None:
@@ -159,11 +159,11 @@ def _check_measured(name: str, metric: str, metrics: Mapping[str, str]) -> None:
 
 
 def described(end: EarlyEnd | None, points: Sequence[Point]) -> list[str]:
-    """Describes an early end in sentences: why the training ended, what is exported, and what a budget cost.
+    """Describes an early end in sentences: why the run ended, what is exported, and what a budget cost.
 
     Args:
-        end: the early end. None if the training did not end early; the result is then empty.
-        points: all points of the training.
+        end: the early end. None if the run did not end early; the result is then empty.
+        points: all points of the run.
     """
     if end is None:
         return []
@@ -195,10 +195,10 @@ def described(end: EarlyEnd | None, points: Sequence[Point]) -> list[str]:
 
 
 def kept(points: Sequence[Point], training: TrainingConfig) -> list[str]:
-    """Says which model `training.keep: best` exports. Returns an empty list for trainings without this option.
+    """Says which model `training.keep: best` exports. Returns an empty list for runs without this option.
 
     Args:
-        points: all points of the training.
+        points: all points of the run.
         training: training settings.
     """
     chosen = exported_point(points, training)

@@ -1,4 +1,4 @@
-"""Settings that the driver sends to a training's workers, and the files through which workers answer.
+"""Settings that the driver sends to the workers of a training run, and the files through which workers answer.
 
 The files hold progress, metrics and notices. Notices are messages to the user, who does not see the workers' output.
 """
@@ -54,7 +54,7 @@ class Stretch:
 
     @property
     def shift(self) -> int:
-        """Number of samples that this run has read in excess of a run with batches of this size from step 0."""
+        """Number of samples that this run read before the stretch, beyond `first` batches of the stretch's size."""
         return self.sample - self.first * self.global_batch_size
 
     @cached_property
@@ -70,7 +70,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """All settings that the driver sends to a worker of a training."""
+    """All settings that the driver sends to a worker of a training run."""
 
     config: Config
     key: str
@@ -82,7 +82,7 @@ class TrainingRun:
     stretches: tuple[Stretch, ...]
     """The run as consecutive stretches of steps with the same batches and mixture. Empty if the corpus is streamed."""
     pretrained: Pretrained
-    """Model that the training starts from."""
+    """Model that the run starts from."""
     steps: int
     """Number of the last step of the run, counted from the first phase. A streamed corpus may end earlier."""
     first_step: int = 0
@@ -98,7 +98,7 @@ class TrainingRun:
     number: int | None = None
     """Number of the domain in a sequence, from 1."""
     domain: str = ""
-    """Name of the domain that the training adapts to."""
+    """Name of the domain that the model is adapted to."""
     texts: tuple[str, ...] = ()
     """Folders of the domain's prepared text, a subset of `corpora`. Empty if the corpus is streamed."""
     weighed_words: str = ""
@@ -127,14 +127,14 @@ class Progress:
     tokens: int = 0
     """Number of tokens trained on, over all ranks."""
     inherited_tokens: int = 0
-    """Number of tokens of `tokens` that another run trained on, if this run started from the state of that run."""
+    """Part of `tokens` that another run trained on, if this run started from the state of that run."""
     seconds: float = 0.0
     """Time spent on the completed steps [s]. Steps lost to crashes are not included."""
     data_wait_seconds: float = 0.0
     """Part of `seconds` that was spent waiting for batches [s]."""
     device_seconds: float = 0.0
-    """Time of all devices together [s]. It includes steps lost to crashes, if this process took them, and
-    measurements."""
+    """Time summed over all devices [s]. It includes measurements between steps, and steps lost to crashes if this
+    process computed these steps."""
     recent_losses: list[float] = field(default_factory=list)
     """Losses of the last steps, oldest first. Empty unless `training.on_spike` is set (see `adapt.train.spikes`)."""
     recent_norms: list[float] = field(default_factory=list)
@@ -171,5 +171,5 @@ def tell(folder: Path, message: str) -> None:
         folder: folder of the stage.
         message: message that the driver prints.
     """
-    with suppress(OSError):  # the training is more important than a message
+    with suppress(OSError):  # a failure to write a message must not end the run
         at_home(folder, add_text, folder / NOTICE_FILE, json.dumps({"said": message}) + "\n")

@@ -1,4 +1,4 @@
-"""Runs one rank of a training: builds or resumes model, engine and data stream, trains, and exports the model."""
+"""Runs one rank of a training run: builds or resumes model, engine and data stream, trains, and exports the model."""
 
 import json
 import shutil
@@ -230,7 +230,7 @@ class RankParts:
             "precision": precision,
             "micro_batch": size,
             "accumulation": accumulation,
-            "micro_batch_asked": training.micro_batch,  # the configured precision, which may be `auto`
+            "micro_batch_asked": training.micro_batch,  # the configured micro-batch, which may be `auto`
             "gradient_checkpointing": training.gradient_checkpointing,
             "compile": training.compile,
             "device": on_gpu_name or f"CPU, {torch.get_num_threads()} threads",
@@ -306,8 +306,8 @@ def rank_device(local_world: int, trainings: int = 1) -> torch.device:
     On a CPU, the function also sets torch's number of threads, so that the ranks share the machine's cores.
 
     Args:
-        local_world: number of ranks of this training on this machine.
-        trainings: number of trainings that share the machine.
+        local_world: number of ranks of this training run on this machine.
+        trainings: number of training runs that share the machine.
     """
     if torch.cuda.is_available():
         device: torch.device = get_device()
@@ -317,12 +317,12 @@ def rank_device(local_world: int, trainings: int = 1) -> torch.device:
 
 
 def _setting(job: TrainingRun, method: Method, device: torch.device, world: int, precision: str) -> Setting:
-    """Builds the method's setting. The setting has the length of the training only if the method depends on it."""
+    """Builds the method's `Setting`. It contains the length of the run only if the method depends on this length."""
     config, start = job.config, job.pretrained
     kind, options = OBJECTIVES.load(config.objective.kind), objective_options(config)
 
     def load(folder: Path) -> Any:
-        """Loads a model for the training or its method, such as a teacher, with the attention of the training."""
+        """Loads a model for the run or its method, such as a teacher, with the same attention as in training."""
         place = start if folder == start.model else start.at(folder)
         model = kind.load(place, options, config.model.attention_dropout)
         if sees_only_earlier(config.objective):

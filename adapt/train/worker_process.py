@@ -1,4 +1,4 @@
-"""A worker's process: its threads, the time that they wait for a CPU core, its freed memory, and its end.
+"""Controls a worker's process: its threads and their waits for CPU cores, its use of freed memory, and its end.
 
 If the driver is killed, its workers end too. The workers of a resumed run wait until the old workers have ended.
 """

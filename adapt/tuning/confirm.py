@@ -106,7 +106,7 @@ class Confirmed:
 
     @property
     def gain(self) -> str:
-        """Returns a sentence on how much of the gain in the first objective was luck.
+        """Returns a sentence that says how much of the gain in the first objective was luck.
 
         If trial 0 failed, the sentence says that the gain is not known. The text is empty if the search measured the
         objective on dev and this stage measures it on test.

@@ -54,7 +54,7 @@ class TrialMeasured:
 
     @classmethod
     def of_earlier(cls, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Updates the metrics of a record. Earlier versions recorded losses per byte in nats instead of bits."""
+        """Converts metrics of an older record. Earlier versions recorded losses per byte in nats instead of bits."""
         figures: dict[str, Any] = {}
         for name, figure in metrics["figures"].items():
             text, dot, last = name.rpartition(".")
@@ -102,7 +102,7 @@ def trial_of(job: Job, config: Config, context_of: Callable[[Config], Context] =
         context_of: returns the context from which the stages of a configuration are created.
 
     Raises:
-        AdaptError: the configuration cannot work.
+        AdaptError: the configuration is invalid.
     """
     context = context_of(config)
     final = job.final(context)
@@ -213,11 +213,11 @@ def side_by_side(context: Context) -> Context:
     """Returns the context with `resources.trainings_per_machine` set, so that trials share this machine.
 
     The context is unchanged if the field is already set, or if the trials run on an existing cluster. The number of
-    trainings is at most the number of trials that run at once.
+    training runs is at most the number of trials that run at once.
 
-    A small training spends most of its time starting, on one core, so two trainings side by side take little longer
-    than one. If the machine does not have enough cores or memory, fewer trainings share it, because a training that
-    runs out of memory restarts.
+    A small training run spends most of its time starting, on one core, so two runs at the same time take little longer
+    than one run. If the machine does not have enough cores or memory, fewer runs share it, because a run that runs out
+    of memory restarts.
 
     Args:
         context: the context of a trial.
@@ -228,7 +228,7 @@ def side_by_side(context: Context) -> Context:
     cores, cores_of_trial = len(os.sched_getaffinity(0)), most_of(resources.workers) * resources.cpus_per_worker
     most = max(1, min(config.tune.at_once, int(cores / cores_of_trial)))
     model = context.start.pretrained.model
-    on_gpu = has_gpu() and resources.gpus_per_worker != 0  # trainings on GPUs do not share the machine's memory
+    on_gpu = has_gpu() and resources.gpus_per_worker != 0  # runs on GPUs do not share the machine's memory
     shared = [
         replace(config, resources=replace(resources, trainings_per_machine=trainings))
         for trainings in range(most, 0, -1)
@@ -237,7 +237,7 @@ def side_by_side(context: Context) -> Context:
 
 
 def check_trial_resources(config: Config, trial: Trial) -> None:
-    """Checks that the cluster has enough resources for the workers of a training and for a run of fine-tuning.
+    """Checks that the cluster has enough resources for the workers of a training run and for a fine-tuning run.
 
     Args:
         config: the configuration of the search.

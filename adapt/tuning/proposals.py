@@ -8,8 +8,8 @@ With only one objective, the best trial on a domain is often the trial that forg
 condition on a second figure, such as forgetting. The best trial is then the best among the trials that meet the bound.
 
 A scheduler divides trials into turns. After each turn, a trial is measured, and Ray Tune's scheduler may end it. Turns
-need the learning-rate schedule `wsd`, which ends with a cooldown. Each turn is a separate training that is longer than
-that of the previous turn. It starts from the state that the previous training had before its cooldown.
+need the learning-rate schedule `wsd`, which ends with a cooldown. Each turn is a separate training run that is longer
+than the run of the previous turn. It starts from the state that the previous run had before its cooldown.
 """
 
 import importlib.util
@@ -48,8 +48,8 @@ class Proposals:
     """Function that returns the values of the next trial. Its arguments are the values of all earlier trials, and the
     results of those earlier trials that must have finished (see `told`)."""
     lag: int | None
-    """Number of latest trials whose results a proposal ignores, because these trials may still be running. None if
-    proposals use no results."""
+    """Number of the most recent trials whose results a proposal ignores, because these trials may still be running.
+    None if proposals use no results."""
 
     def told(self, number: int) -> int:
         """Returns how many of the first trials must have results before trial `number` (counted from 0) is proposed."""
@@ -245,7 +245,7 @@ def check_bound(config: Config, ways: Mapping[str, int]) -> None:
 
 STEPS = "training.max_steps"
 LENGTHS = (STEPS, "training.max_tokens", "training.max_flops", "training.epochs")
-"""Fields that set the length of a training."""
+"""Fields that set the length of a training run."""
 
 
 def lengths_of(tune: TuneConfig) -> list[int]:
@@ -263,14 +263,14 @@ def steps_after(config: Config, turn: int) -> int | None:
 
 
 def check_turns(config: Config, fields: Iterable[str]) -> None:
-    """Checks that trainings can continue after each measurement of a trial.
+    """Checks that training runs can continue after each measurement of a trial.
 
     Args:
         config: the unchanged configuration.
         fields: names of the searched fields.
 
     Raises:
-        ConfigError: the trainings cannot continue. The message says which fields must be set.
+        ConfigError: the runs cannot continue. The message says which fields must be set.
     """
     tune, training = config.tune, config.training
     if tune.scheduler == "none":
@@ -301,9 +301,9 @@ def check_turns(config: Config, fields: Iterable[str]) -> None:
 
 
 def check_goes_on(scheduler: str, shorter: Trial, longer: Trial) -> None:
-    """Refuses a trial if the steps of its training depend on the training's length.
+    """Refuses a trial if the steps of its training run depend on the run's length.
 
-    The longer training could then not continue the training that ended at an earlier measurement.
+    The longer run could then not continue the run that ended at an earlier measurement.
 
     Args:
         scheduler: name of the scheduler, for the message.

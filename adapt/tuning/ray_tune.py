@@ -48,7 +48,7 @@ class Board:
     may_begin: Callable[[int], bool | None]
     """Function that returns whether the budget allows the trial with this number; None while the cost is unknown."""
     lengths: list[int] = field(default_factory=lambda: [1])
-    """Length of a trial at each measurement, in multiples of the first length. Trial 0 is only measured at the last."""
+    """Length of a trial at each measurement, in multiples of the first length. Trial 0 is measured only at the end."""
     values: list[Values] = field(default_factory=lambda: [{}])
     """Values of each trial. The entry of trial 0, the unchanged configuration, is empty."""
     heard: dict[Asked, Answer] = field(default_factory=dict)

@@ -72,7 +72,7 @@ class SearchAhead:
         """Checks a search and forecasts it, without running anything.
 
         Raises:
-            ConfigError: the search cannot work.
+            ConfigError: the search is invalid.
         """
         _, asked = search.check()
         trials = trials_ahead(search, asked, store)
@@ -150,7 +150,7 @@ def check_search(search: Search, store: Store) -> None:
     """Checks a search before Ray is started, unless it has already finished.
 
     Raises:
-        ConfigError: the search cannot work (`Search.check`), or exceeds its budget (`check_budget`).
+        ConfigError: the search is invalid (`Search.check`), or exceeds its budget (`check_budget`).
     """
     if not store.known(search.kind, search.name, search.key):
         _, asked = search.check()
@@ -216,7 +216,7 @@ def run_search(search: Search) -> SearchRun:
     """Runs all unfinished trials, then the best trial with fresh seeds, and writes the report.
 
     Raises:
-        AdaptError: the search cannot work, or all trials failed.
+        AdaptError: the search is invalid, or all trials failed.
     """
     store = Store(root_of(search.config))
     if search.config.resources.budget:
@@ -263,7 +263,7 @@ def search_of_command(arguments: Sequence[str]) -> Search:
     """Returns the search that the command line describes.
 
     Raises:
-        AdaptError: the command line names no space or an unknown job, or the configuration cannot work.
+        AdaptError: the command line names no space or an unknown job, or the configuration is invalid.
     """
     arguments = [_long(argument) for argument in arguments]
     tune = read_given(arguments).get("tune")
@@ -316,7 +316,7 @@ def search_of(
         given: inputs that all trials share and that the search does not run: initial models, selections, or None.
 
     Raises:
-        AdaptError: the configuration, the space or an objective cannot work.
+        AdaptError: the configuration, the space or an objective is invalid.
     """
     if not config.tune.space:
         raise ConfigError("tune.space is empty", "name a space or its file: --space tapt (dontstop recipes lists them)")

@@ -259,7 +259,7 @@ class Search(Stage[Searched]):
         """Returns the stages of the trial with this configuration.
 
         Raises:
-            AdaptError: the configuration cannot work.
+            AdaptError: the configuration is invalid.
         """
         return trial_of(self.job, config, lambda asked: side_by_side(self.context_of(asked)))
 

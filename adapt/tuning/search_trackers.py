@@ -3,7 +3,7 @@
 TensorBoard files are always written. The folder `tensorboard/trial-N` in the search's folder has the training loss of
 trial N, and the trial's values and results, which TensorBoard shows on its page of hyperparameters. MLflow is used if
 `tracking.mlflow_uri` is set. In MLflow, the search is a run, each trial is a run inside the search's run, and each
-training is a run inside its trial's run.
+training run is a run inside its trial's run.
 """
 
 import json
@@ -27,7 +27,7 @@ from adapt.tuning.job_trial import Trial
 from adapt.tuning.search_stage import Search, TrialRow
 
 EXPERIMENT = "dontstop"
-"""Name of the MLflow experiment. Trainings are logged to the same experiment."""
+"""Name of the MLflow experiment. Training runs are logged to the same experiment."""
 PARENT = "mlflow.parentRunId"
 """MLflow's tag for the parent of a nested run."""
 FOLDER = "tensorboard"
@@ -41,7 +41,7 @@ class SearchTrackers:
     Args:
         search: the search.
         folder: folder of the search, in which TensorBoard's files are written.
-        store: the store with the metrics of trainings.
+        store: the store with the metrics of training runs.
     """
 
     def __init__(self, search: Search, folder: Path, store: Store) -> None:
@@ -68,7 +68,7 @@ class SearchTrackers:
             self._mlflow.close(failed)
 
     def _loss(self, trainings: list[Train]) -> list[dict[str, Any]]:
-        """Returns the reports of the last training of a trial, one per logged step."""
+        """Returns the reports of the last training run of a trial, one per logged step."""
         if not trainings:
             return []
         last = trainings[0]
@@ -81,7 +81,7 @@ class SearchTrackers:
 
 
 def _trainings(search: Search, trial: Trial | None) -> list[Train]:
-    """Returns the trainings of a trial, the last training first. Inputs of the whole search are left out."""
+    """Returns the training stages of a trial, the last stage first. Inputs of the whole search are left out."""
     given = {stage.key for stage in everything(search.inputs.values())}
     stages = everything([trial]) if trial else []
     return [stage for stage in stages if isinstance(stage, Train) and stage.key not in given]
@@ -90,7 +90,7 @@ def _trainings(search: Search, trial: Trial | None) -> list[Train]:
 def _note_in_tensorboard(folder: Path, row: TrialRow, reports: list[dict[str, Any]]) -> None:
     steps, figures = row.steps or 0, {name: figure.value for name, figure in row.figures.items()}
     target = folder / f"trial-{row.number}"
-    with SummaryWriter(str(target), filename_suffix=f".{steps}") as writer:  # so that names differ within a second
+    with SummaryWriter(str(target), filename_suffix=f".{steps}") as writer:  # names of files of one second must differ
         for summary in hparams(_told(row.values), figures):
             writer.file_writer.add_summary(summary)
         for name, value in figures.items():
@@ -126,7 +126,7 @@ class SearchInMLflow:
         self._run = self._run_of(search.key[:DIGITS], search.config.name, _told(told), {"dontstop.key": search.key})
 
     def note(self, row: TrialRow, trainings: list[Train]) -> None:
-        """Logs a result of a trial, and makes the runs of its trainings children of the trial's run."""
+        """Logs a result of a trial, and makes its training runs children of the trial's run."""
         name = f"{self._search.key[:DIGITS]}-{row.number}"
         run = self._run_of(name, f"trial {row.number}", _told(row.values), {"dontstop.key": row.key, PARENT: self._run})
         for figure, measured in row.figures.items():
@@ -136,7 +136,7 @@ class SearchInMLflow:
         self._client.set_terminated(run, "FAILED" if row.error else "FINISHED")
         for training in trainings:
             for found in self._found("dontstop.key", training.key):
-                if PARENT not in found.data.tags:  # a training that trials share stays a child of the first trial
+                if PARENT not in found.data.tags:  # a run that trials share stays a child of the first trial
                     self._client.set_tag(found.info.run_id, PARENT, run)
 
     def close(self, failed: bool) -> None:

@@ -146,7 +146,7 @@ def _candidates(
 
 
 def _words(reader: WordReader, texts: Iterable[str], domains: Iterable[str]) -> list[CountedWord]:
-    """Counts the words of some texts. The names of their domains are for the error if there are no words."""
+    """Counts the words of some texts. If there are no words, the error names the domains."""
     words = count_words(count_chunks(texts)[0], reader)
     if not words:
         raise empty_corpus(", ".join(domains))

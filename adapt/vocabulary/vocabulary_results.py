@@ -294,7 +294,7 @@ class TrimmedVocabulary(OneModel):
     parameters_saved: More[int]
     """Number of parameters that were removed from the embeddings and the head."""
     compute_saved: More[float | None] = None
-    """Share of a training's FLOPs that the smaller head saves on the same text. None if the model's dimensions are
+    """Share of a training run's FLOPs that the smaller head saves on the same text. None if the model's dimensions are
     unknown."""
 
     def blocks(self, record: Record) -> list[Block]:

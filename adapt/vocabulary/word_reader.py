@@ -266,7 +266,7 @@ def corpus_texts(
     items, screen = items_of(manifest, corpus), local_screen(corpus, measured, duplicates)
     left, total = megabytes * MEGABYTE, Tally()
     for index, number in enumerate(permute(np.arange(len(items)), max(len(items), 1), seed, 0).tolist()):
-        share = left / (len(items) - index)  # later items get what small items left of their share
+        share = left / (len(items) - index)  # later items get the rest of small items' shares
         tally = Tally()
         for text, is_held_out in _item_texts(number, items[number], corpus, tally, screen):
             if share <= 0:

@@ -7,8 +7,8 @@ command to get both without loading torch.
 
 Stages declare the cores and GPUs that they use, so that stages that run at the same time do not slow each other down.
 A stage on GPUs reserves the GPUs, and a core for each process. A stage on CPUs reserves all cores, divided by the
-number of trainings that share the machine (`resources.trainings_per_machine`). A joined cluster assigns the resources
-that processes request.
+number of training runs that share the machine (`resources.trainings_per_machine`). On an existing cluster, processes
+get the resources that they request.
 """
 
 import json
@@ -145,7 +145,7 @@ def limited(device: Device, memory_gib: float | None, gpus_per_worker: float | N
 def matmul_rate(kind: str, precision: str) -> float:
     """Measures the rate at which this process's device multiplies square matrices [FLOP/s].
 
-    No training can reach a higher rate.
+    No training run can reach a higher rate.
     """
     import torch
 
@@ -243,7 +243,7 @@ def _processes(resources: ResourcesConfig) -> int:
     return most_of(resources.workers) * resources.trainings
 
 
-@lru_cache  # cached, because a chain calls it for every training
+@lru_cache  # cached, because a chain calls it for every training run
 def _measured(precision: str, workers: int) -> tuple[Device, float]:
     command = [sys.executable, "-m", "adapt.train.capacity.device", precision, str(workers)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S)

@@ -1,4 +1,4 @@
-"""Computes the FLOPs of a training from the model's dimensions, and converts a limit of FLOPs to steps.
+"""Computes the FLOPs of a training run from the model's dimensions, and converts a limit of FLOPs to steps.
 
 See Kaplan et al., arXiv 2001.08361, section 2.1, and Chowdhery et al., arXiv 2204.02311, appendix B. The module loads
 no heavy library, because plans use it too.
@@ -21,7 +21,7 @@ from adapt.train.schedule import shapes_of
 
 @dataclass(frozen=True)
 class Workload:
-    """The properties of a training's data and method that determine its FLOPs per token."""
+    """The properties of a training run's data and method that determine its FLOPs per token."""
 
     context: float
     """Mean number of tokens that a token attends to."""
@@ -33,7 +33,7 @@ class Workload:
 def workload(
     objective: ObjectiveConfig, sequence_length: float, document_length: float | None = None, added: Added | None = None
 ) -> Workload:
-    """Describes the work of a training.
+    """Describes the work of a training run.
 
     Args:
         objective: settings of the objective, which determine the share of predicted tokens.
@@ -50,8 +50,8 @@ def added_work(config: Config, is_known: bool = True, passes: int = 1) -> Added:
     """Returns the extra work of the method and of the objective in a training pass.
 
     Args:
-        config: configuration of the training.
-        is_known: whether stages of the method ran before the training.
+        config: configuration of the training run.
+        is_known: whether stages of the method ran before the training run.
         passes: number of micro-batches per step.
     """
     added = method_of(config).added_passes(is_known, passes)
@@ -112,10 +112,10 @@ def with_flops_as_steps(
     the method's FLOPs are those of a step with a single pass.
 
     Args:
-        config: configuration of the training.
+        config: configuration of the training run.
         size: dimensions of the trained model. None if they are not known.
         document_length: mean length of documents [tokens]. None assumes that each document fills a row.
-        is_known: whether stages of the method ran before this training.
+        is_known: whether stages of the method ran before this training run.
 
     Raises:
         ConfigError: the dimensions of the model are not known.

@@ -1,4 +1,4 @@
-"""Forecasts memory, FLOPs, hours and price of a training, as far as they are known before it starts."""
+"""Forecasts memory, FLOPs, hours and price of a training run, as far as they are known before it starts."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,17 +13,17 @@ from adapt.train.capacity.flops import added_work, training_flops, workload
 from adapt.train.capacity.memory import GIB, Fit, does_not_fit, fit
 
 REACHED = 0.4
-"""Assumed ratio of the training speed to the matrix multiplication rate, if no earlier training was measured."""
+"""Assumed ratio of the training speed to the matrix multiplication rate, if no earlier training run was measured."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Forecast of a training. A value that is not known is None."""
+    """Forecast of a training run. A value that is not known is None."""
 
     parameters: int
     fit: Fit | None = None
     refusal: str = ""
-    """Reason why the training will be refused. Empty if the training fits."""
+    """Reason why the training run will be refused. Empty if it fits the devices."""
     tokens: int | None = None
     flops: float | None = None
     rate: float | None = None
@@ -43,7 +43,7 @@ class Forecast:
 
     @property
     def cost(self) -> float | None:
-        """Cost of the training, in the currency of the price."""
+        """Cost of the training run, in the currency of the price."""
         hours, price = self.device_hours, self.price_per_hour
         return None if hours is None or price is None else hours * price
 
@@ -94,14 +94,14 @@ def forecast(
     store: Store,
     as_rows: DocumentsAsRows | None = None,
 ) -> Forecast:
-    """Forecasts the memory, FLOPs, duration and cost of a training.
+    """Forecasts the memory, FLOPs, duration and cost of a training run.
 
     Args:
         config: configuration of the job.
         dimensions: dimensions of the job's model.
         tokens: number of tokens to train on. None if it depends on a corpus that is not prepared yet.
         document_length: mean length of the documents of the prepared corpus [tokens].
-        store: storage with the records of earlier trainings, which show the speed of the devices.
+        store: storage with the records of earlier training runs, which show the speed of the devices.
         as_rows: documents of a model that computes each document as a row. None for a model that accepts packed
             documents.
     """
@@ -161,7 +161,7 @@ def _padding(
 
 
 def may_fit(config: Config, model: Path) -> bool:
-    """Returns whether a training fits its devices.
+    """Returns whether a training run fits its devices.
 
     Returns true if the devices or the model's dimensions are not known without Ray.
     """
@@ -172,7 +172,7 @@ def may_fit(config: Config, model: Path) -> bool:
 def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | None, str]:
     """Returns the training speed of a device [FLOP/s], and a text that names its source.
 
-    This is the speed of the last recorded training on a device of this kind. Without such a record, the function
+    This is the speed of the last recorded training run on a device of this kind. Without such a record, the function
     measures the matrix multiplication rate, and returns an assumed part of it.
     """
     precision = device.precision(config.training.precision) if device else config.training.precision

@@ -66,7 +66,7 @@ class Memory:
     buffers: float
     """DeepSpeed's buckets and gathered parameters."""
     method: float
-    """Tensors that the method holds during the whole training."""
+    """Tensors that the method holds during the whole training run."""
     casts: float
     """Copies of the parameters that autograd stores. Autocast or the method creates them."""
     activations: float
@@ -308,22 +308,22 @@ def micro_batch_sizes(config: Config, on_gpu: bool) -> list[int]:
 
 
 def size_of_training(config: Config, size: ModelSize, number: int, generator: Path | None = None) -> ModelSize:
-    """Returns the dimensions of a training's model, including what the method and the objective add to it.
+    """Returns the dimensions of a training run's model, including what the method and the objective add to it.
 
     Args:
         config: configuration of the job.
         size: dimensions of the model that the first domain starts from.
-        number: number of the training's domain in its sequence, counted from 1.
+        number: number of the domain in its sequence, counted from 1.
         generator: folder of the generator of replaced-token detection (`Pretrained.generator`).
     """
     return with_generator(config, method_of(config).trained_size(size, range(1, number + 1)), generator)
 
 
 def check_fits(config: Config, size: ModelSize, device: Device, document_length: float | None = None) -> None:
-    """Refuses a training that needs more memory than its devices have, before any data is prepared.
+    """Refuses a training run that needs more memory than its devices have, before any data is prepared.
 
     Raises:
-        ConfigError: the training does not fit.
+        ConfigError: the training run does not fit.
     """
     chosen = fit(config, size, device, document_length)
     if not chosen.fits:
@@ -347,7 +347,7 @@ def _nearest(config: Config, size: ModelSize, device: Device, document_length: f
     for changes in _changes(config, device):
         changed = _with(config, changes)
         shared_by = device.shared_by
-        if not device.on_gpu and shared_by > 1:  # more workers on a machine have less memory each
+        if not device.on_gpu and shared_by > 1:  # with more workers on a machine, each has less memory
             shared_by = shared_by * most_of(changed.resources.workers) // most_of(config.resources.workers)
         tried = fit(changed, size, replace(device, shared_by=shared_by), document_length)
         if tried.fits:
@@ -403,5 +403,5 @@ def _with(config: Config, changes: dict[str, object]) -> Config:
 
 def _word(value: object) -> str:
     if isinstance(value, tuple):
-        return f"[{','.join(map(str, value))}]"  # without spaces, at which a shell would split
+        return f"[{','.join(map(str, value))}]"  # without spaces, because a shell would split the text there
     return str(value).lower() if isinstance(value, bool) else str(value)

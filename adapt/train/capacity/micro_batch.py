@@ -1,4 +1,4 @@
-"""Chooses the number of sequences per pass (micro-batch). All ranks use the same number. GPUs test it first."""
+"""Chooses the number of sequences per pass (micro-batch) that all ranks use. GPUs first run a trial pass."""
 
 import gc
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ class RankPlace:
     device: torch.device
     precision: Precision
     shared_by: int
-    """Number of training processes on this machine, summed over all trainings."""
+    """Number of training processes on this machine, summed over all training runs."""
 
 
 def passes(
@@ -78,7 +78,7 @@ def passes(
 
         size = largest_that_runs(run, candidates)
         if is_first:
-            # removes the record of the trial, which would be blamed for a kill between trial and training
+            # removes the trial's record; otherwise, a kill between trial and training would be attributed to the trial
             (folder / PASS_FILE).unlink(missing_ok=True)
     return _cut(training, resources.workers, least_of_ranks(size, place.device))
 
@@ -110,7 +110,7 @@ def largest_that_runs(run: Callable[[int], None], sizes: Iterable[int]) -> int:
     return size
 
 
-@without_others()  # without collectives, because others would wait for a rank that runs out of memory
+@without_others()  # without collectives, because other ranks would wait for a rank that runs out of memory
 def trial_pass(
     model: torch.nn.Module,
     objective: Objective,

@@ -1,6 +1,6 @@
-"""Saves and loads checkpoints, so that a training can resume.
+"""Saves and loads checkpoints, so that a training run can resume.
 
-- `stored_checkpoints`: seals of checkpoints; finds whole checkpoints, removes others, and reads weights for averages.
+- `stored_checkpoints`: signs checkpoints, finds whole ones, removes others, and reads weights for averages.
 - `checkpoint`: saves and loads checkpoints; each rank writes its share while training goes on.
 - `requested_checkpoints`: requests additional checkpoints, before the group of workers grows or a node leaves.
 - `reshape`: converts checkpoints for another number of workers or another ZeRO stage.

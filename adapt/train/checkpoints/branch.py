@@ -42,7 +42,7 @@ from adapt.train.training_run import CHECKPOINTS, as_inherited
 BRANCHES = "branch"
 """Subfolder of a training stage with the state at the start of the cooldown. The state is never pruned."""
 DEPENDS_ON_LENGTH = "depends_on_length"
-"""Entry of a stage's key by which a method or a mixture declares that its steps depend on the training's length."""
+"""Entry of a stage's key by which a method or a mixture declares that its steps depend on the length of the run."""
 _LENGTH = ("max_steps", "max_tokens", "max_flops", "epochs", "cooldown_fraction")
 
 
@@ -100,11 +100,11 @@ def start_from_branch(
     The folder remains usable if the process is killed at any moment.
 
     Args:
-        stage: training that is about to run.
-        store: storage with the records of finished trainings.
-        training: settings of this training.
-        steps: number of the last step of this training, counted from the first phase.
-        run_folder: folder of this training's checkpoints.
+        stage: training stage that is about to run.
+        store: storage with the records of finished training runs.
+        training: settings of this run.
+        steps: number of the last step of this run, counted from the first phase.
+        run_folder: folder of this run's checkpoints.
         first: number of steps of earlier phases.
 
     Raises:
@@ -150,12 +150,12 @@ def _fault(branch: Branch, secret: Secret) -> str | None:
 
 
 def _last_state(record: Record) -> Path | None:
-    """Returns the last checkpoint of a finished training; None if it was removed."""
+    """Returns the last checkpoint of a finished training run; None if it was removed."""
     return newest_whole(record.path / CHECKPOINTS / record.key[:8])
 
 
 def depends_on_length(what: Mapping[str, Any]) -> bool:
-    """Returns whether a training declares that its steps depend on its length.
+    """Returns whether a training run declares that its steps depend on its length.
 
     The declaration is in the part of `what` about the method or the mixture.
     """

@@ -39,7 +39,7 @@ from adapt.train.points import Points
 from adapt.train.training_run import Progress
 
 if TYPE_CHECKING:
-    from adapt.train.engine import Engine  # needs DeepSpeed at import; any engine with the same methods works
+    from adapt.train.engine import Engine  # for types only, because it loads DeepSpeed; any similar engine works
 
 R = TypeVar("R")
 METHOD_FILE = "method.pt"
@@ -57,7 +57,7 @@ class Checkpoints:
 
     Args:
         engine: holds the model and the optimizer, which are saved.
-        method: method of the training. Its state, if it has one, is saved.
+        method: method of the training run. Its state, if it has one, is saved.
         run_folder: folder of the Ray Train run, in which checkpoints are stored.
         sealing: signs checkpoints, and verifies them before they are loaded.
         branches: folder on the same storage for the state after `branch_step`. This state is never pruned.

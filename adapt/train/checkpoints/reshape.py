@@ -23,7 +23,7 @@ from adapt.train.deepspeed_parts import CLASSES_IN_FILES, VERSION, join_shards
 
 TAG = "state"
 """Subfolder of a checkpoint that holds DeepSpeed's files."""
-_MODEL_FILES = "mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"  # at stages 0 to 2, and at 3
+_MODEL_FILES = "mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"  # stages 0 to 2; stage 3
 _TENSORS = "fp32", "exp_avg", "exp_avg_sq"
 _ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 

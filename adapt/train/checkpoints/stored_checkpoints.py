@@ -1,4 +1,4 @@
-"""Files of checkpoints: their seals, which of them are whole, which of them are kept, and the weights in them.
+"""Manages the files of checkpoints: signs and verifies them, finds whole checkpoints, and removes others.
 
 A seal is a list of files with sizes and digests, signed with the user's key. Each rank seals its share. A checkpoint is
 whole if the seals of all ranks exist and every file has the listed size. A whole checkpoint is loaded only if, in
@@ -8,7 +8,8 @@ versions contain only sizes and have no signature. Such a checkpoint is accepted
 the key was created.
 
 Ray Train also keeps a list of checkpoints. It overwrites this list seconds after it has stored a checkpoint, so the
-list is out of date or truncated if a process is killed before or during this. Therefore, the seals decide.
+list is out of date or truncated if a process is killed before or while the list is written. Therefore, the seals decide
+which checkpoints are whole.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def _sign(
 
 
 def forgery_in(checkpoint: Path, sealing: Sealing) -> str | None:
-    """Returns the reason why this user's job cannot have written a whole checkpoint for this run, else None.
+    """Checks that this user's job wrote a whole checkpoint for this run. Returns the reason if it did not, else None.
 
     The content of files is not read: see `content_fault`.
     """
@@ -320,9 +321,9 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def training_of(folder: Path) -> Record | None:
-    """Loads the record of the training that wrote a checkpoint.
+    """Loads the record of the training run that wrote a checkpoint.
 
-    Returns None if the training is not finished, or if the checkpoint is outside of the training's folder.
+    Returns None if the run is not finished, or if the checkpoint is outside of the run's folder.
     """
     return load_record(folder.resolve().parents[2])
 
@@ -331,7 +332,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
     """Returns the files that determine the weights of a checkpoint: its state and DeepSpeed's file of weights.
 
     Raises:
-        ModelError: the checkpoint is incomplete or its weights are divided over ranks. Or its training is not
+        ModelError: the checkpoint is incomplete or its weights are divided over ranks. Or its training run is not
             finished, or has a method that converts the weights to a model only at the end.
     """
     if not is_whole(folder):
