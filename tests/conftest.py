@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HEAVY & {*getattr(item, "fixturenames", ())}:
             item.add_marker("heavy")
-    # Slow tests are left out of coverage: it takes long, and most of their code runs in other processes.
+    # Slow tests are left out of coverage: measuring it takes long, and most of their code runs in other processes.
     for item in items:
         if item.get_closest_marker("slow") or item.get_closest_marker("heavy"):
             item.add_marker("no_cover")

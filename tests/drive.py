@@ -154,7 +154,7 @@ def jobs() -> Iterator[Jobs]:
 
 
 def run_folder(root: Path) -> Path:
-    """Returns the folder with the checkpoints of the only training below `root`, even if it does not exist yet."""
+    """Returns the folder with the checkpoints of the only training run below `root`, even if it does not exist yet."""
     return next(root.glob("train/*/checkpoints/*"), root / "none")
 
 

@@ -19,7 +19,7 @@ VOCABULARY = [*SPECIAL, *".,:;!?()'-", *LETTERS, *(f"##{letter}" for letter in L
 
 
 def sentences(count: int, seed: int = 0, shortest: int = 5, longest: int = 30) -> list[str]:
-    """Returns random sentences, in practice all different.
+    """Returns random sentences. In practice, all sentences are different.
 
     Most words are one token. Some made-up words are several tokens.
     """

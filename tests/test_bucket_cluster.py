@@ -1,6 +1,6 @@
 """A job on a cluster whose nodes share nothing but a bucket.
 
-At the path where the job's node has its local copy and the model, each node sees its own disk.
+Each node sees its own disk at the path where the job's node has its local copy and the model.
 """
 
 import json

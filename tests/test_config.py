@@ -1,4 +1,4 @@
-"""Fields of the configuration: whether a field determines results, the defaults, and the recipes."""
+"""Tests fields of the configuration: which fields determine results, the defaults, and the recipes."""
 
 import re
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace

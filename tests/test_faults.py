@@ -102,7 +102,7 @@ def test_a_job_that_is_killed_again_and_again(
     """Interrupts a job, kills it, and finally kills one of its workers.
 
     Each time, the same command continues the job. `tests/ray/test_connection.py` tests that the processes of a killed
-    job end by themselves if they are not forked, as those of a user's job.
+    job end by themselves if they are not forked, as in a user's job.
     """
     reached = 0  # step of the newest complete checkpoint
     finished: dict[str, int] = {}

@@ -199,13 +199,13 @@ USED: dict[str, set[str]] = {
     "tokenizers": {"prepare", "task", "evidence", "select", "vocabulary", "extend", "trim", "scratch"},
     "scikit-learn": {"neighbours", "similarity", "select", "selection", "embedder", "embed", "benchmark"},
     "mteb": {"benchmark"},
-    "lm-eval": set(),  # no decoder
+    "lm-eval": set(),  # the configuration has no decoder
     "peft": set(),
     "faiss-cpu": {"index"},
     "optuna": set(),
     **{
         name: set() for name in ("resiliparse", "pypdfium2", "pylatexenc", "docutils", "markdown-it-py")
-    },  # no documents
+    },  # the configuration reads no files of documents
 }
 """For each package, the kinds of stages whose keys contain its version in the configuration above."""
 
@@ -271,16 +271,17 @@ FOLLOWING = {
         "deepspeed",
         "xxhash",
         "model2vec",
-    ),  # compute the configured operations, up to rounding
-    # affect how work is done or shown
+    ),  # these packages compute the configured operations, up to rounding
+    # these packages affect how work is done or shown
     *("ray", "rich", "annotated_types", "yaml", "huggingface_hub", "mlflow", "wandb"),
-    *("threadpoolctl", "psutil"),  # affect how work is done
-    *("pyarrow", "datasets", "fsspec", "safetensors", "pydantic"),  # read and write file formats
-    *("jinja2", "markupsafe", "matplotlib", "tensorboardX"),  # render reports
-    "fastwarc",  # reads a file format
-    *("aiohttp", "grpc", "requests"),  # report errors of connections to a cluster
-    *("gguf", "onnx_ir", "onnxruntime", "joblib", "sentence_transformers"),  # write and check exported files
-    *("IPython", "boto3", "botocore", "packaging"),  # show notebooks, and check the machine
+    *("threadpoolctl", "psutil"),  # these packages affect how work is done
+    *("pyarrow", "datasets", "fsspec", "safetensors", "pydantic"),  # these packages read and write file formats
+    *("jinja2", "markupsafe", "matplotlib", "tensorboardX"),  # these packages render reports
+    "fastwarc",  # this package reads a file format
+    *("aiohttp", "grpc", "requests"),  # these packages report errors of connections to a cluster
+    # these packages write and check exported files
+    *("gguf", "onnx_ir", "onnxruntime", "joblib", "sentence_transformers"),
+    *("IPython", "boto3", "botocore", "packaging"),  # these packages show notebooks, and check the machine
 }
 """Packages that do not affect results. A new package belongs into this set, or into DECIDING and its stages' keys."""
 

@@ -29,7 +29,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "model": GROUND,
     # selections use losses of models, word counts, and vectors
     "select": GROUND | {"corpus", "model", "evaluate", "embed", "index", "ray"},
-    "method": GROUND | {"objective", "model", "merge", "corpus", "ray", "train"},  # INSIDE restricts two of these
+    # INSIDE restricts the imports of `ray` and `train`
+    "method": GROUND | {"objective", "model", "merge", "corpus", "ray", "train"},
     "train": GROUND | {"method", "objective", "model", "corpus", "ray"},
     "evaluate": GROUND | {"train", "model", "objective", "corpus", "ray", "task", "statistics"},
     "statistics": BASE,
@@ -39,7 +40,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "handover": GROUND | {"model", "task"},  # SetFit and GLiNER learn the user's task
     "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "method", "ray", "vocabulary"},
     "merge": GROUND | {"model"},
-    "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # the FLOPs of a training are in `train`
+    "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # the FLOPs of training are computed in `train`
     "show": BASE,
     # reports compare the results of these parts
     "report": GROUND | {"statistics", "progress", "stage", "evaluate", "select"},

@@ -66,7 +66,8 @@ def step(ring: Ring, zero_stage: int, passes: int, weights: np.ndarray, gradient
     else:
         sums = [np.zeros_like(shards[0]) for _ in range(ring.devices)]
         for number in range(passes):
-            for _ in range(2 if zero_stage == 3 else 0):  # before the forward and the backward pass
+            # ZeRO 3 gathers the weights before the forward and before the backward pass
+            for _ in range(2 if zero_stage == 3 else 0):
                 gather()
             parts = ring.reduce_scatter([of_device[number] for of_device in gradients])
             sums = [one + other for one, other in zip(sums, parts, strict=True)]
@@ -84,7 +85,8 @@ def test_bytes_are_those_that_devices_in_a_ring_send(zero_stage: int, devices: i
     draw = np.random.default_rng(0)
     parameters = 16 * devices
     ring, weights = Ring(devices), draw.normal(size=parameters).astype(np.float32)
-    whole = draw.integers(-9, 9, (devices, passes, parameters)).astype(np.float32)  # so that sums are exact
+    # the values are integers, so that sums are exact
+    whole = draw.integers(-9, 9, (devices, passes, parameters)).astype(np.float32)
     step(ring, zero_stage, passes, weights, [list(of_device) for of_device in whole])
     assert {*ring.sent} == {scale.sent_bytes(parameters, devices, zero_stage, passes)}
 

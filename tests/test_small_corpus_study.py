@@ -19,7 +19,7 @@ FILE = str(ROOT / "benchmarks" / "small_corpus_study.yaml")
 
 
 def test_a_text_ends_with_the_document_that_reaches_its_size() -> None:
-    lines = [json.dumps({"text": "é" * 5}) for _ in range(4)]  # 10 bytes each
+    lines = [json.dumps({"text": "é" * 5}) for _ in range(4)]  # each text has 10 bytes
     assert len([*first_documents(iter(lines), 15)]) == 2
     assert len([*first_documents(iter(lines), 20)]) == 2
 

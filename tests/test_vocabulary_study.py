@@ -1,4 +1,4 @@
-"""Tests the tables of the vocabulary study on invented records, and the trainings in its chain file."""
+"""Tests the tables of the vocabulary study on invented records, and the training runs in its chain file."""
 
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ SEEDS = "01234"
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Study:
-    """Returns a study: in one domain, new words alone give half of DAPT's gain. In the other, nothing helps."""
+    """Returns a study: in one domain, new words alone give half of DAPT's gain. In the other domain, nothing helps."""
     fake, rng, entries = Fake(tmp_path), np.random.default_rng(0), []
 
     def add(job: str, stage: str, values: dict[str, str], metrics: dict[str, object]) -> None:

@@ -104,7 +104,7 @@ class Bags:
 
     @classmethod
     def learnt(cls, texts: Sequence[str], most: int, least_documents: int) -> tuple[Bags, Any]:
-        """Returns a vocabulary of the most frequent words of some texts, without English stop words, and word counts.
+        """Returns a vocabulary of the most frequent words, without English stop words, and the texts' word counts.
 
         Args:
             texts: texts to learn from.
@@ -117,7 +117,7 @@ class Bags:
         counter = _counter(stop_words="english", max_features=most, min_df=least_documents)
         try:
             counts = counter.fit_transform(texts)
-        except ValueError:  # no word remains
+        except ValueError:  # raised if no word remains
             counts = None
         if counts is None or counts.shape[1] < LEAST_WORDS:
             raise DataError(
@@ -151,7 +151,7 @@ def _counter(**settings: Any) -> Any:
 
 @dataclass(frozen=True)
 class VampireOptions:
-    """Options of the topic model and its training. Defaults are those of the published code."""
+    """Options of the topic model and its training. The defaults are the values in the published code."""
 
     topics: PositiveInt = 81
     """Number of topics, which is also the length of each vector."""
@@ -174,7 +174,7 @@ class VampireOptions:
     """Number of steps over which the weight of the divergence (KL term) rises from 0 to 1."""
     mix: Literal["mixed", "published"] = "mixed"
     """How a text's vector is computed: `mixed` is h0 + theta, `published` is h0 - 20 h1 + theta, where h0 and h1 are
-    the hidden layers of the encoder and theta is the shares of topics (`adapt.embed.vae`)."""
+    the hidden layers of the encoder and theta contains the shares of the topics (`adapt.embed.vae`)."""
     sample_documents: PositiveInt = 100_000
     """Number of texts per source that the model is trained on."""
 
@@ -187,7 +187,7 @@ class Vampire(Embedder):
     packages = ("scikit-learn",)
 
     def learn(self, texts: Sequence[str], folder: Path) -> dict[str, float]:
-        """Trains a topic model until the topics' coherence no longer rises. An interrupted training is resumed.
+        """Trains a topic model until the topics' coherence no longer rises. Resumes an interrupted training run.
 
         Raises:
             DataError: the sample has too few words.

@@ -68,7 +68,7 @@ class EmbedChunks:
         stall_s: float | None = None,
     ) -> None:
         hide_unreserved_gpus()
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # read by the libraries that `embedder.load` imports
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # read by libraries that `embedder.load` imports
         self._embedder, self._learnt = embedder, learnt
         self._folder, self._stored = folder, stored
         self._stall_s, self._is_loaded = stall_s, False
@@ -85,7 +85,7 @@ class EmbedChunks:
     def _embed(self, row: dict[str, Any], file: Path) -> dict[str, int]:
         if not row["texts"]:
             return {"documents": 0, "dimension": 0, "seen": 0, "unknown": 0}
-        if not self._is_loaded:  # loads no model if all chunks are written already
+        if not self._is_loaded:  # loaded only when needed: all chunks may already be written
             self._embedder.load(self._learnt)
             self._is_loaded = True
         embedded = self._embedder.embed(row["texts"])
@@ -182,7 +182,7 @@ LARGE_BYTES = 64_000_000
 long as the check."""
 PLACES, TEXTS_A_PLACE = 16, 16
 CLEARLY = 2.0
-"""A sample rejects the embedder if the sample's unknown share is above CLEARLY times the limit for all texts."""
+"""The check on a sample fails if the sample's share of unknown text is above CLEARLY times the limit for all texts."""
 
 
 def look_first(
@@ -265,7 +265,7 @@ class TakeSome:
         task reads), and the item's `Tally` of records if the chunk is the item's last one.
         """
         (row,) = table.to_pylist()
-        keys = mix(keys_of(row["texts"]))  # hashed again: the keys themselves decide what is held out
+        keys = mix(keys_of(row["texts"]))  # hashed again, because unhashed keys decide what is held out
         taken = in_share(keys, self.share)
         texts = list(compress(row["texts"], taken))
         return pa.table(
@@ -335,7 +335,7 @@ def learn_embedder(
 def learn_in_task(embedder: Embedder, texts: list[str], folder: Path) -> dict[str, float]:
     """Trains the embedder, with all CPU cores of the machine. This function runs in a task of the cluster."""
     hide_unreserved_gpus()
-    os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # Ray limits a task with one CPU to one thread
-    if "torch" in sys.modules:  # an earlier task has loaded torch in this process
+    os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # overrides Ray's limit of one thread
+    if "torch" in sys.modules:  # loaded by an earlier task of this process
         use_threads()
     return embedder.learn(texts, folder)

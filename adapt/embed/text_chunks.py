@@ -34,7 +34,7 @@ class TextSource(Protocol):
     """A source of texts with ids."""
 
     def items(self) -> list[dict[str, Any]]:
-        """Returns the items, the parts that one task reads, in order. An item's entry `item` is its number."""
+        """Returns the items, in order. An item is a part that one task reads. Its entry `item` is its number."""
 
     def reader(self, folder: Path) -> ReadChunks:
         """Returns the function that reads an item. `folder` is the folder of the stage."""
@@ -46,13 +46,13 @@ class TextSource(Protocol):
         """Checks the numbers of kept, dropped and unreadable records.
 
         Raises:
-            DataError: too many records cannot be read, or none is left.
+            DataError: too many records cannot be read, or no record is left.
         """
 
 
 @dataclass(frozen=True)
 class PoolSource:
-    """A corpus as a source of texts: its cleaned documents, without the held-out ones."""
+    """A corpus as a source of texts: its cleaned documents, without the held-out documents."""
 
     manifest: Manifest
     corpus: CorpusConfig
@@ -60,12 +60,12 @@ class PoolSource:
     """Folders of prepared corpora whose held-out documents are excluded, because losses are measured on them."""
 
     def items(self) -> list[dict[str, Any]]:
-        """Returns the items of the pool, the parts that one task reads. An item is a file range of limited size."""
+        """Returns the items of the pool. An item is a file range of limited size that one task reads."""
         return numbered_items(self.manifest, self.corpus)
 
     def reader(self, folder: Path) -> ReadChunks:
         """Returns the function that reads an item (a file range) and cleans its texts as stage `prepare` does."""
-        from adapt.corpus.prepare_corpus import screen_of  # loads Ray
+        from adapt.corpus.prepare_corpus import screen_of  # imported here, because it loads Ray
 
         screen = screen_of(self.corpus, folder, measured=self.measured)
         return ReadPool(self.corpus, screen)
@@ -108,7 +108,7 @@ class LinesSource:
 
 @dataclass(frozen=True)
 class ReadPool:
-    """Reads and cleans an item of a pool (the part that one task reads), without the documents held out of training."""
+    """Reads and cleans an item of a pool (a part that one task reads). Leaves out the held-out documents."""
 
     corpus: CorpusConfig
     screen: Screen = PASS

@@ -10,7 +10,7 @@ vector of the text is the mean of the vectors of its windows. Without windows, t
 to the mean of all texts, so that only short texts would be near short texts.
 
 The model of `static` may be a transformers model, or a table of model2vec embeddings, which have their own token
-weights. The names `is_distilled` and `DistilledMeans` mean such a table.
+weights. The names `is_distilled` and `DistilledMeans` refer to such a table.
 """
 
 import importlib.util
@@ -50,9 +50,10 @@ class TransformerOptions:
     pooling: Literal["mean", "first"] = "mean"
     """`mean` averages the states of all tokens of the text; `first` takes the state of the first token."""
     sequence_length: PositiveInt | None = None
-    """Largest number of tokens of a piece; longer texts are split into pieces. At most the model's longest input. null
-    is 32 for `mean`, because hidden states depend on the length of the input: only short pieces make a long document
-    similar to a sentence on the same subject. null is 512 for `first`, which uses only the first piece."""
+    """Largest number of tokens of a piece; longer texts are split into pieces. The model's longest input is the upper
+    limit. null means 32 for `mean`, because hidden states depend on the length of the input: only short pieces make a
+    long document similar to a sentence on the same subject. null means 512 for `first`, which uses only the first
+    piece."""
     texts_at_once: PositiveInt = how(32)
     """Number of texts or pieces per forward pass. They are sorted by length and packed without padding. Lower this
     number if memory is short."""
@@ -288,7 +289,7 @@ class TokenMeans:
         lengths, counts = np.array([len(ids) for ids in tokens]), _windows_of(tokens)
         owners = np.repeat(np.arange(len(tokens)), counts)
         positions = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-        within = positions * lengths[owners] // counts[owners]  # windows of a text have equal lengths, up to one token
+        within = positions * lengths[owners] // counts[owners]  # lengths of a text's windows differ by 0 or 1
         bounds = np.append(np.repeat(np.cumsum(lengths) - lengths, counts) + within, lengths.sum())
         ids = np.concatenate(tokens).astype(np.int64)
         for start in range(0, len(owners), at_once):
@@ -318,7 +319,7 @@ def is_distilled(folder: Path) -> bool:
     try:
         with safe_open(folder / WEIGHTS, "np") as tensors:
             return EMBEDDINGS in set(tensors.keys())
-    except SafetensorError:  # loading the model reports the damaged file
+    except SafetensorError:  # the file is damaged, which is reported when the model is loaded
         return False
 
 
@@ -352,7 +353,7 @@ class DistilledMeans:
 
         try:
             self._model = StaticModel.from_pretrained(folder, normalize=False, max_length=None)
-        except Exception as error:  # any error, because model2vec uses several libraries
+        except Exception as error:  # many types of errors, because model2vec uses several libraries
             raise ModelError(f"{folder} cannot be read by model2vec: {error}", "copy or distil it again") from error
 
     def __call__(self, texts: Sequence[str], at_once: int) -> EmbeddedTexts:

@@ -112,10 +112,10 @@ class TopicVae(nn.Module):
     def __init__(self, background: Tensor, topics: int) -> None:
         super().__init__()
         words = len(background)
-        self.first = nn.EmbeddingBag(words, topics, mode="sum")  # a linear layer for sparse counts
+        self.first = nn.EmbeddingBag(words, topics, mode="sum")  # equals a linear layer, for sparse word counts
         self.first_bias = nn.Parameter(torch.empty(topics))
         for parameter in self.first.weight, self.first_bias:
-            nn.init.uniform_(parameter, -(words**-0.5), words**-0.5)  # torch's default for linear layers
+            nn.init.uniform_(parameter, -(words**-0.5), words**-0.5)  # as in nn.Linear
         self.second = nn.Linear(topics, topics)
         self.mean, self.log_variance = nn.Linear(topics, topics), nn.Linear(topics, topics)
         self.decoder = nn.Linear(topics, words, bias=False)
@@ -189,7 +189,7 @@ class BestEpoch:
 
 
 class TopicTraining:
-    """Trains a topic model, and can save and resume its state.
+    """Trains a topic model, and can save and restore the state of the training.
 
     Args:
         counts: word counts, sparse float32 [documents, words]; no document is empty.
@@ -211,7 +211,7 @@ class TopicTraining:
 
     @property
     def steps_an_epoch(self) -> int:
-        """Number of batches per epoch. Each batch has at least two documents, because N needs their variance."""
+        """Number of batches per epoch. Each batch has at least two documents, because N needs a variance."""
         texts = int(self.counts.shape[0])
         return max(1, min(-(-texts // self.options.batch_size), texts // 2))
 
@@ -271,7 +271,7 @@ class TopicTraining:
         yield from np.array_split(order, self.steps_an_epoch)
 
     def _look(self) -> float:
-        """Measures the topics' coherence after an epoch. Keeps the weights if it is the best epoch so far."""
+        """Measures the topics' coherence after an epoch. Stores the weights if the epoch is the best so far."""
         npmi = mean_npmi(self.model.topics.cpu().numpy(), self._by_word)
         if npmi > self.best.npmi:
             weights = {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
@@ -339,7 +339,7 @@ EMBEDDED_AT_ONCE = 512
 
 
 def train_topics(counts: Any, options: VampireOptions, seed: int, folder: Path) -> dict[str, float]:
-    """Trains a topic model and writes the weights of the best epoch. An interrupted training is resumed.
+    """Trains a topic model and writes the weights of the best epoch. Resumes an interrupted training run.
 
     Args:
         counts: word counts, as in `TopicTraining`.

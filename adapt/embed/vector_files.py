@@ -52,7 +52,7 @@ def write_vectors(file: Path, ids: np.ndarray, vectors: np.ndarray, counts: Mapp
 def known_counts(file: Path) -> dict[str, int] | None:
     """Returns the numbers of texts and tokens that `write_vectors` stored with a chunk.
 
-    Returns None if the file of the chunk does not exist yet, or if its ids and vectors do not fit its checksum.
+    Returns None if the file of the chunk does not exist yet, or if its ids and vectors do not match its checksum.
     """
     if not file.exists():
         return None
@@ -170,7 +170,7 @@ def build_on_cluster(
 
     The mean of all vectors is subtracted from each vector, because the mean says nothing about a single document. In
     many models the mean dominates the vectors, so that without this step all documents would be near each other: the
-    nearest documents would be those of similar length, and transport plans would spread over the whole pool.
+    nearest documents would be the documents of similar length, and transport plans would spread over the whole pool.
 
     Args:
         embedded: folder with the files that `write_vectors` wrote.

@@ -31,7 +31,7 @@ LICENSES = frozenset(
 )
 """Identifiers of licences that the Hub accepts (https://huggingface.co/docs/hub/repositories-licenses)."""
 LARGEST_LOSS = 100.0
-"""From this loss on, the metadata have no perplexity, because perplexities must be finite [nats per token]."""
+"""Smallest loss for which the metadata contain no perplexity [nats per token], because perplexities must be finite."""
 LANGUAGE = re.compile(r"[a-z]{2,3}|multilingual|code")
 """Pattern of the codes of languages that the Hub accepts."""
 
@@ -75,7 +75,7 @@ def card_head(
 
     Args:
         name: name of the model.
-        base_model: id or folder of the model that was trained further. A folder is left out.
+        base_model: id or folder of the model that was trained further. It is left out if it is a folder.
         task: a pipeline tag of the Hub.
         library: name of the library that loads the model.
         losses: held-out losses, which become the Hub's `model-index`.
@@ -111,7 +111,7 @@ def _losses(losses: Sequence[LossChange], task: str, datasets: Sequence[str]) ->
             "task_type": task,
             "dataset_type": known,
             "dataset_name": f"held-out text of the {'domain' if is_domain else 'general corpus'}",
-            "dataset_config": change.text,  # the Hub groups results by this field, not by the name
+            "dataset_config": change.text,  # the Hub groups results by this field, not by `dataset_name`
             "dataset_split": "held-out",
         }
         loss, kind = change.after.value, change.of or "predicted tokens"

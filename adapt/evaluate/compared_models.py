@@ -30,7 +30,7 @@ from adapt.support.better import Less
 
 @dataclass(frozen=True)
 class Benchmarked:
-    """Result of a model's evaluation. The folder has a file per task with values per item."""
+    """Result of evaluating a model on standard tasks. The stage's folder has a file per task with values per item."""
 
     scores: dict[str, dict[str, float]]
     """Scores as the library computes them, keyed by task and metric."""
@@ -67,7 +67,7 @@ class TaskChange:
     """Changes without leaked items."""
 
     def judged(self, model: str) -> Estimate | None:
-        """Returns the change that counts for a verdict. If items leaked, this is the change without them."""
+        """Returns the change that counts for a verdict. Leaked items are excluded."""
         return (self.clean_changes if self.leaked else self.changes).get(model)
 
 
@@ -347,4 +347,4 @@ class ModelsCompared:
 
 
 MOST_SENTENCES = 5
-"""Largest number of texts, and of models, for which the summary of a comparison has a sentence."""
+"""Largest number of sentences about texts, and of sentences about models, in the summary of a comparison."""

@@ -70,7 +70,7 @@ def ready(pretrained: Pretrained, causal: bool, shared_by: int = 1) -> Ready:
     Args:
         pretrained: the model.
         causal: whether the model predicts the next token.
-        shared_by: number of trainings and tasks that share the cores of a machine, including this task.
+        shared_by: number of training runs and tasks that share the cores of a machine, including this task.
     """
     device = device_of_task(shared_by)
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
@@ -90,7 +90,7 @@ def device_of_task(shared_by: int) -> torch.device:
 
 @contextmanager
 def token_counter(model: torch.nn.Module) -> Iterator[list[int]]:
-    """Counts the tokens that a model computes inside the block, padding included. The list holds this number."""
+    """Counts the tokens that a model computes inside the block, padding included. The list holds the count."""
     count = [0]
 
     def add(_: torch.nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -196,7 +196,7 @@ def filled_masks(
         One dict per example: the text with the mask, the masked word, and predictions as [word, probability].
     """
     examples = []
-    shift = int(sees_both_sides(model.config))  # such a model predicts a token at the position before it
+    shift = int(sees_both_sides(model.config))  # 1 if a token is predicted at the position before it
     for ids, position in _chosen(tokenizer, sample, count, first=1):
         masked = ids.clone()
         masked[position] = tokenizer.mask_token_id
@@ -320,7 +320,7 @@ def pseudo_losses(
     losses, counts = np.zeros(len(sample.tokens)), np.zeros(len(sample.tokens), np.int64)
     special = torch.tensor(tokenizer.all_special_ids)
     most = evaluation.sequence_length * evaluation.micro_batch
-    shift = int(sees_both_sides(model.config))  # such a model predicts a token at the position before it
+    shift = int(sees_both_sides(model.config))  # 1 if a token is predicted at the position before it
     model.to(device).eval()
     for index, tokens in enumerate(sample.tokens):
         for piece in torch.from_numpy(tokens.astype(np.int64)).split(evaluation.sequence_length):

@@ -273,7 +273,7 @@ def _source(corpus: CorpusConfig) -> str:
 
 
 def _method(config: Config, training: Record) -> dict[str, Any]:
-    """Returns the method with its options. If the training started from a model of an earlier training, names it."""
+    """Returns the method with its options. Also names the earlier model that the training run started from, if any."""
     start, kind, options = training.inputs.get("start.training"), config.method.kind, config.method_options
     before = {"began with the model of": start["path"]} if start else {}
     if kind == "plain":

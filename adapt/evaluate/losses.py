@@ -4,11 +4,11 @@ The sample of documents is fixed, and the masks of a document depend only on its
 the same tokenizer predict the same tokens in the same contexts, so two models can be compared document by document.
 
 Some models have parts for each domain: adapters, prompts, masks or experts. They are measured with the parts of the
-text's domain, with those of the nearest domain, and, for experts, with the mixture of all experts (arXiv 2108.05036).
-In the mixture, the probability of a document's t-th predicted token is sum_j w_j(t) p_j(x_t). p_j is the prediction
-with the expert of domain j. w_j(t) is the posterior of the domain: a uniform prior times the product of p_j(x_s) over
-the predictions s < t of the document, normalized. The paper has causal models only. Masked tokens are treated as
-predicted from left to right, and all experts see the unmasked tokens of the document.
+text's domain, with the parts of the nearest domain, and, for experts, with the mixture of all experts (arXiv
+2108.05036). In the mixture, the probability of a document's t-th predicted token is sum_j w_j(t) p_j(x_t). p_j is the
+prediction with the expert of domain j. w_j(t) is the posterior of the domain: a uniform prior times the product of
+p_j(x_s) over the predictions s < t of the document, normalized. The paper has causal models only. Masked tokens are
+treated as predicted from left to right, and all experts see the unmasked tokens of the document.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -87,9 +87,9 @@ class Heldout:
         return Heldout([self.documents[n] for n in chosen], [self.tokens[n] for n in chosen], marks, sizes)
 
     def beginnings(self, documents: int, length: int) -> "Heldout":
-        """Returns the first documents of the sample, cut after `length` tokens. Sizes are those of the cut texts.
+        """Returns the first documents of the sample, cut after `length` tokens.
 
-        The size of a cut text is estimated in proportion to its tokens.
+        The sizes in the result are estimates for the cut texts, in proportion to their numbers of tokens.
         """
         some = self.only(range(min(documents, len(self.tokens))))
         marks = {mark: [values[:length] for values in of] for mark, of in some.marks.items()}
@@ -325,9 +325,9 @@ def losses_on(
 class TrainingLosses:
     """Measures held-out losses of a model in training, on all ranks of the training.
 
-    Each rank measures a part of the documents, and the sums are added up. The losses differ from those of
-    `heldout_losses` only by the precision of the training, and by the documents: the first ones of the same sample,
-    each cut to `evaluation.sequence_length` tokens.
+    Each rank measures a part of the documents, and the sums are added up. There are only two differences from
+    `heldout_losses`: the losses are computed in the precision of the training, and only on the first documents of the
+    sample, each cut to `evaluation.sequence_length` tokens.
 
     Args:
         place: the rank.
@@ -346,7 +346,8 @@ class TrainingLosses:
         self._counted: dict[str, tuple[int, int]] = {}
         """Number of documents that this rank passes through the model, keyed by text, and how many of them it counts.
 
-        All ranks run equally many passes, so a rank with fewer documents repeats one, which does not count again.
+        All ranks run equally many passes, so a rank with fewer documents repeats a document, which is not counted
+        again.
         """
         self._per_byte: dict[str, float] = {}
         for text, folder in folders.items():
@@ -354,7 +355,7 @@ class TrainingLosses:
             sample = Heldout.sample(Path(folder), wanted, self._objective.columns()).beginnings(documents[text], length)
             passed, own = place.share([len(tokens) for tokens in sample.tokens])
             self._counted[text] = len(passed), own
-            # few full passes, because a short pass of a small model takes almost as long as a full one
+            # prefers few full passes, because a short pass of a small model takes almost as long as a full one
             rows = int(fitting / max(float(np.mean([len(tokens) for tokens in sample.tokens])), 1.0))
             own_evaluation = replace(evaluation, micro_batch=max(1, min(evaluation.micro_batch, rows)))
             self._parts[text] = list(corrupted_batches(self._objective, sample.only(passed), own_evaluation))
@@ -382,7 +383,7 @@ class TrainingLosses:
 
 @contextmanager
 def _parts_of_domain(model: Any, domain: str) -> Iterator[None]:
-    """Switches a model to its parts for a domain, if it has any. Other texts use the parts that are being trained."""
+    """Switches a model to its parts for a domain, if it has such parts. Otherwise, the trained parts stay active."""
     known = domains_of(model)
     if known is None or domain not in known.names:
         yield

@@ -91,11 +91,11 @@ def overlaps(corpora: Mapping[str, Path], trained: Sequence[Path] | None) -> dic
 
 
 def trained_on(maker: Record | None) -> list[Path] | None:
-    """Returns the folders of the prepared texts that a model was trained on, in this and all earlier trainings.
+    """Returns the folders of the prepared texts that a model was trained on, in its own and all earlier training runs.
 
     Args:
         maker: the record of the stage that produced the model: `train`, `export`, `finetune` or `merge`. Its inputs
-            lead to the earlier trainings, and to the trainings of its teachers. None if there is no record.
+            lead to the earlier training runs, and to the training runs of its teachers. None if there is no record.
 
     Returns:
         None if the texts are not known: a record is missing, text was streamed (which stores no keys), or a merged
@@ -118,7 +118,7 @@ def trained_on(maker: Record | None) -> list[Path] | None:
     before = maker.inputs.get(MADE_BY.get(maker.stage, ""))
     for made in [*([before] if before else []), *(merged if maker.stage == "merge" else []), *taught]:
         record = load_record(Path(made["path"]))
-        if record and _from_elsewhere(record):  # the training texts of such a model are not known, so none are added
+        if record and _from_elsewhere(record):  # the original model's training texts are unknown, and are left out
             continue
         earlier = trained_on(record)
         if earlier is None:
@@ -150,13 +150,14 @@ HITS_FILE = "hits.json"
 """File with a list per task: for each text that neighbours classified, 1 if its label was right and 0 if not."""
 
 Routes = tuple[float | None, float | None, float | None]
-"""`routed`, `routed_right` and `mixed` of a `TextLoss`."""
+"""The fields `routed`, `routed_right` and `mixed` of a `TextLoss`."""
 
 
 MeasuredCorpora = tuple[
     dict[str, dict[str, list[float]]], dict[str, Routes], dict[str, dict[str, float]], list[dict[str, Any]]
 ]
-"""The content of LOSSES_FILE, the routes, and the objective's figures, each keyed by corpus; and the examples."""
+"""The content of LOSSES_FILE, the routes and the objective's figures, which are all keyed by corpus, and the
+examples."""
 
 
 @dataclass(frozen=True)
@@ -309,7 +310,7 @@ def perplexity(loss: Estimate) -> str:
 
 
 def _exponential(loss: float) -> float:
-    """Returns exp(loss), which is infinite for the losses of a training that diverged."""
+    """Returns exp(loss), which is infinite for the losses of a training run that diverged."""
     try:
         return math.exp(loss)
     except OverflowError:
@@ -376,7 +377,7 @@ class MeanProbability:
 
 
 def _measure(measurement: Measurement | EnsembleMeasurement) -> Any:
-    """Measures a model or an ensemble in the Ray task. Imports torch late, after Ray has hidden the GPUs of others."""
+    """Measures a model or an ensemble in the Ray task. Imports torch late, after Ray has hidden other tasks' GPUs."""
     hide_unreserved_gpus()
     from adapt.evaluate.evaluation_task import measure_corpora, measure_mean
 

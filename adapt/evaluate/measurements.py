@@ -52,7 +52,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class LossChange:
-    """Loss on held-out text before and after a training, measured on the same documents and masks."""
+    """Loss on held-out text before and after a training run, measured on the same documents and masks."""
 
     text: Text
     predictions: int
@@ -81,7 +81,8 @@ class LossChange:
     """Advice if the training made the model worse on the text that it was trained on; else empty."""
     chose: float | None = None
     """Loss of the exported model on the documents that `training.stop` used to choose it [nats per predicted token].
-    This loss is biased low, so all other losses are of other documents. None if no measurement chose the model."""
+    This loss is biased low, so all other losses are measured on other documents. None if no measurement chose the
+    model."""
     documents: int | None = None
     """Number of held-out documents that were measured. None in records of earlier versions."""
 
@@ -168,7 +169,7 @@ class Retrieved:
 
 @dataclass(frozen=True)
 class MeasureChange:
-    """A measure of retrieval before and after a training, with 95% intervals over queries."""
+    """A measure of retrieval before and after a training run, with 95% intervals over queries."""
 
     before: More[Estimate]
     after: More[Estimate]
@@ -183,7 +184,7 @@ MEASURES: dict[Measure, str] = {"recall_at_10": "recall@10", "mrr": "MRR", "ndcg
 
 @dataclass(frozen=True)
 class RetrievalChange:
-    """Retrieval with a model's sentence vectors before and after a training, on the same queries and documents."""
+    """Retrieval with a model's sentence vectors before and after a training run, on the same queries and documents."""
 
     measures: dict[Measure, MeasureChange]
     before: Retrieved
@@ -295,7 +296,7 @@ class Similar:
     """Jaccard index |A and B| / |A or B| of all words in at least 3 documents, as in the paper's code."""
     cross_loss: Rows
     """Kullback-Leibler divergence of word frequencies [nats per word]: how much worse words of the column's domain are
-    predicted by the word frequencies of the row's domain than by those of their own domain."""
+    predicted by the word frequencies of the row's domain than by the word frequencies of their own domain."""
     model_loss: Rows | None = None
     """Mean held-out loss of the model of the row's domain on text of the column's domain [nats per predicted token];
     None if there are no models."""

@@ -48,7 +48,7 @@ Grid = list[list[Estimate]]
 def compare_models(
     evaluations: Mapping[str, Path], domains: Sequence[str], samples: int, folder: Path, unit: Unit = "token"
 ) -> ModelsCompared:
-    """Compares the losses of models with those of the first model.
+    """Compares the losses of models with the losses of the first model.
 
     A rise of the loss on text that a model was not adapted to, such as general text, is forgetting.
 
@@ -81,7 +81,7 @@ def compare_models(
         change_high=change_high,
         unit="nats per token" if unit == "token" else "bits per byte",
     )
-    measured = {name: value for name, value in asdict(compared).items() if value}  # without fields that are set later
+    measured = {name: value for name, value in asdict(compared).items() if value}  # fields that are set later are empty
     write_atomically(folder / FILE, json.dumps(measured, indent=1))
     prefix = "" if unit == "token" else "byte_"
     matrices = {f"{prefix}loss": compared.loss, f"{prefix}change": compared.change}
@@ -213,7 +213,7 @@ def accuracy_changes(neighbours: Mapping[str, Path], samples: int) -> dict[str, 
 
     Args:
         neighbours: folder of the stage `neighbours` of each model, keyed by model. Folders of earlier versions lack the
-            results of single texts; their models have no entry.
+            results of single texts. Models with such folders have no entry in the result.
         samples: number of bootstrap resamples.
 
     Returns:

@@ -145,7 +145,7 @@ class Probe:
         self._at_once, self._length = max(1, min(evaluation.micro_batch, rows)), length
 
     def __call__(self, engine: Any) -> dict[str, float]:
-        """Returns the two scores on rank 0, and nothing on other ranks. All ranks call it together."""
+        """Returns the two scores on rank 0, and nothing on other ranks. All ranks call this method together."""
         features = self.features(engine)
         if self._place.rank:
             return {}
@@ -221,7 +221,8 @@ def halves_of(labels: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         labels: classes [examples]. For multi-label tasks, a matrix of zeros and ones [examples, classes].
 
     Returns:
-        The sorted indices of the examples of each half. If the number of examples is odd, the first half has one more.
+        The sorted indices of the examples of each half. If the number of examples is odd, the first half has one
+        example more.
     """
     _, numbers = np.unique(np.asarray(labels), axis=0, return_inverse=True)
     by_class = np.argsort(numbers.ravel(), kind="stable")

@@ -112,7 +112,7 @@ def read_search(retrieval: RetrievalConfig) -> PairSearch:
 
 
 def _sampled(texts: list[str], most: int) -> list[str]:
-    """Returns at most `most` texts, the first ones of a fixed random order."""
+    """Returns at most `most` texts: the first texts in a fixed random order."""
     order = permute(np.arange(min(len(texts), most)), max(len(texts), 1), SEED, 0)
     return [texts[number] for number in order.tolist()[: len(texts)]]
 

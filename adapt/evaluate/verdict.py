@@ -1,7 +1,8 @@
 """Says in one sentence on which texts and tasks a new model is better than its initial model.
 
-A difference counts only if its 95% interval excludes 0. `fix_of_worse` names what to change after a training that made
-the model worse on the text that it was trained on. `ChosenStep` describes a model that was chosen among several steps.
+A difference counts only if its 95% interval excludes 0. `fix_of_worse` names what to change after a training run that
+made the model worse on the text that it was trained on. `ChosenStep` describes a model that was chosen among several
+steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +17,13 @@ from adapt.train.stopping import DEV, OTHER_DEV, Point, exported_point, is_loss,
 Effect = Literal["better", "worse", "equal", "unknown"]
 """Effect on one text or task. `equal`: the interval of the change includes 0. `unknown`: there is no interval."""
 LOWER_RATE = "Try a lower training.learning_rate"
-"""Advice after a training that made the model worse, if the cause is not known."""
+"""Advice after a training run that made the model worse, if the cause is not known."""
 MOST_NAMES = 4
 """Largest number of texts and tasks that a clause of a verdict names."""
 TENTH = 0.1
-"""The mean losses of the first tenth and of the last tenth of a training's reports are compared."""
+"""The mean losses of the first tenth and of the last tenth of a training run's reports are compared."""
 REPEATED = 1.5
-"""A training that reads its text more often than this may have learnt it by heart."""
+"""If a training run reads its text more often than this, the model may have learnt the text by heart."""
 
 
 def effect(low: float | None, high: float | None, higher_is_better: bool = False) -> Effect:
@@ -42,7 +43,7 @@ def effect(low: float | None, high: float | None, higher_is_better: bool = False
 
 @dataclass(frozen=True)
 class Verdict:
-    """The effects of a training or a merge on each text and task, compared with a reference model."""
+    """The effects of a training run or a merge on each text and task, compared with a reference model."""
 
     effects: Mapping[str, Effect]
     """Effect on each text or task, keyed by its name in sentences."""
@@ -51,12 +52,12 @@ class Verdict:
     model: str = ""
     """Name of the new model. Empty if only one model is judged."""
     lack: str = ""
-    """Reason why nothing was measured. Empty if something was."""
+    """Reason why nothing was measured. Empty if something was measured."""
     fix: str = ""
     """Advice if the training made the model worse on its own training text; else empty."""
 
     def on(self, wanted: Effect) -> list[str]:
-        """Returns the names of the texts and tasks with an effect."""
+        """Returns the names of the texts and tasks with the given effect."""
         return [name for name, found in self.effects.items() if found == wanted]
 
     @property
@@ -86,13 +87,13 @@ class Verdict:
         return f"Verdict: {of or (f'{self.model}: ' if self.model else '')}{self.clauses()}.{fix}"
 
     def block(self) -> TextBlock:
-        """Returns the block that a result begins with. Terminals show it again below the details."""
+        """Returns the verdict as the first paragraph of a shown result. Terminals repeat it below the details."""
         return TextBlock(self.sentence(), is_summary=True, is_verdict=True)
 
 
 @dataclass(frozen=True)
 class ChosenStep:
-    """The step whose model a training exported, as the best of its measurements (`training.keep: best`).
+    """The step whose model was exported because its measurement was the best (`training.keep: best`).
 
     The best of m equally good measurements looks better than it is, by about sigma sqrt(2 ln m) for a standard error of
     sigma. Figures of another sample, which was not used for the choice, have no such bias.
@@ -132,7 +133,7 @@ class ChosenStep:
 def choice_of(
     points: Sequence[Point], training: TrainingConfig, others: Mapping[str, tuple[float, float]]
 ) -> ChosenStep | None:
-    """Returns the step that a training chose, or None if it chose none.
+    """Returns the step whose model a training run chose to export, or None if it chose no step.
 
     Args:
         points: the measurements of the training.
@@ -159,7 +160,7 @@ def _named(names: Sequence[str]) -> str:
 def fix_of_worse(
     training: TrainingConfig, reports: Sequence[Mapping[str, Any]], passes: float | None, new_parts: str = ""
 ) -> str:
-    """Returns advice after a training that raised the held-out loss of its own text.
+    """Returns advice after a training run that raised the held-out loss of its own text.
 
     The training loss shows the cause. If it rose too, the learning rate is too high. If it fell while the text was read
     several times, the model learnt the text by heart.

@@ -1,8 +1,8 @@
 """Measures held-out losses while a model trains, and chooses how many documents are measured and how often.
 
-The cost is computed and not timed, so that a training with a stopping rule is measured at the same steps on every
-machine. A forward pass costs a third of a training step's FLOPs per token (Kaplan et al., arXiv 2001.08361, 2.1).
-This module loads no heavy library.
+The cost is computed and not timed, so that a training run with a stopping rule is measured at the same steps on every
+machine. A forward pass costs a third of a training step's FLOPs per token (Kaplan et al., arXiv 2001.08361, 2.1). This
+module loads no heavy library.
 """
 
 from collections.abc import Iterable, Mapping
@@ -81,14 +81,14 @@ def sampling_of(
     its share to the other texts.
 
     Args:
-        config: configuration of the training, with the batch and length that it has.
+        config: configuration of the training run, with its final batch size and length.
         first: number of steps of earlier phases.
         last: last step of the training.
         texts: held-out text, keyed by name. Texts without documents are left out.
         size: dimensions of the model; None if they are not known.
         document_length: mean length of the training's documents [tokens]; None if it is not known.
         chooses: whether the figures choose the exported model. At most half of the documents are measured then, so that
-            the reported losses are of other documents.
+            the reported losses are measured on other documents.
         is_phase: whether the training is a phase of a run, which may be shorter than the interval.
 
     Raises:
@@ -108,7 +108,7 @@ def sampling_of(
             whole = held.tokens / held.documents
             lengths[text] = min(whole, evaluation.sequence_length)
             in_sample = min(held.documents, evaluation.max_documents, ceil(evaluation.max_tokens / max(whole, 1)))
-            halved = chooses and not text.startswith(TASK)  # a probe divides its dev examples itself
+            halved = chooses and not text.startswith(TASK)  # probes divide their dev examples themselves
             most[text] = max(1, in_sample // 2 if halved else in_sample)
     if not most:
         return Sampling(asked)
@@ -194,7 +194,7 @@ class TaskProbe:
 
     def ready(self, place: "Place") -> "Figures":
         """Reads the examples of a rank."""
-        from adapt.evaluate.probe import Probe  # loads torch and scikit-learn
+        from adapt.evaluate.probe import Probe  # imported here, because it loads torch
 
         return Probe(place, self)
 
@@ -213,7 +213,10 @@ def probed_examples(train: int, dev: int, examples: int) -> tuple[int, int]:
 
 
 def loss_metrics(texts: Iterable[str]) -> dict[str, str]:
-    """Returns the figures of held-out losses on some texts. The value is advice if it is not measured, else ""."""
+    """Returns the names of the loss figures of some texts.
+
+    The value is "" if the figure is measured, and otherwise advice on how to have it measured.
+    """
     known = set(texts)
     past = [text.removeprefix(BEFORE) for text in known if text.startswith(BEFORE)]
     fixes = {"general": "set evaluation.general_paths, or choose domain_loss"}

@@ -143,7 +143,8 @@ class TaskLoss:
     """Computes the mean loss of the U units of a batch [nats]. A unit is an example or a labelled token.
 
     Args:
-        kind: kind of the task. `multi_label` has the binary cross-entropy per class, others the cross-entropy.
+        kind: kind of the task. The loss is the binary cross-entropy of each class for `multi_label`, and the
+            cross-entropy for other kinds.
         weights: weights of the classes, float32 [classes], see `balanced`; None for equal weights.
     """
 
@@ -163,7 +164,8 @@ class TaskLoss:
     def masses(self, examples: Examples) -> np.ndarray:
         """Returns the weight of each example in a mean of losses, float64 [E].
 
-        The weight is the sum of the class weights of the example's units: the example, or its labelled tokens.
+        The units of an example are the example itself or its labelled tokens. The weight is the sum of their class
+        weights.
         """
         if self.multi_label or self.weights is None:
             return examples.units.astype(float)

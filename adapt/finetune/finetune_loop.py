@@ -46,7 +46,7 @@ class LoopInput:
 
 @dataclass
 class History:
-    """Losses and dev scores of a training."""
+    """Losses and dev scores of a training run."""
 
     curve: list[dict[str, Any]] = field(default_factory=list)
     """One entry per epoch: `epoch` (from 1), `loss` (mean over its steps) and `dev` (the score)."""

@@ -32,7 +32,7 @@ def task_scores(facts: Facts, truth: Labels, probabilities: Probabilities, leake
 
     Returns:
         - `score`: the score in the task's metric
-        - `score_without_leaks`: the score over the examples that do not leak; None if no example leaks, or all do
+        - `score_without_leaks`: the score over the examples that do not leak; None if no example or every example leaks
         - `examples` and `examples_without_leaks`: numbers of examples
         - `macro_f1`, `micro_f1`, `accuracy`
         - `per_class`: precision, recall, f1 and support

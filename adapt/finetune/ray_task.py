@@ -1,4 +1,4 @@
-"""Runs one fine-tuning (one model, one task, one seed) as a Ray task, and writes its result.
+"""Fine-tunes one model on one task with one seed as a Ray task, and writes the result.
 
 This module imports neither torch nor transformers, because the driver does not need them.
 """
@@ -90,7 +90,7 @@ def gpus_per_seed(finetune: FinetuneConfig) -> float:
 
 
 def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
-    """Waits for a machine with these resources. Raises an error if none has them, because Ray would wait forever."""
+    """Waits for a machine with these resources. If no machine can have them, raises an error instead."""
     try:
         await_resources(replace(resources, workers=1, cpus_per_worker=cpus, gpus_per_worker=gpus))
     except ClusterError as error:

@@ -1,4 +1,4 @@
-"""Runs one fine-tuning inside its Ray task: loads the model, trains on the task in one of the modes, and predicts.
+"""Fine-tunes one model inside its Ray task: loads it, trains it on the task in one of the modes, and predicts.
 
 Each mode is a function that trains a classifier and returns a `Learned`. `fine_tune` trains the whole encoder, and
 `lora` trains low-rank adapters. `feature_extraction` and `linear_probe` leave the encoder unchanged and compute its
@@ -56,7 +56,7 @@ from adapt.train.worker_process import use_threads
 
 @dataclass(frozen=True)
 class Learned:
-    """The result of a training in any mode."""
+    """The result of training in one of the modes."""
 
     predict: Callable[[str], np.ndarray]
     """Function that computes the class probabilities of the examples (for `tokens`: labelled tokens) of a split, given
@@ -235,7 +235,7 @@ def probe(
 def _computed(
     encoder: PreTrainedModel, problem: Problem, place: FinetuneDevice, function: Callable[[ExampleBatch], Tensor]
 ) -> dict[str, Tensor]:
-    """Computes `function` for all examples or labelled tokens of every split; returns values by split, on the CPU."""
+    """Computes `function` for all examples or labelled tokens. Returns the values on the CPU, keyed by split."""
     nn.Module.to(encoder, place.device).eval()
     with place.autocast():
         return {name: in_passes(function, examples, place.device) for name, examples in problem.examples.items()}
@@ -272,7 +272,7 @@ class TrainedWords(nn.Module):
         return vectors if self.training else torch.where((places >= 0)[..., None], vectors, embedding(ids, self.table))
 
     def whole(self) -> nn.Embedding:
-        """Returns an ordinary embedding with the same vectors, including the trained ones."""
+        """Returns an ordinary embedding with the same vectors, including the trained vectors."""
         table = self.table.clone()
         table[self.place >= 0] = self.rows.detach()[self.place[self.place >= 0]]
         words: nn.Embedding = nn.Embedding.from_pretrained(table)

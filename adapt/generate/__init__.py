@@ -1,7 +1,7 @@
 """Generates text with models: text that replaces general text in replay, and documents rewritten in other formats.
 
 - `sampling`: draws tokens with random numbers that depend only on the text and the position; samples from an encoder.
-- `decoder`: generates texts with a decoder, in batches that stay full.
+- `decoder`: generates texts with a decoder and continuous batching.
 - `rewriting`: the formats in which documents are rewritten, and their prompts.
 - `makers`: the three ways to make the texts of a block.
 - `block_files`: the files of finished blocks, and the time that the blocks took.

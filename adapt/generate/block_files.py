@@ -12,7 +12,7 @@ BLOCKS, FIGURES_FILE = "blocks", "figures.json"
 
 @dataclass(frozen=True)
 class MadeFigures:
-    """Figures of a block, or of all blocks together."""
+    """Number and size of the texts of a block, or of all blocks together, and the time to make them."""
 
     texts: int = 0
     tokens: int = 0
@@ -25,7 +25,7 @@ class MadeFigures:
     """Time that the actors spent on the blocks, without loading the model [s]."""
 
     def plus(self, other: MadeFigures) -> MadeFigures:
-        """Adds the figures of further blocks."""
+        """Returns the sums of these figures and the figures of other blocks."""
         values = zip(asdict(self).items(), asdict(other).values(), strict=True)
         return MadeFigures(**{name: one + more for (name, one), more in values})
 

@@ -1,4 +1,4 @@
-"""Generates texts with a decoder, in batches that stay full.
+"""Generates texts with a decoder and continuous batching: waiting texts replace finished texts.
 
 A batch has a slot per text. As soon as enough texts have ended, waiting texts take their slots, so that no text waits
 for the longest text of its batch. The keys and values of earlier tokens are stored in one buffer per layer. In this
@@ -94,7 +94,7 @@ class SlotLayer(CacheLayerMixin):
                 held[:, :, end - length : end] = held[:, :, self.columns.end - length : self.columns.end].clone()
 
     def keep(self, slots: Tensor) -> None:
-        """Removes all slots but the given ones."""
+        """Removes all slots except the given slots."""
         self.keys, self.values = (held if held is None else held[slots] for held in (self.keys, self.values))
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -187,7 +187,7 @@ class Decoder:
 
         Args:
             tokens: last token of each slot, int64 [slots].
-            real: which columns contain a token of the slot, bool [slots, columns]. The last column is that of `tokens`.
+            real: which columns contain a token of the slot, bool [slots, columns]. The last column contains `tokens`.
             positions: position of the token in its text, int64 [slots].
             cache: keys and values of earlier tokens. The keys and values of `tokens` are added.
         """

@@ -4,9 +4,9 @@ An actor per GPU, or per core without GPUs, loads the model once and makes one b
 a file of texts and a file of figures, which is written last, so a killed run loses at most one block per actor. Blocks
 depend neither on the actor that makes them nor on the number of actors.
 
-Texts are dropped by cleaning blocks, as near copies, as evaluation texts, and as texts on which losses are measured.
-These are the checks of every corpus (`adapt.corpus.screening`). The tokens of each text are known from its generation,
-so the kept and dropped tokens are counted by reason.
+A text is dropped if a cleaning step rejects it, or if it copies another generated text, an evaluation text, or a text
+on which losses are measured. Every corpus passes the same checks (`adapt.corpus.screening`). The tokens of each text
+are known from its generation, so the kept and dropped tokens are counted by reason.
 """
 
 import json
@@ -87,7 +87,7 @@ class MakeBlocks:
     def _make(self, block: Mapping[str, Any]) -> MadeFigures:
         if (self._folder / END_FILE).exists():
             raise BudgetError("the generation stopped before a block; the finished blocks are kept")
-        if not self._is_loaded:  # not loaded if all blocks exist already
+        if not self._is_loaded:  # loaded only when needed: all blocks may already exist
             torch.set_num_threads(1)
             self._maker.load()
             self._is_loaded = True
@@ -194,7 +194,7 @@ class ReadDocuments:
         number = 0
         for table in self.read(batch):
             (row,) = table.to_pylist()
-            keys = mix(keys_of(row["texts"]))  # the unhashed keys decide what is held out
+            keys = mix(keys_of(row["texts"]))  # hashed again, because unhashed keys decide what is held out
             taken = np.flatnonzero(in_share(keys, self.share))
             for start in range(0, len(taken), TEXTS_PER_BLOCK):
                 places = taken[start : start + TEXTS_PER_BLOCK].tolist()
@@ -224,7 +224,7 @@ def _run(
     Raises:
         BudgetError: the budget is spent.
     """
-    (folder / END_FILE).unlink(missing_ok=True)  # an earlier run may have ended at a smaller budget
+    (folder / END_FILE).unlink(missing_ok=True)  # from an earlier run that ended at a smaller budget
     gpus, totals = gpus_per_worker(resources), ray.cluster_resources()
     cpus = max(1, int(totals.get("CPU", 1)))
     actors = max(1, int(totals.get("GPU", 0) / gpus)) if gpus else cpus
@@ -436,7 +436,7 @@ class FilterPart:
                 if len(lines) == LINES_AT_ONCE:
                     yield _row(lines, {}, {})
                     lines = []
-        dropped.update(tally.bad)  # the tokens of unreadable lines are unknown
+        dropped.update(tally.bad)  # counts only lines, because the tokens of unreadable lines are unknown
         yield _row(lines, dropped, tokens)
 
 
@@ -449,7 +449,7 @@ def kept_record(record: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def _rejecting(sieve: Sieve, reject: Reject) -> Sieve:
-    """Returns the same checks, which also call `reject` for each dropped text."""
+    """Returns a copy of the checks that also calls `reject` for each dropped text."""
     written = sieve.reject
 
     def both(reason: str, source: str, number: int, text: str) -> None:

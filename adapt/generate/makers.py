@@ -53,7 +53,7 @@ class FromDecoder(Maker):
     Args:
         pretrained: the decoder.
         drawing: how tokens are drawn.
-        prompts: texts whose first tokens begin the generated texts. If empty, only the start token begins a text.
+        prompts: texts whose first tokens are used as prompts. If empty, every prompt is only the start token.
         most: largest number of tokens of a prompt.
     """
 
@@ -162,7 +162,7 @@ class Rewriting(Maker):
             Request(
                 number,
                 self._prompt(text, each),
-                drawing.temperature(number // _MOST_FORMATS + number % _MOST_FORMATS),  # all in turn, in each format
+                drawing.temperature(number // _MOST_FORMATS + number % _MOST_FORMATS),  # varies by document and format
                 drawing.min_length,
                 drawing.max_length,
             )
@@ -196,7 +196,7 @@ def maker_of(
         way: whether the model is a decoder, or an encoder to sample from.
         pretrained: the model.
         section: the section.
-        prompts: texts whose first tokens begin the texts of a decoder. If empty, only the start token begins a text.
+        prompts: texts whose first tokens are a decoder's prompts. If empty, every prompt is only the start token.
     """
     drawing = DrawSettings.of(section)
     if way == "decoder":

@@ -32,7 +32,7 @@ class Format:
 
 
 def formats_of(section: SynthesizeConfig) -> tuple[Format, ...]:
-    """Reads the formats that a configuration names, in its order.
+    """Reads the formats that a configuration names, in the configured order.
 
     Raises:
         ConfigError: the file of templates cannot be read or lacks a format, a format has no valid prompt, or the

@@ -6,8 +6,8 @@ does not depend on which texts are generated with it, in which order, or by whic
 Wang and Cho (2019, arXiv 1902.04094) read a masked language model as a Markov random field and sample from it by Gibbs
 sampling: a text begins with mask tokens, and in each step a random position is masked and its token is drawn from the
 model's distribution given all other tokens. Here, a sweep draws every position once, in a random order, and a share of
-the positions is masked and drawn together. If a share is one position, this is their sampler, except that
-positions are drawn without replacement.
+the positions is masked and drawn together. If the share is a single position, this is the sampler of Wang and Cho,
+except that positions are drawn without replacement.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from adapt.support.splitmix import GOLDEN, mix
 
 @dataclass(frozen=True)
 class DrawSettings:
-    """How tokens are drawn; the fields are those of section `generate` or `synthesize`."""
+    """Settings for drawing tokens. The fields come from the section `generate` or `synthesize`."""
 
     temperatures: tuple[float, ...]
     top_p: float

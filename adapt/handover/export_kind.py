@@ -1,9 +1,10 @@
-"""Base class of the kinds that `export.kinds` names, and the kinds that read the exported folder as it is.
+"""Base class of the kinds that `export.kinds` names, and the kinds that need no further files.
 
 Each kind is a library or format for which an exported model is prepared. transformers, sentence-transformers, TEI and
-vLLM read the folder as it is: nothing is added to it, so these kinds check that it has the files which they need, and
-name them. The pooling of sentence-transformers is that of `export.sentence_transformers`, of the objective or of the
-initial model, and otherwise `mean` (`adapt.model.sentence_vectors`).
+vLLM read the folder without further files, so these kinds only check that the folder has the files that they need, and
+list these files. The pooling for sentence-transformers is the first of these that is set:
+`export.sentence_transformers`, the pooling of the objective, and the pooling of the initial model. Otherwise, it is
+`mean` (`adapt.model.sentence_vectors`).
 
 Text Embeddings Inference (TEI) reads config.json, tokenizer.json, the weights in safetensors, the pooling in
 1_Pooling/config.json and the longest input in sentence_bert_config.json. It does not start if one of these files
@@ -70,7 +71,7 @@ class HandedOver:
     """Largest absolute difference between this kind and the model that transformers loads. `onnx` compares outputs,
     `gguf` compares weights. None if the kind uses the same files, so that there is nothing to compare."""
     note: str = ""
-    """What a user must know, as a sentence. Empty if there is nothing."""
+    """A sentence that tells users what they must know about the files. Empty if there is nothing to tell."""
 
 
 class ExportKind(ABC):
@@ -92,7 +93,9 @@ class ExportKind(ABC):
         self.options = options
 
     def refuse(self, config: Config, model: Path) -> None:  # noqa: B027  # most kinds accept all models
-        """Raises an error before the job starts if the model cannot be exported as this kind. By default, accepts all.
+        """Raises an error before the job starts if the model cannot be exported as this kind.
+
+        By default, all models are accepted.
 
         Args:
             config: configuration of the job.
@@ -140,7 +143,7 @@ SERVED_BY_TEI = (
 )
 """Values of model_type in config.json that TEI 1.8 supports as embedding models."""
 POOLINGS = ("cls", "mean", "lasttoken")
-"""Poolings of TEI, by their names in sentence-transformers."""
+"""Poolings that TEI supports, named as in sentence-transformers."""
 FAST = "tokenizer.json"
 IMAGE = "ghcr.io/huggingface/text-embeddings-inference:cpu-1.8"
 SERVED_BY_VLLM = (
@@ -167,15 +170,15 @@ class ToTransformers(ExportKind):
         return HandedOver("transformers", files)
 
     def example(self, exported: ExportedModel) -> str:
-        """Returns nothing: every card shows how to load the model with transformers."""
+        """Returns an empty text, because every card already shows how to load the model with transformers."""
         return ""
 
 
 def pooling_files(exported: ExportedModel) -> list[str]:
-    """Returns the files of sentence-transformers in an exported folder, by their paths in it.
+    """Returns the paths of the sentence-transformers files in an exported folder, relative to the folder.
 
     Raises:
-        ModelError: the folder lacks one of them.
+        ModelError: the folder lacks one of these files.
     """
     modules = [str(module["path"]) for module in read_list(exported.folder / MODULES) if isinstance(module, dict)]
     files = [*OWN, *(f"{path}/config.json" for path in modules if path)]
@@ -186,7 +189,7 @@ def pooling_files(exported: ExportedModel) -> list[str]:
 
 
 class ToSentenceTransformers(ExportKind):
-    """Lists the files with which sentence-transformers loads the folder. They are written with the model."""
+    """Lists the files with which sentence-transformers loads the folder. The files are written with the model."""
 
     needs_vectors = True
 
@@ -194,13 +197,13 @@ class ToSentenceTransformers(ExportKind):
         """Lists the files of sentence-transformers.
 
         Raises:
-            ModelError: the folder lacks one of them.
+            ModelError: the folder lacks one of these files.
         """
         pooling = exported.vectors.pooling if exported.vectors else ""
         return HandedOver("sentence_transformers", pooling_files(exported), note=f"The pooling is {pooling}.")
 
     def example(self, exported: ExportedModel) -> str:
-        """Returns nothing: the card of a model for sentence vectors shows this anyway."""
+        """Returns an empty text, because the card of a model for sentence vectors already has this example."""
         return ""
 
 

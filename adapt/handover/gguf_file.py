@@ -3,8 +3,8 @@
 GGUF files store the weights of each architecture in the layout that llama.cpp computes with:
 
 - For `llama` and `mistral`, the rotary embedding (arXiv 2104.09864) of llama.cpp rotates pairs of neighbouring
-  dimensions of a head. transformers pairs each dimension of the first half with one of the second half. Therefore this
-  module interleaves the rows of the queries' and keys' weights.
+  dimensions of a head. transformers pairs each dimension of the first half with a dimension of the second half.
+  Therefore this module interleaves the rows of the queries' and keys' weights.
 - GPT-2's layers are stored transposed.
 
 The names come from the package gguf. Weights are read one at a time, so memory does not grow with the model.
@@ -102,7 +102,7 @@ def rounding_difference(file: Path, folder: Path, config: Any, kind: str) -> flo
         ModelError: a weight is missing, or differs by more than the rounding of its type.
     """
     worst = 0.0
-    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}  # mapped into memory when they are used
+    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}  # memory-mapped, so read when used
     for name, weight in converted(folder, config):
         if name not in stored:
             raise ModelError(f"{file} lacks the weight {name}", "run the export again")
@@ -131,7 +131,7 @@ def converted(folder: Path, config: Any) -> Iterator[tuple[str, Array]]:
     architecture = gguf.MODEL_ARCH[ARCHITECTURES[config.model_type]]
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     factors = frequency_factors(config) if ARCHITECTURES[config.model_type] == "LLAMA" else None
-    if factors is not None:  # llama.cpp does not load models of other architectures with this tensor
+    if factors is not None:  # with this tensor, llama.cpp would refuse other architectures
         yield "rope_freqs.weight", factors
     for name, weight in stored(folder):
         if name.endswith(BUFFERS) or (name == "lm_head.weight" and config.tie_word_embeddings):

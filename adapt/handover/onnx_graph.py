@@ -1,4 +1,4 @@
-"""Exports a model as an ONNX graph, and compares the outputs of the graph with those of the model.
+"""Exports a model as an ONNX graph, and compares the outputs of the graph with the outputs of the model.
 
 The export uses `transformers.exporters`. The graph runs in ONNX Runtime for the comparison.
 """

@@ -1,4 +1,4 @@
-"""The kinds of exports by name (`export.kinds`): checks them before anything runs, and writes them."""
+"""Finds the kinds of exports that `export.kinds` names, checks them before anything runs, and writes their files."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ def need_vectors(config: Config) -> list[str]:
 
 
 def kinds_what(config: Config) -> dict[str, Any]:
-    """Returns the part of an export stage's key that describes the configured kinds. Empty if there are none."""
+    """Returns the part of an export stage's key that describes the configured kinds. Empty if no kind is configured."""
     kinds = {
         name: {**(asdict(kind.options) if kind.options else {}), **EXPORT_KINDS.source(name)}
         for name, kind in chosen_kinds(config).items()

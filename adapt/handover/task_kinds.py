@@ -30,9 +30,9 @@ from adapt.support.errors import ConfigError
 from adapt.task.labelled_examples import check_split
 
 SETFIT, HEAD = "config_setfit.json", "model_head.pkl"
-"""SetFit's settings and its head."""
+"""Names of the files with SetFit's settings and with the classification head."""
 GLINER, EXAMPLES = "gliner/gliner_config.json", "gliner/train.json"
-"""GLiNER's settings and its training data."""
+"""Names of the files with GLiNER's settings and with its training data."""
 LONGEST = 384
 """Default of GLiNER for the largest number of words per text."""
 Entity = tuple[int, int, str]
@@ -149,7 +149,7 @@ trainer.model.save_pretrained("classifier")
 
 
 def trained_head(folder: Path, labelled: LabelledText) -> Any:
-    """Trains the head as SetFit does: a logistic regression on the vectors, or one per label for `multi_label`.
+    """Trains the head as SetFit does, by logistic regression. For `multi_label`, each label has its own regression.
 
     Returns:
         A classifier of scikit-learn, whose classes are the indices of the labels.

@@ -165,7 +165,7 @@ def centred(vectors: np.ndarray, centre: np.ndarray) -> np.ndarray:
 
 
 def distances_to(row: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Returns the exact distance, 1 - cosine, between one vector and each of the others: from 0 to 2, float64 [m].
+    """Returns the exact distance, 1 - cosine, between one vector and each other vector: from 0 to 2, float64 [m].
 
     Args:
         row: a vector of length 1, float16 [d].
@@ -183,7 +183,7 @@ NOBODY = -1
 
 
 def faiss_library() -> Any:
-    """Imports faiss, untyped because its own types are incomplete."""
+    """Imports and returns faiss. The type is `Any`, because the types in faiss are incomplete."""
     import faiss
 
     return faiss
@@ -195,9 +195,9 @@ def no_neighbours(queries: int, count: int) -> Nearest:
 
 
 def nearest_first(distances: np.ndarray, ids: np.ndarray, count: int) -> Nearest:
-    """Returns the `count` nearest of the results of each query.
+    """Returns the `count` nearest neighbours of each query among the given results.
 
-    The given results are [queries, any number] in any order. A missing result has distance inf and id -1.
+    `distances` and `ids` have shape [queries, any number], in any order. A missing result has distance inf and id -1.
     """
     order = np.lexsort((ids, distances), axis=-1)[:, :count]
     nearest = no_neighbours(len(distances), count)

@@ -33,7 +33,8 @@ IndexKind = Literal["flat", "ivf", "ivf_pq", "hnsw"]
 FLAT_VECTORS = 2**20
 """Largest number of vectors for which each query is compared with all of them."""
 LINKS = 32
-"""Number of neighbours of a vector in the graph of kind hnsw. In the lowest layer, a vector has twice as many."""
+"""Number of neighbours of a vector in the graph of kind hnsw. In the lowest layer, a vector has twice as many
+neighbours."""
 LEAST: dict[IndexKind, int] = {"ivf": 100, "ivf_pq": 1000}
 """Smallest number of vectors that suffices to learn the centres of the inverted lists, keyed by kind."""
 
@@ -304,7 +305,7 @@ def index_parts(
       memory_bytes: memory for the index, on a machine that holds the whole index.
       queries: expected number of queries.
       kind: kind of index. `auto` chooses the kind (`adapt.index.index_files`).
-      spread: function that calls the indexing for each part, in this process or in tasks of the cluster.
+      spread: function that calls the indexing function for each part, in this process or in tasks of the cluster.
 
     Raises:
       DataError: there is no vector, there are too few for `kind`, or an id is in two parts.

@@ -34,7 +34,7 @@ class Shard:
             self._index = VectorIndex.open(folder, embedder, numbers, only)
 
     def search(self, queries: np.ndarray, k: int, width: int | None, exactly: bool) -> Nearest:
-        """Finds the k nearest vectors of each query in the actor's parts, by comparing all vectors if `exactly`."""
+        """Finds the k nearest vectors of each query in the actor's parts. With `exactly`, compares all vectors."""
         return self._index.search_exactly(queries, k) if exactly else self._index.search(queries, k, width)
 
 

@@ -43,7 +43,8 @@ class VectorIndex:
 
         Args:
           folder: folder of the index.
-          embedder: identity of the queries' embedder, which must equal that of the index. None skips this check.
+          embedder: identity of the queries' embedder, which must equal the identity in the index. None skips this
+          check.
           numbers: numbers of the parts to search. None searches all parts.
           only: distinct sorted ids of the vectors to search, int64 [n]. None searches all vectors.
 

@@ -5,8 +5,8 @@ Parsing, help, chain files, plans, summaries and reports read the table JOBS.
 - `job_run`: runs and plans jobs.
 - `job_text`: prepares a job's text for training and for measuring, and shows its properties before anything runs.
 - `generated_text`: generates text for replay, and rewrites documents.
-- `training_jobs`: dapt, tapt, finetune; merge and distil, which make one model of several, and ensemble, which averages
-  predictions.
+- `training_jobs`: dapt, tapt, finetune; merge and distil, which make one model from several models, and ensemble, which
+  averages predictions.
 - `selection_job`: select, and the selection of documents for other jobs.
 - `sequence_steps`, `sequence_job`: sequence, which adapts a model to one domain after another.
 - `measuring_jobs`: evaluate, similarity, advise, which measure models and text; vocabulary, which measures how the

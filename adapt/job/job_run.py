@@ -44,8 +44,8 @@ class Job:
     """Computes the job's result from the last stage and the command line. None means that the last stage's result is
     the job's result. The result is a dataclass with a method `blocks`."""
     training: Callable[[Any], Stage[Any] | None] | None = None
-    """Takes the job's last stage, and returns the training or merge whose model other jobs may start from. Returns None
-    if the job makes no such model."""
+    """Takes the job's last stage, and returns the training stage or merge whose model other jobs may start from.
+    Returns None if the job makes no such model."""
     tokens: Callable[[Any], Start] | None = None
     """Takes the job's last stage, and returns the model whose tokenizer and architecture the new model has. None means
     that the new model has the tokenizer and architecture of the initial model."""
@@ -75,7 +75,7 @@ class Job:
         return self.kind.name
 
     def leaves(self, context: Context, final: Stage[Any]) -> Start | None:
-        """Returns the model that other jobs may start from. Returns None if the job makes no such model or several.
+        """Returns the model that other jobs may start from. Returns None if there are no or several such models.
 
         Args:
             context: context of the job.
@@ -102,7 +102,7 @@ class JobRun:
     """The stage that sends the model to the Hub, which has not run yet. None if `export.push` is not set."""
 
     def finish_push(self) -> list[Block]:
-        """Sends the model to the Hub, unless it was sent before, and returns blocks about it.
+        """Sends the model to the Hub, unless it was sent before, and returns blocks that report the push.
 
         Raises:
             HubError: the push failed. The model's folder is unchanged.
@@ -230,13 +230,13 @@ class Plan(SelfShown):
     job: str
     stages: list[Planned]
     trainings: dict[str, Any]
-    """A forecast of tokens, time and cost for each unfinished training, keyed by the training's name. The forecast is
-    None if the training's text is not prepared yet."""
+    """A forecast of tokens, time and cost for each unfinished training stage, keyed by the stage's name. The forecast
+    is None if the stage's text is not prepared yet."""
     phases: Table | None = None
     """A row per phase that will run, if `training.phases` is set."""
     regimes: dict[str, Regime | None] = field(default_factory=dict)
-    """For each unfinished training, tokens per parameter and number of passes over its texts, keyed by the training's
-    name. None if the training's text is not prepared yet."""
+    """Tokens per parameter and number of passes over the texts, for each unfinished training stage, keyed by the
+    stage's name. None if the stage's text is not prepared yet."""
     config: Config | None = None
     """Configuration of the job."""
     budget: str = ""
@@ -250,7 +250,7 @@ class Plan(SelfShown):
         return [line for line in self.stages if not line.record]
 
     def blocks(self) -> list[Block]:
-        """Returns blocks with the number of stages that will run, a row per stage, and a forecast of the trainings."""
+        """Returns blocks with the number of stages that will run, a row per stage, and a forecast of the training."""
         number, to_run = len(self.stages), len(self.to_run)
         finished = f"{number - to_run} of {number} stages are finished"
         said = f"{finished}; {to_run} will run." if to_run else f"{finished}, so nothing will run."
@@ -268,7 +268,7 @@ class Plan(SelfShown):
         return [*blocks, *self._regimes()]
 
     def _regimes(self) -> list[Block]:
-        """Returns the regime of each training, and recommendations for the regime of the first training."""
+        """Returns the regime of each training stage, and recommendations for the regime of the first stage."""
         known = {name: regime for name, regime in self.regimes.items() if regime}
         if self.regimes and not known:
             return [TextBlock("Regime: not known before the text is prepared; dontstop advise estimates it.")]

@@ -194,14 +194,14 @@ def deduplicated(
 
 
 def on_one_source(config: Config, name: str, corpus: CorpusConfig) -> Config:
-    """Returns the configuration with one source as its corpus, and with the source's name appended to its name."""
+    """Returns the configuration with one source as its corpus, and appends the source's name to the job's name."""
     return replace(config, name=f"{config.name}-{name}", corpus=corpus)
 
 
 def before_training(
     context: Context, texts: Sequence[Stage[Prepared]], general: Stage[Prepared] | None
 ) -> Mapping[str, Stage[Any]]:
-    """Builds the stages that the configured method needs before a training.
+    """Builds the stages that the configured method needs before training.
 
     Args:
         context: context whose initial model will be trained.
@@ -274,7 +274,7 @@ def legibility_words(legibility: Legibility | None) -> str:
 
 
 def text_outlooks(stages: Sequence[Stage[Any]], records: Mapping[str, Record]) -> list[TextOutlook]:
-    """Measures each corpus that a job trains on once.
+    """Measures the corpora that a job trains on, each corpus once.
 
     Remote corpora and datasets that are not prepared yet are left out, because reading them takes long. The stage that
     prepares such a corpus measures it.

@@ -1,6 +1,6 @@
 """Jobs that measure: evaluate compares models, similarity compares domains, and advise recommends a first job.
 
-Vocabulary measures how the tokenizer splits words, and makes models with a changed vocabulary.
+The job vocabulary measures how the tokenizer splits words, and makes models with a changed vocabulary.
 """
 
 import re
@@ -291,7 +291,7 @@ def domain_files(context: Context) -> dict[str, Files]:
 
 
 def screening(context: Context) -> Screening:
-    """Returns the text that is left out of the corpus, which is the same as for a training on the corpus.
+    """Returns the text that is left out of the corpus. The same text is left out when a model trains on the corpus.
 
     Raises:
         ConfigError, DataError: `adapt.job.job_text.general_text` raises an error.

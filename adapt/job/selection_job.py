@@ -1,4 +1,4 @@
-"""Builds the selection of documents from a pool, as a job or for other jobs (Don't Stop Pretraining, section 5.3)."""
+"""Builds stages that select documents from a pool, for the select job and other jobs (Don't Stop Pretraining, 5.3)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -69,7 +69,7 @@ def vector_stages(
     index = BuildIndex(
         name=f"{name}-pool",
         vectors=Embed(f"{name}-pool", embedding, learnt, documents, resources),
-        index=select.index if "target" in needed else "flat",  # no search without target vectors
+        index=select.index if "target" in needed else "flat",  # nothing is searched without a target
         memory_gib=INDEX_GIB,
         queries=0,
         resources=resources,

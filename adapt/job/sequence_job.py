@@ -45,8 +45,8 @@ from adapt.support.errors import ConfigError
 def merged_domains(setup: Setup) -> Iterator[Step]:
     """Builds one step per domain: the training on the domain, and the merge of all models trained so far.
 
-    Each training starts from the first model of the sequence. If a domain is added, one model is trained and the
-    models are merged again. If the way of merging changes, nothing is trained.
+    Each training stage starts from the first model of the sequence. If a domain is added, only one model is trained
+    before the models are merged again. If only the settings of the merge change, no model is trained.
 
     Raises:
         ConfigError: the section `merge` does not fit the number of models.
@@ -127,11 +127,11 @@ def merging_of_domains(config: Config, models: int) -> Merging:
 def sequence_stages(context: Context) -> SequenceStage:
     """Builds the stages of all domains of a sequence.
 
-    Each domain has the method's stages before training, the training, the method's stages after it, the export,
-    held-out losses, and fine-tuning on the tasks of all domains so far. Each task is learnt by a copy of the model,
-    without the domain's name (arXiv 2302.03241, section 4). Every stage depends only on earlier domains, so adding a
-    domain at the end reruns nothing. If two orders begin with the same domains, the second
-    sequence reuses the stages of these domains.
+    Each domain has the method's stages before training, the training stage, the method's stages after training, the
+    export, held-out losses, and fine-tuning on the tasks of all domains so far. Each task is learnt by a separate copy
+    of the model (arXiv 2302.03241, section 4). Every stage depends only on earlier domains, so adding a domain at the
+    end reruns nothing. If two orders begin with the same domains, the second sequence reuses the stages of these
+    domains.
 
     Raises:
         ConfigError: a domain is unknown or listed twice, two domains have the same text, a task belongs to no domain,
@@ -178,7 +178,7 @@ def _benchmarks(context: Context, steps: Sequence[Step]) -> CompareBenchmarks | 
 
 
 def _one_after_another(setup: Setup) -> Iterator[Step]:
-    """Builds trainings that each start from the model of the previous domain."""
+    """Builds one training stage per domain. Each stage starts from the model of the previous domain."""
     context = setup.context
     first = [setup.texts[setup.order[0]]]
     past = before_training(context, first, replayed_text(context, setup.general, domain=first))
@@ -209,7 +209,7 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
 
 
 def _each_alone(setup: Setup) -> Iterator[Step]:
-    """Builds the trainings of a sequence that all start from its first model."""
+    """Builds one training stage per domain. All stages start from the first model of the sequence."""
     for number, name in enumerate(setup.order, start=1):
         domain = on_domain(setup, setup.context, name)
         replay = replayed_text(domain, setup.general, domain=[setup.texts[name]])
@@ -225,7 +225,7 @@ def _each_alone(setup: Setup) -> Iterator[Step]:
 
 
 def _all_at_once(setup: Setup) -> Iterator[Step]:
-    """Builds one training on the mixed domains. It is as long as the trainings on the single domains together."""
+    """Builds one training stage on the mixed domains, as long as the stages for single domains together."""
     config, training = setup.context.config, setup.context.config.training
     given = {name: getattr(training, name) for name in ("max_steps", "max_tokens", "max_flops")}
     limits = {name: value * len(setup.order) for name, value in given.items() if value}

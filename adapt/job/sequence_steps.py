@@ -1,4 +1,4 @@
-"""Checks the domains of a sequence, prepares their texts, and builds the stages around each training."""
+"""Checks the domains of a sequence, prepares their texts, and builds the stages that follow each training stage."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -187,14 +187,14 @@ def with_general_share(context: Context, number: int) -> Context:
 def sequence_step(
     setup: Setup, context: Context, number: int, name: str, training: Train, past: Mapping[str, Stage[Any]]
 ) -> Step:
-    """Builds the stages around one training: the export, the losses on all domains so far, and the tasks.
+    """Builds the stages that follow a training stage: the export, the losses on all domains so far, and the tasks.
 
     Args:
         setup: settings of the whole sequence.
         context: context of the training.
         number: number of domains that the model has learnt.
         name: name of the domain learnt last, or empty if all domains were learnt at once.
-        training: the training that makes the model.
+        training: the training stage that makes the model.
         past: stages of the method that run before the training.
     """
     config, order = setup.context.config, setup.order
@@ -249,7 +249,7 @@ def watched_texts(setup: Setup, name: str, before: Sequence[str] = ()) -> Mappin
 
 
 def with_rules(setup: Setup, context: Context, number: int) -> Context:
-    """Returns the context with only those rules of `training.stop` that can be judged on domain `number`."""
+    """Returns the context without the rules of `training.stop` that cannot be judged on domain `number`."""
     return context.configured(rules_so_far(context.config, setup.order[: number - 1], setup.order))
 
 

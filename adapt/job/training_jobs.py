@@ -46,7 +46,7 @@ from adapt.terminal.console import log
 def dapt_stages(context: Context) -> Export:
     """Builds the stages of DAPT in the order in which they run.
 
-    Stages that may fail because of the data run before the training.
+    Stages that fail if the data are faulty are run before the training stage.
     """
     general = general_text(context)
     uses_corpus = has_corpus(context.config.corpus) and not context.selected
@@ -94,7 +94,7 @@ DAPT_JOB = Job(
 
 
 POOL, SELECTION = "(pool)", "(selection)"
-"""Names of a pool, and of text selected from a pool, among the sources of a training."""
+"""Names of a pool, and of text selected from a pool, among the sources of a training stage."""
 
 
 def tapt_stages(context: Context) -> Export:
@@ -268,7 +268,7 @@ ENSEMBLE_JOB = Job(
 
 
 def distil_stages(context: Context) -> Export:
-    """Builds a DAPT whose model learns the mean of its teachers' predictions on the domain's text.
+    """Builds the stages of DAPT in which a model learns the mean of its teachers' predictions on the domain's text.
 
     Raises:
         ConfigError: no teachers are named.
@@ -338,7 +338,7 @@ def _named(context: Context, name: str) -> list[str]:
 
 
 def _check_residual(kind: str, models: Sequence[Start]) -> None:
-    """Checks that the models were not swapped: if any model has a chat template, the instruct model must have one."""
+    """Checks that the instruct model has a chat template if any model has a template, to detect swapped models."""
     place = MERGERS.load(kind).dressed_as
     if place is None:
         return

@@ -14,7 +14,7 @@ from adapt.model.model_card import card_code, card_text, front_matter, settings,
 from adapt.runner.files import file_aside, write_atomically
 
 BESIDE = ("generation_config.json", *TEMPLATES)
-"""Optional files of a model that do not affect the scores it computes, such as chat templates."""
+"""Optional files of a model that do not affect the model's scores, such as chat templates."""
 
 
 def dress(model: Pretrained, facts: Mapping[Path, MergeFacts], speaker: Pretrained | None = None) -> None:

@@ -26,7 +26,7 @@ class NewTokens:
     """Tokens that some models have and their base lacks."""
 
     first: int
-    """Lowest possible id of a new token. All ids of the base are lower: its rows from this id on are padding."""
+    """Lowest possible id of a new token. All ids of the base are lower: the base's rows from this id on are padding."""
     number: int
     """Number of new tokens."""
     extended: tuple[int, ...]

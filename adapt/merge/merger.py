@@ -16,7 +16,7 @@ The other methods use task vectors, which are trained weights minus base weights
 
 - `task_arithmetic` adds up the task vectors (Ilharco et al., arXiv 2212.04089).
 - `residual` adds the task vector of an instruct model to an adapted base (arXiv 2410.10739).
-- `dare` drops differences at random and scales up the rest (Yu et al., arXiv 2311.03099).
+- `dare` drops differences at random and scales up the remaining differences (Yu et al., arXiv 2311.03099).
 - `ties` drops small differences, elects a sign per element, and averages the differences with this sign (Yadav et al.,
   arXiv 2306.01708).
 """
@@ -119,7 +119,7 @@ def decay_weights(decay: str, models: int) -> tuple[float, ...]:
 
     Args:
         decay: a name in `DECAYS`.
-        models: number of averaged checkpoints, which are the same number of steps apart, the oldest first.
+        models: number of averaged checkpoints, from oldest to newest, with equal numbers of steps in between.
     """
     left = [DECAYS[decay](index / models) for index in range(models)] + [0.0]
     return tuple(now - then for now, then in pairwise(left))
@@ -247,9 +247,9 @@ class Ties(Merger):
     """Adds the largest differences that agree in sign (TIES, arXiv 2306.01708).
 
     It computes theta_0 + a m. For each model, the share `density` of its differences tau_i with the largest absolute
-    values is used, over all tensors together, as published. Differences that equal the smallest used one are used too.
-    The elected sign of an element is the sign of sum_i w_i tau_i over the used differences. m is the mean, with weights
-    w_i, of the used differences with the elected sign. If the sum is 0, m is 0.
+    values is used, over all tensors together, as published. Differences that equal the smallest used difference are
+    used too. The elected sign of an element is the sign of sum_i w_i tau_i over the used differences. m is the mean,
+    with weights w_i, of the used differences with the elected sign. If the sum is 0, m is 0.
     """
 
     shares = (1.0,)
@@ -309,7 +309,7 @@ def smallest_kept(tensors: Pass, density: float) -> list[float]:
 
 
 def _bin_of_rank(counts: np.ndarray, rank: int) -> tuple[int, int]:
-    """Returns the bin of the element with a rank, counted from the largest, and the element's rank in the bin."""
+    """Returns the bin of the element with this rank (the largest element is first), and its rank within the bin."""
     above = np.cumsum(counts[::-1])
     index = int(np.searchsorted(above, rank))
     return len(counts) - 1 - index, rank - int(above[index] - counts[::-1][index])

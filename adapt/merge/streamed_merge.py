@@ -211,7 +211,10 @@ class Names:
 
     @cached_property
     def by_token(self) -> set[str]:
-        """Names of tensors with one row per token: embeddings, head and head bias. For tied tensors, only the first."""
+        """Names of tensors with one row per token: embeddings, head and head bias.
+
+        For tied tensors, only the first name is included.
+        """
         layers = (self._model.get_input_embeddings(), self._model.get_output_embeddings())
         parts = {id(part) for layer in layers if layer is not None for part in layer.parameters()}
         named = self._model.named_parameters(remove_duplicate=False)

@@ -98,7 +98,7 @@ def svg(figure: "Figure", name: str) -> str:
 WIDTH = 4.8
 """Width of a drawing [inches]. Drawings of this width are readable on a phone without scrolling."""
 METRICS_LINES = "metrics.jsonl"
-"""Name of the file with the reports of a training, one JSON object per line."""
+"""Name of the file with the reports of a training run, one JSON object per line."""
 
 
 def loss_curve(metrics: Iterable[Path], name: str, caption: str) -> Drawing | None:
@@ -128,7 +128,7 @@ def _drawn(steps: list[int], losses: list[float], name: str) -> str:
 def heldout_curves(
     curves: Mapping[str, Sequence[tuple[int, float]]], name: str, caption: str, exported: int | None = None
 ) -> Drawing:
-    """Draws losses on held-out text by step. The colour of a curve is its number, from 1.
+    """Draws losses on held-out text by step. Curve number i, counted from 1, has colour i.
 
     Args:
         curves: points of each curve as pairs of step and loss [nats per token], keyed by text.

@@ -26,7 +26,7 @@ from adapt.terminal.console import log, logs_json, printable
 WIDTH = 120
 """Width of tables if stderr is not a terminal [characters]."""
 LONGEST_WORD = 24
-"""Maximum width that a column keeps so that its words are not broken [characters]. Longer words may be folded."""
+"""Longest word for which a column is made wide enough [characters]. Longer words may be broken."""
 BORDER, PADDING = 1, 2
 """Width of a table's left border, and width of the spaces around a cell [characters]."""
 
@@ -150,7 +150,7 @@ def _drawn(
 
 
 def _fitted(least: Sequence[int], most: Sequence[int], width: int) -> list[int]:
-    """Returns column widths that fit into a width. Narrow columns get what they need first."""
+    """Returns column widths that fit into a width. Wide columns are narrowed before narrow columns."""
     while _total(least) > width and max(least) > 1:  # The terminal is too narrow even for the longest words.
         least = [min(each, max(least) - 1) for each in least]
     cap = max(most, default=0)

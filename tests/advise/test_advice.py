@@ -283,6 +283,9 @@ def test_without_tasks_all_votes_are_for_or_against_dapt() -> None:
 
 
 def test_the_plain_case_meets_only_two_conditions() -> None:
-    """The default case meets only the conditions of these two rules, so each case above adds or removes one rule."""
+    """The default case meets only the conditions of the rules `tapt_gains` and `both_are_best`.
+
+    Each case above adds or removes one rule.
+    """
     quiet = {rule.name for rule in RULES if rule.judge(case())}
     assert quiet == {"tapt_gains", "both_are_best"}

@@ -29,7 +29,7 @@ def sample(texts: list[str], times: int = 1) -> Sample:
 
 @pytest.fixture
 def task(tiny_bert: Path, tmp_path: Path) -> Path:
-    """A prepared task whose train texts consist of the first 40 words."""
+    """Returns a prepared task whose train texts consist of the first 40 words."""
     from adapt.model.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(tiny_bert)
@@ -106,13 +106,18 @@ def test_an_empty_sample_is_refused(tiny_bert: Path) -> None:
 
 
 def test_padding_is_estimated_for_models_that_take_no_packed_documents(tiny_bert: Path, tmp_path: Path) -> None:
-    """A pass has two rows of 64 tokens. All its documents are padded to one length, because more passes cost more."""
+    """A pass has two rows of 64 tokens.
+
+    All documents of a pass are padded to the same length, because one pass per length would cost more.
+    """
     sizes = {"vocab_size": len(VOCABULARY), "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = DebertaV2Config(**sizes, conv_kernel_size=3)  # convolutions mix documents that share a row
+    # convolutions would mix documents that share a row, so the model takes no packed documents
+    config = DebertaV2Config(**sizes, conv_kernel_size=3)
     DebertaV2ForMaskedLM(config).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path)
     training = TrainingConfig(sequence_length=64, micro_batch=2)
-    texts = {"corpus": sample([" ".join(["model"] * count) for count in (28, 8, 38, 46)])}  # and two special tokens
+    # each text also has two special tokens
+    texts = {"corpus": sample([" ".join(["model"] * count) for count in (28, 8, 38, 46)])}
     found, packed = (
         look(replace(CONFIG, training=training), Pretrained(folder, folder), texts, {})
         for folder in (tmp_path, tiny_bert)
@@ -125,7 +130,7 @@ def test_padding_is_estimated_for_models_that_take_no_packed_documents(tiny_bert
 
 
 def test_a_model_without_a_head_is_measured_with_a_new_one(tiny_bert: Path, tmp_path: Path) -> None:
-    """The folder of the model stays as it is."""
+    """Checks that the measurement does not change the model's folder."""
     AutoModel.from_pretrained(tiny_bert).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path)
     files = {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}

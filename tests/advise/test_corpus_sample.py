@@ -47,7 +47,8 @@ def test_the_size_of_a_large_corpus_is_estimated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, parts: int
 ) -> None:
     texts = sentences(4000, seed=1)
-    monkeypatch.setattr(corpus_sample, "READ_BYTES", 120_000)  # reads at most 120,000 of the 370,000 bytes
+    # the sample reads at most 120,000 of the corpus's 370,000 bytes
+    monkeypatch.setattr(corpus_sample, "READ_BYTES", 120_000)
     found = sampled(tmp_path, texts, name=name, parts=parts)
     assert found.documents
     assert found.bytes

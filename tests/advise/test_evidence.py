@@ -145,7 +145,8 @@ def test_ten_passes_over_a_selection_are_at_most_half_of_a_pass_over_the_pool() 
     assert (found.documents, found.tokens) == (5000, 450_000)
     assert found.tokens
     assert found.tokens * found.passes == 9_000_000 / 2
-    assert proposed(text(documents=79_999)) is None  # fewer than one document per example
+    # the proposed selection would have fewer than one document per example
+    assert proposed(text(documents=79_999)) is None
 
 
 @pytest.mark.parametrize(("pool", "tasks"), [(None, [TASK]), (LARGE, [])])

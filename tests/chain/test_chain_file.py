@@ -72,7 +72,7 @@ def test_fields_come_from_common_and_then_from_the_entry(tmp_path: Path) -> None
     assert dapt.corpus.paths == "/data/acl.jsonl"
     assert (dapt.training.max_steps, dapt.training.learning_rate) == (7, 0.1)
     assert dapt.training.epochs is None
-    assert tapt.training.epochs == 100  # the job's default
+    assert tapt.training.epochs == 100  # 100 is the job's default value
     assert tapt.task.dev == "/data/arc/dev.jsonl"
     assert dapt.name == "dapt-cs"
     own = {**CHAIN["stages"]["dapt"], "training.learning_rate": 0.5, "name": "own"}

@@ -46,7 +46,7 @@ def model(folder: Path) -> Path:
 
 
 def documents(folder: Path) -> Path:
-    """Writes 30 documents of each kind, and two that cannot be read."""
+    """Writes 30 documents of each kind, and two documents that cannot be read."""
     files: dict[str, bytes | str] = {"scan.pdf": scanned_pdf(), "secret.pdf": pdf(["a"], password="secret")}
     for number in range(30):
         files[f"{number}.html"] = page(paragraphs(3, number))

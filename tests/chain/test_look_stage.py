@@ -1,4 +1,4 @@
-"""Tests a look at sequences with invented results, and the report of its verdicts."""
+"""Tests an interim look at sequences with invented results, and the report of its verdicts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ ROUNDS = SeedRounds(4, 4, 8)
 
 @dataclass(frozen=True, eq=False)
 class Ran(Stage[SequenceResult]):
-    """A sequence whose record exists."""
+    """A stage that imitates a sequence. It never runs, because the tests write its record."""
 
     kind = "sequence"
 

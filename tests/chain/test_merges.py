@@ -30,7 +30,7 @@ def chain_of(folder: Path, content: dict[str, Any]) -> Chain:
 
 @pytest.fixture
 def chain(tmp_path: Path, tiny_bert: Path) -> Chain:
-    """Returns a chain with trainings on two domains, merges of their models, and a fine-tuning on a task."""
+    """Returns a chain with training runs on two domains, merges of their models, and a fine-tuning run on a task."""
     for number, name in enumerate(("one", "two")):
         write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(20, number)])
     for split in ("train", "dev", "test"):
@@ -79,7 +79,7 @@ def test_stages_can_be_merged_and_a_merge_can_be_started_from(chain: Chain) -> N
 
 
 def test_models_of_the_chain_are_read_from_their_stages_folders(chain: Chain, tmp_path: Path, tiny_bert: Path) -> None:
-    """Writes invented models as results of the trainings, which are not run.
+    """Writes invented models as results of the training runs, which are not executed.
 
     The merged weights are compared with the expected weights.
     """

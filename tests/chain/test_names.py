@@ -61,7 +61,7 @@ def renamed(tmp_path: Path, tiny_bert: Path) -> Study:
 
 
 def test_a_renamed_task_has_its_new_name_in_the_report(renamed: Study) -> None:
-    assert renamed.missing == []  # the name is not part of the key
+    assert renamed.missing == []  # the task's name is not part of the key
     assert [(row.name, row.task) for row in collect(renamed).rows] == [("citations", "citations")]
 
 

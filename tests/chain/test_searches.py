@@ -109,7 +109,7 @@ def test_stages_with_best_values_are_known_after_the_search(content: dict[str, A
         "tapt[one, 8]",
     ]
     assert chain.later == ["search_confirm[two]", "winner[two]", "tapt[two, 7]", "tapt[two, 8]"]
-    finish(second, chain, {})  # the unchanged configuration was best
+    finish(second, chain, {})  # an empty mapping means that the unchanged configuration was best
     assert chain_of(content).later == []
 
 
@@ -120,7 +120,7 @@ def test_best_values_replace_those_of_the_stage(content: dict[str, Any]) -> None
     goals = {goal.label: goal for goal in chain_of(content).goals}
     assert goals["tapt[one, 7]"].config.training.learning_rate == 3e-3
     assert goals["tapt[one, 7]"].config.seed == 7
-    assert goals["tapt[two, 7]"].config.training.learning_rate == 1e-4  # the job's default
+    assert goals["tapt[two, 7]"].config.training.learning_rate == 1e-4  # 1e-4 is the job's default value
     winner = goals["winner[one, 5]"].stage
     assert isinstance(winner, Finetune)
     assert winner.start.training

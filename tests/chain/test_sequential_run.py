@@ -14,7 +14,10 @@ pytestmark = pytest.mark.heavy
 
 
 def test_a_study_adds_seeds_until_its_last_look(tmp_path: Path, tiny_bert: Path, ray_cluster: None) -> None:
-    """Two recipes that hardly differ stay undecided, so both run with all seeds. A second run has nothing to do."""
+    """Two recipes that hardly differ stay undecided, so both recipes run with all seeds.
+
+    A second run has nothing to do.
+    """
     for split, (count, seed) in {"train": (60, 1), "dev": (20, 2), "test": (30, 3)}.items():
         write(tmp_path / f"{split}.jsonl", labelled(count, seed))
     content = {

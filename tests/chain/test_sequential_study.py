@@ -1,4 +1,4 @@
-"""Tests the rounds of a sequential study with invented scores: which seeds run, what ends, and what is shown."""
+"""Tests rounds of a sequential study with invented scores: which seeds run, which comparisons end, what is shown."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -77,7 +77,7 @@ def settle(stage: Finetune, store: Store, result: Finetuned) -> None:
 
 
 def finish(chain: Chain, with_looks: bool = True, score: Callable[[str, int], float] = score_of) -> None:
-    """Writes records of a round's runs with invented scores, and runs the round's looks."""
+    """Writes records of a round's runs with invented scores, and runs the round's interim looks."""
     for goal in chain.goals:
         if isinstance(goal.stage, Finetune):
             seed = int(goal.values["seed"])
@@ -195,7 +195,7 @@ def test_plan_and_status_show_the_round_and_what_may_follow(content: Content) ->
 
 
 def test_seeds_of_a_set_also_vary_the_training_before(content: Content) -> None:
-    """A round contains only the trainings with its own seeds."""
+    """A round contains only the training runs with the round's own seeds."""
     content["sets"] = {"recipe": {"base": {"start": None}, "TAPT": {"start": "tapt[{seed}]"}}, "seed": [*range(10, 18)]}
     content["sequential"] = {"first_seeds": 3, "round_seeds": 5, "max_seeds": 8}
     task = content["stages"]["finetune"]["task"]

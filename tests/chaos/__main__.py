@@ -36,7 +36,7 @@ class Trials:
         folder: folder for all files.
         seed: seed of all random choices.
         stack: context to which the cluster is added, so that it is stopped at the end.
-        said: folder for the messages of chains that went wrong.
+        said: folder for the messages of chains in which something went wrong.
     """
 
     def __init__(self, folder: Path, seed: int, stack: ExitStack, said: Path | None) -> None:
@@ -79,7 +79,7 @@ class Trials:
             scene = Scene(self._chain, place, draw, start, start(), outcome, field)
             try:
                 try_at(fault.happen, scene, undisturbed)
-            except Exception as error:  # recorded, so that the other faults are still tried
+            except Exception as error:  # the error is recorded and not raised, so that the other faults are still tried
                 outcome.wrong.append(f"{type(error).__name__}: {error}")
             finally:
                 for process in (*scene.run.below(), *scene.seen.values()):
@@ -162,7 +162,8 @@ def main() -> int:
     names = given.faults.split(",")
     if unknown := set(names) - FAULTS.keys():
         parser.error(f"there is no fault {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the cluster is stopped
+    # SIGTERM raises SystemExit, so that the cluster is stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     results, began = Results(given.file), time.monotonic()
     about = {name: FAULTS[name].about for name in names}
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder, ExitStack() as stack:

@@ -65,7 +65,7 @@ class Field:
         for node in (self.cluster.head, *self.nodes):
             with suppress(psutil.NoSuchProcess, LookupError):
                 below = self.raylet(node).children(recursive=True)
-                # a raylet ends with its agents
+                # agents are left out, because a raylet ends when one of its agents ends
                 found += [each for each in below if title in _command(each) and "Agent" not in _command(each)]
         return found
 

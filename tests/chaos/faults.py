@@ -25,10 +25,10 @@ submitted to it."""
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind of fault."""
+    """A kind of fault, how the disturbed chain runs, and the function that causes the fault."""
 
     about: str
-    """Description in the table."""
+    """Description of the fault in the table of results."""
     where: Where
     happen: Callable[[Scene], None]
 
@@ -103,7 +103,8 @@ def flip_a_shard(scene: Scene) -> None:
     """Kills the command once the text is prepared, and changes one bit of a shard."""
     scene.until(lambda: any(stage.startswith("prepare/") for stage in scene.place.root.records()))
     scene.end_by_kill()
-    if any(stage.startswith("train/") for stage in scene.place.root.records()):  # nothing may read the shard any more
+    # the training run is finished, so possibly no stage reads the shard any more
+    if any(stage.startswith("train/") for stage in scene.place.root.records()):
         return
     _flip(scene, "prepare", "**/*.arrow")
     _obey_later(scene)
@@ -122,7 +123,7 @@ def flip_a_checkpoint(scene: Scene) -> None:
 def flip_a_model(scene: Scene) -> None:
     """Changes one bit of the exported model once the chain has ended, and then adds a stage that reads the model."""
     scene.until(lambda: False)
-    _flip(scene, "export", "*.safetensors")  # the training has the same file, as a hard link
+    _flip(scene, "export", "*.safetensors")  # the folder of the training run has a hard link to the same file
     scene.expected_stages = STAGES + 1
     scene.start = lambda: scene.place.start(scene.chain.used)
     scene.run = scene.start()

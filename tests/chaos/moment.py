@@ -25,7 +25,10 @@ _ALLOWED = (FOLDER_PREFIX, "pymp-")
 """Prefixes of temporary files that may remain: Ray's logs of a killed job, for a day, and Python's folder of a running
 dashboard."""
 _PART = 0.8
-"""Share of an undisturbed run's time in which faults happen. Later faults could miss a run that is faster."""
+"""Share of the duration of an undisturbed run.
+
+Faults happen only in this first part, because a faster run may end before a later fault.
+"""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Scene:
     run: Run
     outcome: Outcome
     grid: Field | None = None
-    """The cluster, if the chain runs on one."""
+    """The cluster, if the chain runs on a cluster."""
     repairs: list[Callable[[], None]] = field(default_factory=list)
     """Functions that undo a fault when the command has ended, before the command is started again."""
     forgotten: set[str] = field(default_factory=set)
@@ -67,7 +70,7 @@ class Scene:
 
     @property
     def cluster(self) -> Field:
-        """The cluster, for faults that need one."""
+        """The cluster, for faults that need a cluster."""
         assert self.grid
         return self.grid
 
@@ -126,7 +129,8 @@ def _bring_to_end(scene: Scene, at: tuple[int, int]) -> float | None:
     for attempt in range(TRIES):
         if attempt:
             scene.run = scene.start()
-            at = (min(at[0], scene.progress()[0]), at[1])  # the record of a damaged stage was deleted
+            # the number of finished stages falls if the record of a damaged stage is deleted
+            at = (min(at[0], scene.progress()[0]), at[1])
         end = time.monotonic() + PATIENCE_S
         while scene.run.poll() is None:
             scene.look()
@@ -194,7 +198,10 @@ def lasting(processes: list[psutil.Process], within_s: float = _GONE_S) -> list[
 
 @contextmanager
 def place_in(folder: Path, root: Path | None = None) -> Iterator[Place]:
-    """Yields a `Place` with an empty storage root and an empty folder for temporary files. Deletes both at the end."""
+    """Yields a `Place` with an empty storage root and an empty folder for temporary files.
+
+    Deletes the root and the folder at the end.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     store = LocalRoot(root or folder / "runs")
     with tempfile.TemporaryDirectory(prefix="c-", dir="/tmp", ignore_cleanup_errors=True) as temporary:

@@ -54,7 +54,7 @@ class Results:
         return any((each.fault, each.moment) == (fault, moment) for each in self.outcomes)
 
     def add(self, outcome: Outcome) -> None:
-        """Adds an outcome."""
+        """Adds an outcome to the list, and to the file if there is one."""
         self.outcomes.append(outcome)
         if self._file:
             with self._file.open("a") as file:

@@ -55,14 +55,14 @@ class Root(Protocol):
         """Deletes the records of the stages of a kind, as the messages about damaged files tell the user to do."""
 
     def remove(self) -> None:
-        """Deletes everything."""
+        """Deletes the whole storage root."""
 
 
 class LocalRoot:
     """Storage root in a folder.
 
     Args:
-        folder: the folder. It is made if needed.
+        folder: the folder. It is created if it does not exist.
     """
 
     def __init__(self, folder: Path) -> None:

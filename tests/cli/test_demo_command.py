@@ -1,4 +1,4 @@
-"""The demo is small, and says how long it will take before it runs."""
+"""Tests that the demo is small, and that it says how long it will take before it starts to train."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -301,7 +301,7 @@ def test_a_folder_of_documents_is_described_with_what_cannot_be_read(capsys: pyt
     documents(Path("files"), {**files, "scan.pdf": scanned_pdf(), "README.md": "about the folder"})
     config = written("files")
     assert config.corpus.text_field == "text"
-    assert config.corpus.max_bad_fraction == 0.1  # 1 of 24 cannot be read
+    assert config.corpus.max_bad_fraction == 0.1  # 1 of 24 documents cannot be read
     assert config.corpus.deduplicate == "exact"
     said = capsys.readouterr().err
     assert "text: 23 documents" in said

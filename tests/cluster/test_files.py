@@ -104,10 +104,11 @@ def test_skypilot_nodes_start_the_preemption_watcher() -> None:
 
 def test_versions_agree() -> None:
     docker = (ROOT / "cluster" / "Dockerfile").read_text()
-    assert "\nFROM ${BASE}\n" in docker  # a build argument, so that a build can name the image by its digest
+    # BASE is a build argument, so that a build can name the base image by its digest
+    assert "\nFROM ${BASE}\n" in docker
     (base,) = re.findall(r"^ARG BASE=(.+)$", docker, re.MULTILINE)
     assert f"--build-arg BASE={base}@sha256:" in docker
-    (python,) = re.findall(r"python:(3\.\d+)\.\d+-slim-\w+", base)  # an exact patch release
+    (python,) = re.findall(r"python:(3\.\d+)\.\d+-slim-\w+", base)  # the base image names an exact patch release
     for name in ("torch", "requirements"):
         assert f"Python {python}, " in (ROOT / "cluster" / f"{name}.txt").read_text()
 
@@ -130,7 +131,7 @@ def test_the_image_has_the_tested_versions_by_their_hashes_and_reads_s3() -> Non
             name, _, version = line.partition("==")
             pins[re.sub(r"[-_.]+", "-", name).lower()] = version
     image = locked()
-    cuda = re.compile("triton|nvidia-.*|cuda-.*")  # packages that torch pins
+    cuda = re.compile("triton|nvidia-.*|cuda-.*")  # torch pins the versions of these packages
     assert {name: version for name, version in image.items() if not cuda.fullmatch(name)}.items() <= pins.items()
     assert {"boto3", "smart-open", "s3fs", "mlflow-skinny", "wandb", "model2vec", "optuna", "setuptools"} <= set(image)
     assert not {"pytest", "mypy", "ruff", "hypothesis", "datasketch"} & set(image)
@@ -226,7 +227,8 @@ def test_aws_nodes_have_the_profiles_and_the_group_of_the_stack() -> None:
         assert node["node_config"]["SecurityGroupIds"] == ["sg-FILL-IN"]
         assert node["node_config"]["MetadataOptions"]["HttpTokens"] == "required"
         assert node["node_config"]["BlockDeviceMappings"][0]["Ebs"]["Encrypted"] is True
-    assert "security_group" not in cluster["provider"]  # Ray would open SSH to everybody in a group that it creates
+    # with this field, Ray would create a security group that opens SSH to everybody
+    assert "security_group" not in cluster["provider"]
 
 
 def test_aws_nodes_may_only_do_what_the_cluster_needs() -> None:

@@ -1,4 +1,4 @@
-"""Tests that every graph of the Grafana dashboard has data from Prometheus while a training runs."""
+"""Tests that every graph of the Grafana dashboard has data from Prometheus while a model trains."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def training(cluster: Nodes, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Starts a training with DAS, the only method that reports plasticity.
+    """Starts a training run with DAS, the only method that reports plasticity.
 
     The training runs until the tests of this module have ended.
     """

@@ -1,4 +1,4 @@
-"""Tests that a training on a worker node continues while the head node of the cluster is lost and restarted."""
+"""Tests that a training run on a worker node continues while the head node of the cluster is lost and restarted."""
 
 from pathlib import Path
 

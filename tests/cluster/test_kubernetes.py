@@ -253,7 +253,8 @@ def test_a_job_has_the_cluster_of_the_volume_overlay_and_limits() -> None:
 def test_a_new_head_in_production_finds_the_state_of_the_old_one() -> None:
     recovery = cluster_of("production")["gcsFaultToleranceOptions"]
     assert recovery["backend"] == "rocksdb"
-    assert recovery["storage"]["accessModes"] == ["ReadWriteOnce"]  # a second head would damage the state
+    # only one node may mount the volume, because a second head would damage the state
+    assert recovery["storage"]["accessModes"] == ["ReadWriteOnce"]
 
 
 def test_prometheus_may_read_the_metrics_port_and_alerts_use_existing_metrics() -> None:

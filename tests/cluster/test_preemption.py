@@ -107,7 +107,7 @@ def test_an_idle_pod_ends_at_once_and_a_busy_one_within_its_limit() -> None:
 
 
 def test_training_processes_are_recognized_by_their_title(monkeypatch: pytest.MonkeyPatch) -> None:
-    # the process id distinguishes this title from other trainings on the machine
+    # the process id distinguishes this title from other training runs on the machine
     title = f"ray::RayTrainWorker-{os.getpid()}"
     assert title.encode().startswith(preemption.TRAINS)
     monkeypatch.setattr(preemption, "TRAINS", title.encode())

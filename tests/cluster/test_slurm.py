@@ -49,7 +49,8 @@ STUBS = {
             get-auth-token) mkdir -p ~/.ray; echo secret > ~/.ray/auth_token ;;
         esac
     """,
-    "sleep": """[ "$1" = 2 ] && set -- 0.1; exec /bin/sleep "$@" """,  # the script checks every 2 s
+    # shortens the script's pauses of 2 s between its checks
+    "sleep": """[ "$1" = 2 ] && set -- 0.1; exec /bin/sleep "$@" """,
     "python": """
         echo "python $* RAY_ADDRESS=${RAY_ADDRESS:-}" >> "$CALLS"
         if [ "$1" = jobs/chain.py ]; then eval "$WORK"; fi
@@ -112,7 +113,7 @@ def test_ray_starts_on_all_nodes_and_the_work_is_submitted(start: Start, tmp_pat
 
 
 def test_the_time_limit_is_a_notice_and_the_job_is_requeued(start: Start) -> None:
-    # The end is 21 s away, and the script keeps 20 s for the requeue.
+    # The job's time limit ends in 21 s, and the script reserves 20 s for the requeue.
     code, calls, said = start("study.yaml", WORK="kill -USR1 $PPID; exec sleep 600", SLURM_RESTART_COUNT="3")
     notices = [call for call in calls if call.startswith("python cluster/")]
     assert len(notices) == len(NODES)

@@ -117,7 +117,7 @@ def test_exact_duplicates_have_the_same_normalised_text(tmp_path: Path) -> None:
 
 
 def test_near_duplicates_agree_with_a_comparison_of_all_pairs(tmp_path: Path) -> None:
-    """Pairs with a true similarity above .9 are found for certain, and pairs below .7 are not.
+    """Pairs with a true similarity above .9 are always found, and pairs with a similarity below .7 are never found.
 
     The threshold is .8. The similarity is estimated from 256 positions, so 4 standard deviations are .1.
     """
@@ -192,7 +192,7 @@ def test_a_large_bucket_links_all_documents_with_a_linear_number_of_pairs() -> N
     assert set(clusters(pairs)[1].tolist()) == {0}
 
 
-# With Ray, from files to shards
+# Tests with Ray, from files to shards
 
 
 def jsonl(path: Path, texts: Sequence[str]) -> str:
@@ -347,7 +347,7 @@ PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=60)
 
 
 def searched(pairs: list[tuple[int, int]]) -> dict[int, int]:
-    """Returns the smallest document that is connected by pairs to each document, found by brute force."""
+    """Finds by brute force, for each document, the smallest document that is connected to it by pairs."""
     reached = {document: {document} for pair in pairs for document in pair}
     for _ in reached:
         for one, other in pairs:
@@ -382,7 +382,7 @@ def test_reduced_pairs_do_not_depend_on_order_and_partial_reduction(pairs: list[
 
 
 @given(
-    # source, cluster, and whether the document is held out
+    # each tuple has the source and cluster of a document, and whether the document is held out
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.booleans()), max_size=40),
     st.integers(0, 3),
 )

@@ -101,7 +101,7 @@ def causal(folder: Path, adds_end: bool) -> Pretrained:
     tokenizer = wrapped(roberta() if adds_end else byte_level())
     if not adds_end:
         tokenizer.backend_tokenizer.post_processor = None
-        tokenizer.unk_token = tokenizer.eos_token  # as in GPT-2's tokenizer
+        tokenizer.unk_token = tokenizer.eos_token  # GPT-2's tokenizer also uses its end token as the unknown token
     config = GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=len(tokenizer), pad_token_id=None)
     GPT2LMHeadModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -117,7 +117,7 @@ def test_causal_documents_end_with_one_end_token(tmp_path: Path, adds_end: bool)
     assert ends == [1] * len(TEXTS)
     assert all(tokens[-1] == tokenizer.eos_token_id for tokens in documents(train, heldout))
     assert counts["train_tokens"] == train.tokens
-    assert counts.get("unknown_tokens", 0) == 0  # the end token is GPT-2's unknown token too
+    assert counts.get("unknown_tokens", 0) == 0  # GPT-2's end token, which is also the unknown token, is not counted
 
 
 def test_names_of_special_tokens_in_a_document_are_read_as_text(tmp_path: Path, pretrained: Pretrained) -> None:
@@ -196,7 +196,7 @@ def test_words_between_blanks_include_all_their_pieces(family: str, words: list[
 @families
 def test_tokenizers_split_the_sample_words_into_several_pieces(family: str) -> None:
     _, encoding = encoded(family, "gradient abcabcabc")
-    assert len(encoding.ids) - sum(encoding.special_tokens_mask) > 3  # more tokens than words
+    assert len(encoding.ids) - sum(encoding.special_tokens_mask) > 3  # the text has more tokens than words
 
 
 @pytest.mark.parametrize(

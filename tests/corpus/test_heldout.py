@@ -28,7 +28,8 @@ def test_held_out_share_of_documents_matches_the_fraction(fraction: float) -> No
     texts = {f"document {draw.random()}" for _ in range(20_000)}
     held = sum(is_heldout(text, fraction) for text in texts)
     expected = fraction * len(texts)
-    assert abs(held - expected) < 4 * sqrt(expected * (1 - fraction))  # 4 standard deviations, binomial distribution
+    # the bound is 4 standard deviations of a binomial distribution
+    assert abs(held - expected) < 4 * sqrt(expected * (1 - fraction))
 
 
 def test_fractions_0_and_1_hold_out_none_and_all() -> None:

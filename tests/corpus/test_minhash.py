@@ -1,4 +1,4 @@
-"""Compares MinHash similarities with exact similarities, and matches of bands with a formula and a simulation."""
+"""Compares MinHash similarities with exact similarities, and the matching of bands with a formula and a simulation."""
 
 import random
 from math import sqrt

@@ -100,7 +100,7 @@ def test_prepare_writes_documents_and_counts(
     said = capsys.readouterr().err
     assert f"prepare: 4 of {len(TEXTS) + 5} documents dropped: " in said
     assert f"(in {tmp_path}/a.jsonl)" in said
-    assert f"skipped 3 of {len(TEXTS) + 8} records" in said  # the empty line is not a record
+    assert f"skipped 3 of {len(TEXTS) + 8} records" in said  # the empty line does not count as a record
     assert f"2 malformed JSON (first: {tmp_path}/a.jsonl, record 304)" in said
 
 
@@ -243,7 +243,8 @@ def test_prepare_reads_docstrings_of_a_package(tmp_path: Path, pretrained: Pretr
         (package / f"m{number:03d}.py").write_text(f'"""{text}"""\n' if number != 117 else "broken (")
     record = tmp_path / "site" / "package-1.0.dist-info" / "RECORD"
     record.parent.mkdir()
-    record.write_text("".join(f"package/m{number:03d}.py,,\n" for number in range(240)))  # the last 10 do not exist
+    # the last 10 modules do not exist
+    record.write_text("".join(f"package/m{number:03d}.py,,\n" for number in range(240)))
     corpus = replace(CORPUS, source="docstrings")
     (tmp_path / "out").mkdir()
     metrics = prepare(Manifest([Part(str(record), 0, "")]), corpus, pretrained, tmp_path / "out")

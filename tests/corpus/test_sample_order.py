@@ -165,7 +165,8 @@ def test_every_prefix_has_the_shares_of_sources_to_within_a_period(weights: list
     exact = np.array([max(weight / sum(weights), 1 / SLOTS) for weight in weights])
     counts = np.cumsum(sources[:, None] == np.arange(len(weights)), axis=0)
     lengths = np.arange(1, 5 * SLOTS + 1)[:, None]
-    assert np.abs(counts - lengths * exact).max() < SLOTS / 4  # the bound inside a period; the next line checks its end
+    # this bound holds inside a period; the next line checks the end of the period
+    assert np.abs(counts - lengths * exact).max() < SLOTS / 4
     assert np.abs(counts[SLOTS - 1 :: SLOTS] - lengths[SLOTS - 1 :: SLOTS] * exact).max() <= 5
     assert (np.diff(counts[SLOTS - 1 :: SLOTS], axis=0) == mixture.slots).all()
 
@@ -333,7 +334,7 @@ def test_mix_is_splitmix64() -> None:
     assert mix(np.arange(1, 5, dtype=np.uint64) * golden).tolist() == expected
 
 
-# Samples
+# Tests of samples
 
 
 @pytest.mark.parametrize(("size", "worlds"), [(12, (1, 2, 3, 4, 6, 12)), (10, (1, 2, 5))])

@@ -172,7 +172,7 @@ def test_tallies_are_added_and_keep_the_first_bad_record() -> None:
 
 @given(st.text(st.characters(max_codepoint=0x130), max_size=60))
 def test_control_characters_are_removed_equally_in_ascii_and_other_text(text: str):
-    """Compares the fast implementation for ASCII texts with the general one. An added "é" selects the general one."""
+    """Compares the fast implementation for ASCII texts with the general implementation, which an added "é" selects."""
     assert _without_control(text + "é") == _without_control(text) + "é"
 
 

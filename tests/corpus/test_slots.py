@@ -36,7 +36,7 @@ def test_largest_remainder_by_example() -> None:
     """Divides 10 by Hamilton's method. The results were computed by hand.
 
     In the first example, the exact numbers are 3.5, 3.3, 2.2 and 1.0. Rounded down, they sum to 9, so the number with
-    the largest remainder (3.5) gets one more. In the second example, every share above 0 gets at least one.
+    the largest remainder (3.5) gets one more. In the second example, every share above 0 gets at least one slot.
     """
     assert largest_remainder([0.35, 0.33, 0.22, 0.10], 10) == (4, 3, 2, 1)
     assert largest_remainder([0.999, 0.0005, 0.0005], 10) == (8, 1, 1)

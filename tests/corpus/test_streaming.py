@@ -204,7 +204,7 @@ def test_an_index_with_a_partial_last_line_can_be_continued(tmp_path: Path, torn
     assert index.tokens == [10, 0]
     index.add(2, 5)
     index.add(3, 7)
-    for _ in range(2):  # the same holds when the index is opened again later
+    for _ in range(2):  # opening the index a second time gives the same result
         assert ItemIndex.open(file).tokens == [10, 0, 5, 7]
 
 
@@ -221,7 +221,7 @@ def test_opening_a_valid_index_does_not_write_it(tmp_path: Path) -> None:
     assert (file.stat().st_ino, file.stat().st_ctime_ns) == (before.st_ino, before.st_ctime_ns)
 
 
-# Held-out text
+# Tests of held-out text
 
 
 def heldout(folder: Path) -> Counter[tuple[int, ...]]:
@@ -287,7 +287,7 @@ def test_a_corpus_without_text_is_refused(tiny_bert: Path, tmp_path: Path) -> No
         sample_heldout(of(CorpusConfig(paths=str(tmp_path / "a.jsonl")), tiny_bert, tmp_path), tmp_path)
 
 
-# On Ray
+# Tests on Ray
 
 
 @pytest.mark.usefixtures("ray_cluster")

@@ -86,7 +86,10 @@ def test_a_resumed_run_gives_the_same_bits_as_an_uninterrupted_one(tmp_path: Pat
 
 
 def test_every_batch_draws_different_noise_and_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unlike the published code, which seeds the generator before each batch and gives all batches the same noise."""
+    """Noise and dropout differ between batches.
+
+    The published code seeds the generator before each batch, so all its batches get the same noise.
+    """
     drawn: list[Draw] = []
     forward = TopicVae.forward
 

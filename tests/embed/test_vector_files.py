@@ -78,7 +78,7 @@ def test_a_chunk_that_has_changed_is_not_written_yet(tmp_path: Path) -> None:
 def test_vectors_with_a_large_common_part_are_separated_by_the_rest(tmp_path: Path, ray_cluster: None) -> None:
     rng = np.random.default_rng(0)
     vectors = (10 + rng.normal(size=(30, 8))).astype(np.float32)
-    vectors[7] = 0  # a text without known words
+    vectors[7] = 0  # this vector belongs to a text without known words
     for chunk, rows in enumerate((slice(0, 11), slice(11, 30))):
         write_vectors(tmp_path / chunk_file(0, chunk), np.arange(30)[rows], vectors[rows], {})
     index = tmp_path / "index"

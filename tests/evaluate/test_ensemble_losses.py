@@ -1,4 +1,4 @@
-"""Tests the loss of the mean of several models' probabilities against plain torch."""
+"""Compares the loss of an ensemble, which averages the probabilities of several models, with plain torch."""
 
 import gc
 import shutil

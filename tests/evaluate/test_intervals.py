@@ -281,7 +281,8 @@ def test_bits_per_byte_do_not_depend_on_the_length_of_tokens(tmp_path: Path) -> 
     base = TextLosses(counts * np.random.default_rng(0).normal(3, 0.3, 40), counts, counts * 7, counts * 30)
     folders = {
         "base": evaluation(tmp_path / "base", base),
-        # The sample is limited by tokens, so the second model measured fewer documents. The others are not compared.
+        # The sample is limited by tokens, so the second model measured fewer documents. The other documents are not
+        # compared.
         "long": evaluation(tmp_path / "long", halved(base)[:35]),
     }
     found = compare_models(folders, ["cells"], 50, tmp_path, "byte")

@@ -32,7 +32,7 @@ def shards(folder: Path, documents: list[list[int]], places: list[int]) -> Path:
     folder.mkdir(exist_ok=True)
     for number, (start, stop) in enumerate(zip([0, *places], [*places, len(documents)], strict=True)):
         write_shard(folder / f"heldout-{number:06d}-000000.arrow", documents[start:stop], 154)
-    write_shard(folder / "train-000000-000000.arrow", [[2, 9, 9, 3]] * 50, 154)  # not measured
+    write_shard(folder / "train-000000-000000.arrow", [[2, 9, 9, 3]] * 50, 154)  # this training text is not measured
     return folder
 
 

@@ -96,7 +96,7 @@ def test_causal_models_have_a_perplexity(tmp_path: Path, ray_cluster: None) -> N
     assert found["a"] == pytest.approx(float(np.exp(float(sum(losses)) / 5)), rel=1e-4)
 
 
-# Every other word has the ending "s", so it is two tokens. The first token looks like a whole word but is not one.
+# Every second word has the ending "s", so it is two tokens. Its first token only looks like a whole word.
 TEXTS = [
     " ".join(word + "s" * (place % 2) for place, word in enumerate(text.rstrip(".").split()))
     for text in sentences(120, seed=3, shortest=2, longest=40)

@@ -42,7 +42,7 @@ def test_an_evaluation_shares_the_cores_with_trainings(monkeypatch: pytest.Monke
         asked.append(shared_by)
         raise InterruptedError
 
-    monkeypatch.setattr(evaluation_task, "hide_unreserved_gpus", lambda: None)  # the original starts Ray
+    monkeypatch.setattr(evaluation_task, "hide_unreserved_gpus", lambda: None)  # the original function starts Ray
     monkeypatch.setattr(evaluation_task, "use_threads", noted)
     config = Config(resources=ResourcesConfig(trainings_per_machine=3))
     with pytest.raises(InterruptedError):
@@ -63,9 +63,9 @@ def record(folder: Path, stage: str, what: dict[str, Any] | None = None, **input
 
 @pytest.fixture
 def lineage(tmp_path: Path) -> dict[str, Record]:
-    """Returns records of two consecutive trainings, and of an export and a fine-tuning of the second.
+    """Returns records of two consecutive training runs, and of an export and a fine-tuning run of the second model.
 
-    The first training read texts 2 and 3 in capitals. The second read texts 4 to 7, and general texts 8 and 9.
+    The first training run read texts 2 and 3 in capitals. The second run read texts 4 to 7, and general texts 8 and 9.
     """
     first, second, replay = (
         record(shards(tmp_path / name, texts, TEXTS[:1]), "prepare")
@@ -110,7 +110,7 @@ def test_unknown_training_texts_are_reported_as_unknown(lineage: dict[str, Recor
 def test_a_measured_loss_does_not_depend_on_how_the_model_was_trained(
     kind: str, trained_with: float, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The evaluation masks a share `evaluation.mask_fraction` of single tokens, whatever the training masked.
+    """The evaluation masks single tokens at the rate `evaluation.mask_fraction`, whatever the training run masked.
 
     So all training runs of an encoder can be compared.
     """

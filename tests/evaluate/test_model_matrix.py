@@ -80,7 +80,7 @@ def test_accuracies_are_compared_text_by_text(tmp_path: Path) -> None:
     error = (other - base).std() / 200**0.5
     assert found.low == pytest.approx(found.value - 1.96 * error, abs=0.01)
     assert found.high == pytest.approx(found.value + 1.96 * error, abs=0.01)
-    (folders["DAPT"] / HITS_FILE).unlink()  # as in results of earlier versions
+    (folders["DAPT"] / HITS_FILE).unlink()  # results of earlier versions lack this file
     assert accuracy_changes(folders, 100) == {}
 
 

@@ -81,7 +81,8 @@ def test_weights_do_not_depend_on_probes_and_scores_not_on_ranks(
     ((_, on_one),) = ranks(1).run(trained, replace(case, zero_stage=0), task, kind)
     assert [point["step"] for point in on_two.points] == [0, 2, 4]
     assert on_two.points[0]["figures"].keys() == NAMES
-    assert on_two.points[0] == on_one.points[0]  # the weights of later steps differ by rounding
+    # only the first points are equal, because the weights of later steps differ by rounding
+    assert on_two.points[0] == on_one.points[0]
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -108,7 +109,8 @@ def test_scores_follow_from_features_of_texts_passed_one_by_one(
         expected[split] = rows, [texts.labels[number] for number in kept]  # type: ignore[misc]
     both = np.array([*expected["train"][0], *expected["dev"][0]])
     found = features[np.lexsort(features.T)]
-    np.testing.assert_allclose(found, both[np.lexsort(both.T)], atol=1e-5)  # the same rows, in another order
+    # both arrays have the same rows, in another order
+    np.testing.assert_allclose(found, both[np.lexsort(both.T)], atol=1e-5)
 
     known, labels = np.array(expected["train"][0]), np.array(expected["train"][1])
     unit = known / np.linalg.norm(known, axis=1, keepdims=True)
@@ -146,7 +148,8 @@ def test_scores_of_several_labels_are_those_of_scikit_learn() -> None:
 def test_each_label_of_a_text_is_predicted_as_if_it_were_the_only_one(kind: str) -> None:
     draw = np.random.default_rng(0)
     known, asked = draw.normal(size=(60, 3)), draw.normal(size=(40, 3))
-    labels = np.stack([known[:, 0] > 0, known[:, 1] > 0.5, known[:, 2] > 9], axis=1).astype(int)  # one never occurs
+    # the third label never occurs
+    labels = np.stack([known[:, 0] > 0, known[:, 1] > 0.5, known[:, 2] > 9], axis=1).astype(int)
     predict = linear_labels if kind == "linear" else partial(knn_labels, neighbours=5)
     several = predict(known, labels, asked)
     assert several.shape == (40, 3)

@@ -99,7 +99,7 @@ def test_vectors_are_ranked_by_cosine(tiny_bert: Path) -> None:
         queries = torch.stack([vector(f"the {text}") for text in search.queries])
         documents = torch.stack([vector(f"a {text}") for text in search.documents])
     scores = torch.nn.functional.cosine_similarity(queries[:, None], documents[None], dim=-1).numpy()
-    scores[0, -1] = -np.inf  # the first query is a document too
+    scores[0, -1] = -np.inf  # the last document has the text of the first query, so it is left out of this ranking
     expected = ranking_measures(scores, search.relevant)
     assert {name: of.tolist() for name, of in found.items()} == {name: of.tolist() for name, of in expected.items()}
     assert isotropy["mean_cosine"] == pytest.approx(mean_cosine(documents.numpy()), abs=1e-5)

@@ -1,4 +1,4 @@
-"""Tests the sentence that says whether a new model is better, and the fix for a training that made it worse."""
+"""Tests the sentence that says whether a new model is better, and the fix if training made the model worse."""
 
 from collections.abc import Sequence
 from typing import Any

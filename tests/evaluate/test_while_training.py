@@ -23,7 +23,10 @@ def evaluating(**changes: Any) -> Config:
 
 
 def cost(config: Config, steps: int, interval: int, documents: dict[str, int], lengths: dict[str, float]) -> float:
-    """Returns the compute of all measurements as a share of the training's. A forward pass is a third of a step."""
+    """Returns the compute of all measurements as a share of the training run's compute.
+
+    A forward pass is a third of a step.
+    """
     points = 1 + -(-steps // interval)
     tokens = points * sum(documents[text] * lengths[text] for text in documents)
     return tokens / 3 / (steps * config.training.global_batch_size * config.training.sequence_length)

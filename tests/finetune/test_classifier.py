@@ -47,7 +47,8 @@ def padded(name: str, classifier: Classifier, split: Split, pooling: str) -> Ten
         segments = [[*each, *[0] * (longest - len(each))] for each in split.segments]
         options["token_type_ids"] = torch.tensor(segments)
     if model.config.model_type == "roberta":
-        options["position_ids"] = torch.arange(longest).expand(len(rows), -1) + 1  # from pad_token_id + 1, here 1
+        # positions start at pad_token_id + 1, which is 1 here
+        options["position_ids"] = torch.arange(longest).expand(len(rows), -1) + 1
     states = model.base_model(input_ids=rows, attention_mask=mask, **options).last_hidden_state
     if isinstance(split.labels[0], list) and len(split.labels[0]) == len(split.tokens[0]):
         places = [(e, t) for e, labels in enumerate(split.labels) for t, each in enumerate(labels) if each != IGNORED]

@@ -111,7 +111,7 @@ def test_long_examples_are_cut_and_counted(learn: Learn) -> None:
     found = learn(epochs=1, max_length=10)
     assert found.metrics["max_length"] == 10
     assert all(count > 0 for count in found.metrics["truncated"].values())
-    assert learn(epochs=1).metrics["max_length"] == 128  # the limit of the model
+    assert learn(epochs=1).metrics["max_length"] == 128  # 128 tokens are the limit of the model
 
 
 def test_cut_off_words_count_as_outside(learn: Learn) -> None:
@@ -219,7 +219,7 @@ def test_a_run_that_runs_out_of_memory_names_the_field(monkeypatch: pytest.Monke
 def test_the_seeds_share_a_gpu(ray_cluster: None, monkeypatch: pytest.MonkeyPatch, seeds: int) -> None:
     monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 1.0})
     share = gpus_per_seed(FinetuneConfig(seeds=list(range(seeds))))
-    # Ray divides a GPU into GPU_PARTS parts; a seed must get a whole number of them
+    # Ray divides a GPU into GPU_PARTS parts; a seed must get a whole number of these parts
     assert share * GPU_PARTS == pytest.approx(round(share * GPU_PARTS))
     assert 0.99 < round(share * GPU_PARTS) * seeds / GPU_PARTS <= 1
 
@@ -229,7 +229,10 @@ OPTIONS = {"width": 4, "form": "sequential", "placement": "both", "scale": 1.0}
 
 @pytest.fixture
 def parts(tiny_bert: Path, tmp_path: Path) -> Path:
-    """A model with adapters for two domains. The prototype of `near` is computed from the task's train split."""
+    """Returns a model with adapters for two domains.
+
+    The prototype of `near` is computed from the task's train split.
+    """
     toy(tmp_path / "task", "single_label")
     model = load_model(tiny_bert)
     attach_adapters(model, 2, **OPTIONS)  # type: ignore[arg-type]
@@ -340,7 +343,7 @@ def test_lora_does_not_change_the_model_before_training(tiny_bert: Path, tmp_pat
 def test_a_saved_model_loads_with_transformers(learn: Learn, tmp_path: Path, kind: str) -> None:
     for name in ("model", ".model.aside"):
         (tmp_path / "out" / name).mkdir(parents=True)
-        (tmp_path / "out" / name / "half.safetensors").touch()  # a file of a killed run
+        (tmp_path / "out" / name / "half.safetensors").touch()  # an unfinished file that a killed run left behind
     found = learn(kind, save_model=True, pooling="first", epochs=2)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model"]
     assert not (tmp_path / "out" / "model" / "half.safetensors").exists()

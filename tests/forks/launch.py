@@ -28,4 +28,4 @@ with socket.socket(socket.AF_UNIX) as asked:
     asked.sendall(given[sent:])
     if is_agent:
         asked.shutdown(socket.SHUT_WR)
-        asked.recv(1)  # the agent holds the other end
+        asked.recv(1)  # waits until the agent ends, because the agent holds the other end of the socket

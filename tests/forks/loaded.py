@@ -1,6 +1,7 @@
 """Imports the modules of drivers, ranks and Ray's workers, for forks of `tests.forks.server`.
 
-Most processes of a job import the last modules of the list when they first need them, which takes each 1 to 2 s.
+Most processes of a job import the last modules of the list when they first need them. These imports take 1 to 2 s per
+process.
 """
 
 import gc

@@ -79,7 +79,10 @@ def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
         return process
 
     def lose(node: Node) -> None:
-        """Stops a node's forked process. Its environment variables are those of its parent and do not identify it."""
+        """Stops a node's forked process.
+
+        The process has its parent's environment variables, which do not identify the node.
+        """
         started[f"{node.folder}/"].kill()
         usual(node)
 
@@ -97,5 +100,6 @@ def become_member(script: str, arguments: list[str], environment: dict[str, str]
     """Turns this process into a member of a cluster: a node, or a job with the cluster's address."""
     if disk := environment.get(DISK):
         _mount(*disk.split(":"))
-    ray_constants.ENABLE_RAY_CLUSTER = True  # was set to false when the fork server imported Ray without a cluster
+    # the constant was set to false when the fork server imported Ray without a cluster
+    ray_constants.ENABLE_RAY_CLUSTER = True
     become_job(script, arguments, str(ROOT), environment, files)

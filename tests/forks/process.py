@@ -172,7 +172,7 @@ def _run(script: str, arguments: list[str], folder: str, environment: dict[str, 
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    Config.initialize("")  # reads again whether a token exists, because a job decides this when it starts Ray
+    Config.initialize("")  # Ray reads the environment again, because only the job decides whether Ray uses a token
     for number, file in enumerate([os.open(os.devnull, os.O_RDONLY), *outputs]):
         os.dup2(file, number)
         os.close(file)

@@ -1,7 +1,7 @@
 """Runs worlds. A world is a random configuration with its files. No other fuzz file depends on how stages are built.
 
-The code of `adapt` computes everything up to the rows of a training. Stages that load a model are left out. Trainings
-only read their batches. Ray Data's tasks run in this process, so a world takes a fraction of a second.
+The code of `adapt` computes everything up to the rows of a training run. Stages that load a model are left out.
+Training runs only read their batches. Ray Data's tasks run in this process, so a world takes a fraction of a second.
 """
 
 import hashlib
@@ -36,10 +36,10 @@ from tests.fuzz.here import range as range_here
 READ = ("manifest", "dedup", "prepare", "texts", "select", "task", "train")
 """Kinds of stages that are run. Other stages need a model, so only their keys are tested."""
 BATCHES = 200
-"""Maximum number of batches that a training reads."""
+"""Maximum number of batches that a training run reads."""
 DIGESTS = f".digests-{os.getuid()}.json"
 SEEN = "seen.json"
-"""Name of the file in a training's folder that lists the texts that the training read."""
+"""Name of the file in a training run's folder that lists the texts that the run read."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,10 @@ def run(world: World, data: Path, root: Path, model: Path, before: Path | None =
 
 @contextmanager
 def cheap(model: Path) -> Iterator[None]:
-    """Runs Ray Data's tasks in this process inside the block, and replaces trainings by reading their batches.
+    """Runs Ray Data's tasks in this process inside the block, and replaces training runs by reading their batches.
 
     Args:
-        model: folder of the model that every training copies as its result.
+        model: folder of the model that every training run copies as its result.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ray.data.from_items", from_items)
@@ -122,7 +122,7 @@ def cheap(model: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(model: Path) -> Iterator[None]:
-    """Replaces trainings inside the block by reading their batches."""
+    """Replaces training runs inside the block by reading their batches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("adapt.train.ray_train.launch", lambda job: _read(job, model))
         patch.setattr(MeasureImportance, "run", lambda *_: Outcome(ImportanceMeasured(0, 0, 0, 0.0, {}, {}, 1.0)))
@@ -130,7 +130,7 @@ def reading(model: Path) -> Iterator[None]:
 
 
 def _read(job: TrainingRun, model: Path) -> dict[str, Any]:
-    """Reads the batches of a training, records their content, and writes a copy of `model` as the result."""
+    """Reads the batches of a training run, records their content, and writes a copy of `model` as the result."""
     _stream.cache_clear()  # clears the cache, because folders of shards may have been rewritten
     digest, steps, pieces = hashlib.sha256(), 0, dict[int, list[int]]()
     for batch in islice(_batches(job), min(job.steps, BATCHES)):

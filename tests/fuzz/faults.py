@@ -52,7 +52,10 @@ def _strike(kind: str, victim: Path) -> None:
 
 
 def lose(draw: Random, ran: Ran) -> str:
-    """Deletes an input of a training, the training, and all stages that depend on it, so that they must run again."""
+    """Deletes or empties a shard of prepared text.
+
+    Deletes the stages that depend on prepared text, so that they must run again.
+    """
     shards = [file for record in ran.of("prepare") for file in sorted(record.path.glob("*.arrow"))]
     if not shards or not ran.of("train"):
         return "nothing"

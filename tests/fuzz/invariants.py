@@ -90,7 +90,7 @@ def _is_gathered(record: Record) -> bool:
 
 
 def check_training(ran: Ran) -> None:
-    """Checks that each sample of a training is a row of a source, and that each source gave the recorded number."""
+    """Checks that each sample of a training run is a row of a source, and that each source gave the recorded number."""
     for record in ran.of("train"):
         what, metrics = record.what["training"], record.metrics
         batch = what["global_batch_size"]
@@ -112,7 +112,7 @@ def _metrics(record: Record, name: str) -> Mapping[str, Any]:
 
 
 def check_leaks(ran: Ran) -> None:
-    """Checks that no training read a text that the model is measured on, in any spelling."""
+    """Checks that no training run read a text that the model is measured on, in any spelling."""
     for stage in ran.stages.values():
         if not isinstance(stage, Evaluate) or any(needed.key not in ran.records for needed in stage.inputs.values()):
             continue
@@ -129,7 +129,7 @@ def check_leaks(ran: Ran) -> None:
 
 
 def _trainings(stage: Any) -> Iterator[str]:
-    """Yields the keys of all trainings that a stage depends on, directly or indirectly."""
+    """Yields the keys of all training runs that a stage depends on, directly or indirectly."""
     for needed in stage.inputs.values():
         if needed.kind == "train":
             yield needed.key
@@ -137,7 +137,7 @@ def _trainings(stage: Any) -> Iterator[str]:
 
 
 def _trained(record: Record) -> set[str]:
-    """Returns the texts that a training read, and the texts that it would have read if it had continued."""
+    """Returns the texts that a training run read, and the texts that the run would have read if it had continued."""
     if streamed := json.loads((record.path / SEEN).read_text())["stream"]:
         return set(map(text_of, split(streamed)))
     texts = (made for made in record.inputs.values() if made["stage"] == "prepare")

@@ -15,7 +15,7 @@ TOKEN = "hf_fake_token"
 
 @dataclass
 class FakeHub:
-    """The state of the server."""
+    """The state of the fake Hub's server."""
 
     repositories: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Settings of each repository, by its name."""

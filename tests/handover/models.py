@@ -19,7 +19,7 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
-    "initializer_range": 0.3,  # large, so that outputs depend on inputs
+    "initializer_range": 0.3,  # the weights are large, so that outputs depend on inputs
 }
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": SIZES,
@@ -41,7 +41,7 @@ LLAMA_3 = {
 def decoder(folder: Path, family: str, tokenizer: Tokenizer, **settings: Any) -> Path:
     """Writes a random decoder with a tokenizer."""
     torch.manual_seed(0)
-    size = tokenizer.get_vocab_size() + 3  # some rows have no token, as in many models
+    size = tokenizer.get_vocab_size() + 3  # some embedding rows have no token, as in many models
     ends = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, "vocab_size": size}
     config = AutoConfig.for_model(family, **{**FAMILIES[family], **ends, **settings})
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
@@ -97,12 +97,12 @@ def characterwise() -> Tokenizer:
 
 
 def exported(folder: Path, objective: str = "causal", **fields: Any) -> ExportedModel:
-    """Returns an exported folder."""
+    """Returns the description of an exported folder, for a model that was trained with the given objective."""
     return ExportedModel(folder, Config(objective=ObjectiveConfig(kind=objective)), **fields)
 
 
 def exporting(kinds: list[str], objective: str = "mlm", **fields: Any) -> Config:
-    """Returns the configuration of an export."""
+    """Returns a configuration that exports a model to the given kinds."""
     options = fields.pop("options", {})
     return Config(
         objective=ObjectiveConfig(kind=objective), export=ExportConfig(kinds=kinds, **fields), export_options=options

@@ -97,7 +97,7 @@ def test_tei_gets_the_files_that_it_reads(tiny_bert: Path, tmp_path: Path) -> No
         "config.json", "tokenizer.json", "model.safetensors", "1_Pooling/config.json", "sentence_bert_config.json",
     }  # fmt: skip
     pooling = json.loads((model.folder / "1_Pooling" / "config.json").read_text())
-    assert pooling["pooling_mode_mean_tokens"] is True  # Text Embeddings Inference reads these settings
+    assert pooling["pooling_mode_mean_tokens"] is True  # Text Embeddings Inference reads the pooling settings
     assert pooling["pooling_mode_cls_token"] is False
     assert "--model-id /model" in ToTei().example(model)
     (model.folder / "tokenizer.json").unlink()

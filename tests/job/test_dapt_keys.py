@@ -1,4 +1,4 @@
-"""For each field of the configuration, the stages of DAPT whose keys depend on the field. Nothing runs."""
+"""Tests, for each field of the configuration, which stages of DAPT have keys that depend on it. Nothing is run."""
 
 import importlib.util
 import os
@@ -180,7 +180,7 @@ WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
     "das.injected_dropout": (DAS, 0.2, TRAINED),
     "das.plasticity_floor": (DAS, 0.2, TRAINED),
     "das.share": (DAS, 0.5, TRAINED),
-    "das.embeddings": (DAS, "frequency", set()),  # matters only with several domains, as in a sequence
+    "das.embeddings": (DAS, "frequency", set()),  # the field matters only with several domains, as in a sequence
     "das.contrast_weight": (DAS, 0.5, TRAINED),
     "das.contrast_temperature": (DAS, 0.1, TRAINED),
     "das.contrast_documents": (DAS, 62, TRAINED),

@@ -35,7 +35,7 @@ def config(tmp_path: Path, tiny_bert: Path) -> Config:
     """Returns a configuration with two sources, general text, and a second model to compare with."""
     other = shutil.copytree(tiny_bert, tmp_path / "other")
     weights = other / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\x80\x3e")  # Other weights make it another model.
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\x80\x3e")  # Changed weights make it a different model.
 
     def text(name: str, count: int, seed: int) -> str:
         return write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(count, seed)])
@@ -123,7 +123,7 @@ def with_another_tokenizer(config: Config) -> Config:
 
 
 def test_an_equal_tokenizer_in_different_files_counts_as_the_same(config: Config) -> None:
-    """When transformers saves a tokenizer, its settings differ from those in the folder that it was loaded from."""
+    """When transformers saves a tokenizer, the saved settings differ from the settings in the original folder."""
     folder = Path(config.comparison.models[0].path)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "local_files_only": False}))

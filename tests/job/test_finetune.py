@@ -1,4 +1,4 @@
-"""Fine-tuning: the fields that its keys depend on, and tasks that are refused. Nothing trains."""
+"""Tests which fields the keys of fine-tuning depend on, and which tasks are refused. No model is trained."""
 
 import json
 from dataclasses import fields, replace

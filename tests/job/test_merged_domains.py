@@ -1,4 +1,4 @@
-"""Sequences whose domains are learnt separately and merged: trainings, merges, and refused settings. Nothing runs."""
+"""Tests sequences whose domains are learnt separately and merged: training runs, merges, and refused settings."""
 
 from dataclasses import replace
 from pathlib import Path

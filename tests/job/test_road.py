@@ -1,4 +1,4 @@
-"""Checks the lists of calls that a job passes through in docs/develop/design.md.
+"""Checks the lists in docs/develop/design.md, which show the calls that a job makes.
 
 Each listed call exists in the source code, and no call goes to a higher layer of the code.
 """
@@ -13,7 +13,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ("adapt/cli", "adapt/job", "adapt/runner", "adapt/stage", "adapt/train", "ray")
-"""Layers of the code from top to bottom. Calls go downwards. The runner imports no stages and uses them as `Stage`."""
+"""Layers of the code from top to bottom.
+
+Calls go downwards. The runner imports no kinds of stages. It only uses the class `Stage`.
+"""
 MOST = 9
 """Maximum number of calls in a list."""
 HOP = re.compile(
@@ -181,7 +184,7 @@ def faults(road: list[Hop]) -> list[str]:
     return found
 
 
-# --- the lists of calls
+# --- the lists of calls on the design page agree with the source
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -198,7 +201,7 @@ def test_the_path_leads_from_the_script_to_ray_in_few_hops() -> None:
     assert len(running) <= MOST
 
 
-# --- errors in a list of calls are detected
+# --- the test detects errors in a list of calls
 
 
 def test_a_missing_hop_is_noticed() -> None:

@@ -1,4 +1,4 @@
-"""The stages of a sequence of domains: their inputs, and the stages that different sequences share. Nothing trains."""
+"""Tests the stages of domain sequences: their inputs, and the stages that sequences share. No model is trained."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -142,7 +142,7 @@ def test_of_near_copies_the_domain_listed_later_drops_its_copy(config: Config) -
         before = [prepared(text.measured[0]).files.listing, *listings[:place]]
         assert [files.listing for files in text.dedup.before] == before
         assert [files.listing for files in text.dedup.sources] == [listings[place]]
-    # The order of learning does not change the texts.
+    # The order of the domains does not change the texts.
     assert built(near, order=["reviews", "cs", "bio"]).texts == stage.texts
     fewer = replace(near, tasks=[], corpus=replace(near.corpus, sources=near.corpus.sources[:2]))
     assert keys(trainings(built(fewer))) == keys(trainings(stage))[:2]
@@ -259,7 +259,7 @@ def test_stages_reserve_only_the_resources_that_they_use(config: Config) -> None
 
 
 def watching(config: Config, *rules: StopConfig) -> Config:
-    """Returns the configuration with measurements while the models train, which may end the trainings."""
+    """Returns the configuration with measurements during training. The rules may end training runs early."""
     return replace(
         config,
         evaluation=replace(config.evaluation, interval_steps=5),

@@ -105,7 +105,7 @@ def test_the_key_of_importance_depends_on_these_fields(
 ) -> None:
     """Compares `what` of the second stage that measures importance, and not the stage's key.
 
-    The key also depends on all fields of the previous training.
+    The key also depends on all fields of the previous training run.
     """
     first, second = measured(built(config)), measured(built(config, **{field: value}))
     assert (first[0].key != second[0].key) == general

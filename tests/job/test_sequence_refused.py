@@ -96,7 +96,7 @@ def test_a_task_without_train_split_is_refused(config: Config) -> None:
 
 
 class StoppedError(Exception):
-    """The exception that ends a run at the start of a training."""
+    """The exception that ends a job when the training of a domain starts."""
 
 
 def begin(config: Config, monkeypatch: pytest.MonkeyPatch, domains: int = 3) -> None:

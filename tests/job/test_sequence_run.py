@@ -104,7 +104,7 @@ def run(config: Config, trained: Ran | None = None, **changes: Any) -> Ran:
 
 
 def stand_in(ran: Ran, training: Train) -> None:
-    """Copies the last model of a sequence to the folder in which a training would save its model."""
+    """Copies the last model of a sequence to the folder in which a training run would save its model."""
     folder = ran.store.folder(training.kind, training.name, training.key)
     if not folder.exists():
         made = ran.of(ran.stage.steps[-1].training)
@@ -198,7 +198,7 @@ def test_a_domain_added_later_redoes_nothing(das: Ran, config: Config) -> None:
 def test_a_job_killed_in_its_second_domain_gives_the_same_result(
     das: Ran, given: dict[str, Any], jobs: drive.Jobs, tmp_path: Path
 ) -> None:
-    """The same command continues from the last checkpoint, even if checkpoints are deleted when a training ends."""
+    """The same command continues from the last checkpoint, even if checkpoints are deleted when a training run ends."""
     runs = shutil.copytree(das.store.root, tmp_path / "runs")
     folder = runs / "train" / das.of(das.stage.steps[1].training).path.name
     began = started(folder)

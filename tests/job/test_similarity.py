@@ -54,7 +54,7 @@ def test_without_models_it_only_needs_the_prepared_sources(config: Config) -> No
 def test_each_model_is_measured_on_all_sources(config: Config, tiny_bert: Path, tmp_path: Path) -> None:
     other = shutil.copytree(tiny_bert, tmp_path / "other")
     weights = other / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")  # Other weights make it another model.
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")  # Changed weights make it a different model.
     stage = built(config, tiny_bert, other)
     evaluations = list(stage.evaluations.values())
     assert [list(evaluation.corpora) for evaluation in evaluations] == [["cells", "code"]] * 2

@@ -1,4 +1,4 @@
-"""TAPT: the fields that its keys depend on, and the texts that it trains on or leaves out. Nothing trains."""
+"""Tests which fields the keys of TAPT depend on, and which texts TAPT uses or leaves out. No model is trained."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ SELECTED: dict[str, tuple[Any, set[str]]] = {
     "kind": ("tests.select.pools:Longest", TRAINED),
     "target_text_field": ("body", set()),  # has no effect without `target_paths`
     "keep": (3.0, set()),  # has no effect without a list of selections
-    "measure_loss": (False, set()),  # only used by jobs/select.py
+    "measure_loss": (False, set()),  # only jobs/select.py uses this field
     "embedder": ("static", set()),  # has no effect if the kind of selection reads no vectors
     "index": ("hnsw", set()),
     "min_recall": (0.5, set()),

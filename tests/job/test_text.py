@@ -102,7 +102,7 @@ def replayed(config: Config, *paths: str) -> Config:
 
 
 def test_general_text_is_measured_whole_unless_its_files_are_trained_on(config: Config, tmp_path: Path) -> None:
-    """If general text is trained on, only its held-out share is measured, and trainings leave this share out."""
+    """If general text is trained on, only its held-out share is measured, and training runs leave this share out."""
     (tmp_path / "data" / "other.jsonl").write_text('{"text": "another"}\n')
     shutil.copy("data/general.jsonl", tmp_path / "copy.jsonl")
     assert heldout_of_general(config) == 1

@@ -15,7 +15,7 @@ jobs = pytest.fixture(drive.jobs)
 
 
 def chain(folder: Path, model: Path) -> Path:
-    """Writes a chain: a search for a fine-tuning learning rate, and a fine-tuning with the best rate and a new seed."""
+    """Writes a chain: a search for the learning rate of fine-tuning, and a run with the best rate and a new seed."""
     splits = {
         split: str(write(folder / f"{split}.jsonl", labelled(16, len(split)))) for split in ("train", "dev", "test")
     }

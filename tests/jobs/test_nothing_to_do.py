@@ -1,4 +1,4 @@
-"""A command for a finished job starts nothing, and says so immediately."""
+"""Tests that a command for a finished job starts nothing, and immediately reports that there is nothing to do."""
 
 import json
 import os

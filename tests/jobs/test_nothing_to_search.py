@@ -1,4 +1,4 @@
-"""A command for a finished search starts nothing, and says so."""
+"""Tests that a command for a finished search starts nothing, and reports that there is nothing to do."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -64,5 +64,5 @@ def test_a_plan_after_a_run_says_what_changed(
     ran = run("chain.py", "plan", *job, "--training.learning_rate=1e-4")
     assert last_line(ran)["metrics"] == {"done": 3, "stages": 6}
     assert ran.err.count("training.learning_rate: 0.0005 -> 0.0001") == 1
-    assert ran.err.count("input training: ") == 1  # the training as an input of the export
-    assert ran.err.count("input start.training: ") == 1  # the training as an input of the evaluation
+    assert ran.err.count("input training: ") == 1  # the plan shows the training run as an input of the export
+    assert ran.err.count("input start.training: ") == 1  # the plan shows the training run as an input of the evaluation

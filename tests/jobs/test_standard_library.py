@@ -16,7 +16,7 @@ def test_only_one_script_is_named_like_a_standard_module() -> None:
 
 @pytest.mark.parametrize("name", ["dapt", *HIDING])
 def test_scripts_find_the_standard_library(name: str) -> None:
-    """Runs scripts in their folder. `tests/cli/test_main.py` runs both from the folder of the project."""
+    """Runs each script in its own folder. `tests/cli/test_main.py` runs the scripts in the folder of the project."""
     ran = subprocess.run(
         [sys.executable, f"{name}.py", "--help"], cwd=JOBS, capture_output=True, text=True, check=False
     )

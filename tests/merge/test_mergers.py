@@ -177,7 +177,8 @@ def test_dare_keeps_differences_at_random_and_scales_them() -> None:
     np.testing.assert_allclose(found[kept], 0.5 / 0.1, rtol=1e-6)
     deviation = math.sqrt(0.1 * 0.9 / 40_000)
     assert abs(kept.mean() - 0.1) < 4 * deviation
-    assert abs(kept.mean(axis=0) - 0.1).max() < 6 * math.sqrt(0.1 * 0.9 / 40)  # about 10% of every column are kept
+    # about 10% of the elements of every column are kept
+    assert abs(kept.mean(axis=0) - 0.1).max() < 6 * math.sqrt(0.1 * 0.9 / 40)
 
 
 def test_the_expectation_of_dare_is_task_arithmetic() -> None:

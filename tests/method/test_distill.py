@@ -118,7 +118,8 @@ def test_the_work_and_memory_of_teachers_are_counted() -> None:
     method = Distill(DistillOptions(teachers=["no-such-folder", "nor-this"]))
     assert method.added_passes() == Added(seen=2.0)
     assert method.added_memory(ROBERTA).held == 8.0 * ROBERTA.parameters
-    assert method.what() == Distill(DistillOptions()).what()  # the key contains the content of the teachers
+    # the folders of the teachers do not matter, because the key contains the teachers' content
+    assert method.what() == Distill(DistillOptions()).what()
     assert Distill(DistillOptions(weight=0.0, teachers=["a"])).other_models == ()
 
 

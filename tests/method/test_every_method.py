@@ -75,7 +75,10 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def run_of(name: str, past: dict[str, Path], case: Case, **options: Any) -> Trained:
-    """Describes a training whose anchor weights differ from its initial weights, so that the first step is affected."""
+    """Describes a training run.
+
+    Its anchor weights differ from its initial weights, so that the first step is affected.
+    """
     is_second, has_module = kind_of(name) in SECOND, "module" in name
     kind, given = kind_of(name), STRONG[name] | options
     return Trained(case, kind, given, past, BEFORE, is_second, has_module, ROOM.get(kind, 0))

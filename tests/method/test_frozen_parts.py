@@ -26,7 +26,10 @@ from tests.train.toy import VOCABULARY, Case, model
 
 @pytest.mark.parametrize("stage", [0, 3])
 def test_frozen_parameters_do_not_change(ranks: Any, stage: int) -> None:
-    """Checks that frozen parameters stay and others move. A head tied to frozen embeddings stays, but not its bias."""
+    """Checks that only frozen parameters stay unchanged.
+
+    A head tied to frozen embeddings is frozen, but its bias is not.
+    """
     runs = [
         Trained(Case(stage), "freeze", {"layers": 1}),
         Trained(Case(stage), "freeze", {"embeddings": False, "layers": 1}),
@@ -127,7 +130,7 @@ def test_expansion_does_not_change_the_outputs(family: str, every: int, layers: 
 @pytest.mark.parametrize("family", LAYERS)
 def test_only_new_layers_train(family: str) -> None:
     _, model = expanded(family)
-    new = {2, 5, 7}  # the copies of layers 2, 4 and 5
+    new = {2, 5, 7}  # indices of the new layers, which are copies of layers 2, 4 and 5
     for number, layer in enumerate(layers_of(model)):
         assert {each.requires_grad for each in layer.module.parameters()} == {number in new}
     layers = {id(each) for layer in layers_of(model) for each in layer.module.parameters()}
@@ -143,7 +146,8 @@ def test_only_new_layers_train(family: str) -> None:
 def test_the_saved_model_loads_as_an_ordinary_model(family: str, every: int) -> None:
     """Checks that transformers' own class loads the merged weights with the resized config of the original model.
 
-    If every layer is copied, ModernBERT's first layer is too. It has no norm before attention, and its copy gets one.
+    If every layer is copied, ModernBERT's first layer is too. This layer has no norm before attention, but its copy
+    gets a norm.
     """
     method, model = expanded(family, every)
     draw = torch.Generator().manual_seed(2)

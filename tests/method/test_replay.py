@@ -1,4 +1,4 @@
-"""Tests replay as a method: the share of past domains' text in each training of a sequence, and refused settings."""
+"""Tests replay as a method: the share of past domains' text in a sequence's training runs, and refused settings."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_past_rows_are_equally_likely_and_have_their_share() -> None:
     domain, *past, general = mixture.drawn(20_000)
     assert (domain, general) == (14_000, 2_000)
     assert past == [3_000, 1_000]  # in proportion to the domains' 30 and 10 rows
-    assert mixture.epoch == -(-1000 * 1000 // 700)  # rows of the mixture per pass over the domain
+    assert mixture.epoch == -(-1000 * 1000 // 700)  # number of rows of the mixture per pass over the domain
 
 
 def test_a_sequence_can_begin_with_one_domain(config: Config) -> None:

@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 
 
 def other(folder: Path) -> nn.Module:
-    """Returns the model of a folder. This is a model with other weights for BASE, else the toy model itself."""
+    """Returns the model of a folder. For BASE, it is a model with other weights. Otherwise, it is the toy model."""
     toy = model()
     if folder == BASE:
         with torch.no_grad():
@@ -263,7 +263,8 @@ def test_fisher_information_equals_autograd_row_by_row() -> None:
     for name, sums in found.sums.items():
         torch.testing.assert_close(sums, torch.stack([each[name] for each in by_row]).sum(0), rtol=1e-4, atol=1e-9)
     summed = torch.stack([each["cls.predictions.bias"].sqrt() for each in by_row]).sum(0).square()
-    assert not torch.allclose(found.sums["cls.predictions.bias"], summed, rtol=0.5)  # summed gradients, squared, differ
+    # squaring the summed gradients would give another result
+    assert not torch.allclose(found.sums["cls.predictions.bias"], summed, rtol=0.5)
     assert all(each.grad is None for each in model.parameters())
 
 

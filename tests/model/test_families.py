@@ -1,4 +1,4 @@
-"""Tests the table of model families in the documentation: how each takes documents, and that it trains correctly."""
+"""Tests the documentation's table of model families: how each family takes documents, and that it trains correctly."""
 
 import copy
 import json

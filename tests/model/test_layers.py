@@ -1,4 +1,4 @@
-"""Tests that each gate affects only its own unit, and that a unit's parameters are the parameters of its output."""
+"""Tests that each gate affects only its own unit, and that a unit's parameters determine only its output."""
 
 import copy
 from contextlib import ExitStack
@@ -106,7 +106,8 @@ def test_gates_are_restored_after_an_inner_block() -> None:
 
 
 def test_gates_of_another_model_are_refused() -> None:
-    wrong = {**ones(ready("bert")), "head": torch.ones(2, 4)}  # 4 heads also divide the width
+    # the model does not have 4 heads, but 4 also divides the width
+    wrong = {**ones(ready("bert")), "head": torch.ones(2, 4)}
     with pytest.raises(AssertionError), Gates(ready("bert")).set(wrong):
         pass
 
@@ -126,7 +127,8 @@ def test_the_gradient_of_a_gate_is_that_of_finite_differences(family: str) -> No
             with gates.set(moved), torch.no_grad():
                 changed.append((hidden_states(model, PACKED)[-1] * WEIGHTS).sum())
         expected = (changed[0] - changed[1]) / 2e-3
-        torch.testing.assert_close(value.grad[LAYER, UNIT], expected, atol=1e-3, rtol=1e-3)  # Llama's norm is fp32
+        # the tolerance is large, because Llama's norm computes in fp32
+        torch.testing.assert_close(value.grad[LAYER, UNIT], expected, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -168,7 +170,7 @@ def test_compiled_layers_use_new_values_of_gates() -> None:
         if given:
             found.sum().backward()
             assert all(each.grad is not None and each.grad.any() for each in leaves.values())
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # layers were compiled
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # the layers were compiled
 
 
 def touched(model: Any, kind: Kind) -> dict[str, Tensor]:

@@ -109,7 +109,7 @@ def test_fp16_loses_no_small_gradient_and_none_overflows(rows: int):
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == torch.float32
         error = (one.double() - other).norm(dim=-1) / other.double().norm(dim=-1)
-        assert error.max() < 1e-2  # the word or position with the largest error
+        assert error.max() < 1e-2  # this checks the word or position with the largest error
 
 
 def test_gradients_of_fp16_states_are_multiplied_by_the_loss_scale_first():

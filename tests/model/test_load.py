@@ -42,13 +42,14 @@ def gpt2_config() -> GPT2Config:
 
 
 def test_tokenizer_does_not_truncate_pad_or_warn(bert: Path, said: Said) -> None:
-    assert len(AutoTokenizer.from_pretrained(bert).backend_tokenizer.encode(LONG)) == 6  # the file truncates to 6
+    # the tokenizer file truncates texts to 6 tokens
+    assert len(AutoTokenizer.from_pretrained(bert).backend_tokenizer.encode(LONG)) == 6
     said()
     tokenizer = load_tokenizer(bert)
     assert len(tokenizer.backend_tokenizer.encode(LONG)) == 14
     assert len(tokenizer.backend_tokenizer.encode_batch(["the"])[0]) == 3
     assert len(tokenizer(LONG)["input_ids"]) == 14
-    assert tokenizer.model_max_length == 8  # unchanged, because the exported model has it too
+    assert tokenizer.model_max_length == 8  # the value is unchanged, because the exported model also has it
     assert said() == ""
 
 
@@ -135,7 +136,7 @@ def test_checkpoint_without_the_head_is_refused_by_name(bert: Path, said: Said) 
     said()
     with pytest.raises(ModelError, match=r"cls.predictions.bias") as caught:
         load_model(bert)
-    assert "decoder.weight" not in caught.value.what  # not missing, because it is tied to embeddings
+    assert "decoder.weight" not in caught.value.what  # the weight is not missing, because it is tied to the embeddings
     assert "such as an embedding model, set model.head to new" in caught.value.fix
     assert said() == ""
 

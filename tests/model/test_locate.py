@@ -176,7 +176,7 @@ def test_unreachable_or_unknown_ids_are_refused_with_advice(monkeypatch: pytest.
     ) as caught:  # all tests set HF_HUB_OFFLINE
         locate("owner/no-such-model", "v1")
     assert "hf download owner/no-such-model" in caught.value.fix
-    monkeypatch.delenv("HF_HUB_OFFLINE")  # the library has read the variable at import
+    monkeypatch.delenv("HF_HUB_OFFLINE")  # huggingface_hub has already read the variable at import
     with pytest.raises(ModelError, match=r"'owner/no-such-model' .* could not be fetched") as caught:
         locate("owner/no-such-model", "v1")
     assert "model.path" in caught.value.fix

@@ -24,7 +24,7 @@ def measured(model: PreTrainedModel) -> tuple[int, int]:
             elif module is decoder or "embedding" not in name:
                 head += module.weight.numel()
             else:
-                layers += module.weight.numel()  # maps embeddings to the hidden size
+                layers += module.weight.numel()  # this layer maps embeddings to the hidden size
     return layers, head
 
 

@@ -137,7 +137,8 @@ def test_a_wrapped_model_has_the_same_loss():
     model = ready("roberta")
     wrapper = torch.nn.Module()
     wrapper.module = model
-    wrapper.forward = lambda **inputs: model(**inputs)  # like DistributedDataParallel and the DeepSpeed engine
+    # wraps the model, as DistributedDataParallel and the DeepSpeed engine do
+    wrapper.forward = lambda **inputs: model(**inputs)
     torch.testing.assert_close(predict_at(wrapper, together, positions), predict_at(model, together, positions))
 
 

@@ -15,7 +15,7 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("num_attention_heads", "n_heads", "n_head", "num_heads", "num_key_value_heads"), HEADS),
     **dict.fromkeys(("intermediate_size", "d_inner", "n_inner", "hidden_dim", "ffn_dim", "decoder_ffn_dim"), 32),
     **dict.fromkeys(("max_position_embeddings", "n_positions"), POSITIONS),
-    **dict.fromkeys(("initializer_range", "init_std"), 0.2),  # large, so that outputs depend on inputs
+    **dict.fromkeys(("initializer_range", "init_std"), 0.2),  # the weights are large, so that outputs depend on inputs
     **dict.fromkeys(("head_dim", "d_head", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 8),
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "sliding_window", "linear_key_head_dim"), 8),
     **dict.fromkeys(("linear_value_head_dim", "mamba_d_head", "attention_window_size"), 8),
@@ -72,7 +72,8 @@ def tiny_config(family: str) -> Any:
         own = OWN.get(family, {})
         for name, value in {**SIZES, **own}.items():
             if name in own or getattr(part, name, None) is not None:
-                with suppress(AttributeError, NotImplementedError):  # derived from other settings
+                # settings that are derived from other settings cannot be set
+                with suppress(AttributeError, NotImplementedError):
                     setattr(part, name, value)
         kinds = getattr(part, "layer_types", None)
         if isinstance(kinds, list) and "layer_types" not in own:

@@ -23,7 +23,7 @@ from tests.objective.test_objective import DOCUMENTS, batch
 
 ENCODERS = ["bert", "roberta", "distilbert", "electra", "modernbert"]
 PIECES = [DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[2], DOCUMENTS[3][:1], DOCUMENTS[3][1:]]
-"""The documents as the rows of `batch` divide them."""
+"""The pieces into which the rows of `batch` divide the documents."""
 WINDOW = 3
 """Number of tokens that the local attention of the small ModernBERT sees on each side, plus the token itself."""
 

@@ -179,7 +179,8 @@ def test_held_out_losses_examples_and_pseudo_perplexity_take_the_position_before
             expected += float(cross_entropy(model(input_ids=masked[None]).logits[0, place - 1], text[place]))
     assert counts.tolist() == [len(text) - 1]
     assert losses.tolist() == pytest.approx([expected], rel=1e-4)
-    assert filled_masks(model, of, sample, 1, torch.device("cpu")) == []  # the words have several tokens
+    # there are no examples, because the words have several tokens
+    assert filled_masks(model, of, sample, 1, torch.device("cpu")) == []
 
 
 def test_a_decoder_of_a_stage_is_turned_too_but_never_twice(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_tokens_are_drawn_with_the_models_probabilities() -> None:
 def test_figures_are_those_of_scikit_learn() -> None:
     rng = np.random.default_rng(1)
     replaced = rng.random(300) < 0.2
-    logits = np.round(rng.normal(replaced - 0.5, 1), 1)  # with equal scores
+    logits = np.round(rng.normal(replaced - 0.5, 1), 1)  # rounding makes some scores equal
     found = detection(logits, replaced)
     assert found == pytest.approx(
         {
@@ -112,7 +112,7 @@ def test_memory_and_work_count_the_generator() -> None:
     both = with_generator(RTD, size, None)
     shared = with_generator(replace(RTD, objective_options=RtdOptions(embeddings="shared")), size, None)
     assert both.layers == 6 + 2
-    assert both.layer_parameters == 600 + 200 + 100  # plus the matrix of the head for replaced tokens
+    assert both.layer_parameters == 600 + 200 + 100  # 100 is the matrix of the head that detects replaced tokens
     assert both.parameters == 1000 + 200 + 200 + 100
     assert shared.parameters == both.parameters - 200
     assert with_generator(Config(), size, None) == size

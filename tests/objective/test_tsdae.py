@@ -88,7 +88,7 @@ def decoder_of(model: PreTrainedModel, prepared: PreTrainedModel) -> PreTrainedM
             weights[place.replace(f".attention.{CROSS}.norm", f".{CROSS}.output.LayerNorm")] = value
     missing, unexpected = decoder.load_state_dict(weights, strict=False)
     assert not unexpected
-    assert all(".query." in name or ".key." in name for name in missing)  # any queries and keys will do
+    assert all(".query." in name or ".key." in name for name in missing)  # the queries and keys may have any values
     return decoder
 
 
@@ -101,7 +101,8 @@ def test_losses_and_gradients_are_those_of_transformers_decoder(family: str, poo
     tsdae = objective(pooling=pooling)
     tsdae.prepare(prepared)
     for module in prepared.modules():
-        if type(module).__name__ == "VectorAttention":  # as large as other weights, so that the vector has an effect
+        # these weights are as large as other weights, so that the vector has an effect
+        if type(module).__name__ == "VectorAttention":
             torch.nn.init.normal_(module.value.weight, 0, 0.2)
             torch.nn.init.normal_(module.dense.weight, 0, 0.2)
     denoised = tsdae.corrupt(rows())
@@ -154,7 +155,7 @@ def test_words_are_deleted_as_a_whole_and_one_stays() -> None:
         denoised = objective().corrupt(batch)
         for number, (tokens, kept) in enumerate(pieces(denoised)):
             assert kept[0]
-            assert kept[-1]  # the special tokens
+            assert kept[-1]  # the first and last token are special tokens, which are not deleted
             words = [place in WORDS or place > 10 for place in range(len(tokens))]
             starts = [place for place in range(1, len(tokens) - 1) if words[place]]
             groups = [kept[begin:end] for begin, end in zip(starts, [*starts[1:], len(tokens) - 1], strict=True)]

@@ -1,4 +1,4 @@
-"""The output of --help and --print_config."""
+"""Tests the output of --help and --print_config."""
 
 import ast
 import inspect

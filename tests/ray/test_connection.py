@@ -107,7 +107,7 @@ def test_a_training_listens_on_loopback_and_leaves_no_process_if_it_is_killed(tm
         time.sleep(0.1)
     folder, world, summed, *addresses = file.read_text().splitlines()
     assert (world, summed) == ("2", "2.0")
-    assert len(addresses) > 8  # the addresses include those of gloo
+    assert len(addresses) > 8  # the list includes the addresses on which gloo listens
     assert set(addresses) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
     started = belonging_to(Path(folder))

@@ -103,7 +103,7 @@ def test_requests_are_repeated_after_a_fault(bucket: S3Bucket, s3: Server, tmp_p
 def test_a_large_file_arrives_whole_in_parts(
     bucket: S3Bucket, s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PART", 5 * 2**20)  # the smallest part that S3 accepts
+    monkeypatch.setattr(module, "_PART", 5 * 2**20)  # 5 MiB is the smallest part that S3 accepts
     file, copy = tmp_path / "file", tmp_path / "copy"
     file.write_bytes(b"0123456789abcdef" * (11 * 2**16))
     s3.faults(kind="lose answer", every=3, methods=["PUT"])

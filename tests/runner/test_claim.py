@@ -236,7 +236,7 @@ def test_a_holder_that_copied_nothing_does_not_count_as_the_newest(machines: lis
     one, two, _ = machines
     two.work(step="100")
     one.work(step="900")
-    two.take()  # a run that is killed before it copies
+    two.take()  # this run is killed before it copies anything
     two.work(other="x")
     assert two.files() == {"step": "900", "other": "x"}
 

@@ -1,4 +1,7 @@
-"""Tests digests of files, their cache, and that files of finished stages are written before the record and checked."""
+"""Tests digests of files and their cache.
+
+Tests that a stage's files are written before its record, and are checked later.
+"""
 
 import errno
 import hashlib
@@ -97,8 +100,8 @@ def test_a_changed_file_with_its_time_reset_is_read_again(tmp_path: Path, cache:
     digests = Digests(cache)
     digests.of(file)
     digests.save()
-    time.sleep(0.02)  # longer than a tick of the file system's clock
-    with file.open("r+b") as same:  # as `rsync --inplace --times` writes: with the same inode, size and time
+    time.sleep(0.02)  # this is longer than a tick of the file system's clock
+    with file.open("r+b") as same:  # writes like `rsync --inplace --times`: inode, size and time stay the same
         same.write(b"tex2")
     os.utime(file, ns=times)
     expected = hashlib.sha256(b"tex2").hexdigest()
@@ -292,7 +295,7 @@ def test_checking_the_sizes_of_many_files_is_fast(tmp_path: Path) -> None:
     record = Record("toy", "toy", "", 1, {}, {}, {}, {}, {}, {f"{n}": 0 for n in range(2000)}, {}, "", tmp_path)
     start = time.process_time()  # CPU time, because the machine may be busy
     check_outputs(record)
-    assert time.process_time() - start < 0.5  # about 10 ms on an idle machine
+    assert time.process_time() - start < 0.5  # this takes about 10 ms on an idle machine
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Tests the runner with toy stages: which run, in which order or at the same time, and what remains after failures."""
+"""Tests the runner with toy stages: which stages run, in which order they run, and what remains after failures."""
 
 import _thread
 import errno

@@ -78,7 +78,7 @@ def test_added_lines_are_sent_alone_and_a_new_file_as_a_whole(nodes: Nodes, monk
     copy.send()
     assert sent == [b"4\n"]
     aside = file.with_name(".aside")
-    aside.write_text("1\n2\nthree\nfour\n")  # as a run that resumes from step 2
+    aside.write_text("1\n2\nthree\nfour\n")  # a run that resumes from step 2 writes such a file
     aside.replace(file)
     copy.send()
     assert sent == [b"4\n"]

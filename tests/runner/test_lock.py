@@ -59,7 +59,7 @@ def test_a_second_holder_waits_for_the_first(folder: Path, capfd: pytest.Capture
         assert not had.wait(0.5)
         said = capfd.readouterr().err
         assert "waiting for demo-1a1a1a1a" in said
-        assert f"process {os.getpid()} on " in said  # the process that holds the lock
+        assert f"process {os.getpid()} on " in said  # the message names the process that holds the lock
     assert had.wait(PATIENCE_S)
     thread.join(PATIENCE_S)
 
@@ -266,7 +266,7 @@ def test_a_holder_that_does_not_renew_loses_the_lease(bucket: S3Bucket, s3: Serv
             with pytest.raises(StorageError, match="was lost"):
                 old.check()
             assert old.is_lost
-            old.release()  # changes nothing
+            old.release()  # releasing the lost lease changes nothing
             old_state = bucket.get("lease")
             assert old_state
             assert b"two" in old_state.body

@@ -163,7 +163,8 @@ def test_a_file_that_a_stranger_changed_is_named_when_it_is_read(machine: Machin
     assert ran(runs) == []
     assert f"records/left/{record.key[:16]}.json" in changed.value.fix
     bucket_of(one).put(name, was.body + b"more", None)
-    with pytest.raises(StageError, match=r"part-1 has \d+ of \d+ bytes"):  # without reading any file
+    # the sizes are compared without reading any file
+    with pytest.raises(StageError, match=r"part-1 has \d+ of \d+ bytes"):
         unfinished([top], two)
     bucket_of(one).put(name, was.body, None)
     ensure(top, two)
@@ -177,9 +178,9 @@ def test_a_new_machine_reads_many_records_at_once(
     ensure(toys.diamond(runs), machine("one"))
     s3.faults()
     assert len(list(machine("two").records())) == 4
-    assert s3.requests()["GET"] == 2  # requests for the list and for the pack
+    assert s3.requests()["GET"] == 2  # one request for the list and one request for the pack
     bucket_of(machine("two")).delete(["packs/records"])
-    assert len(list(machine("three").records())) == 4  # reads the records one by one, and packs them
+    assert len(list(machine("three").records())) == 4  # this reads the records one by one, and packs them
     s3.faults()
     assert len(list(machine("four").records())) == 4
     assert s3.requests()["GET"] == 2

@@ -372,7 +372,7 @@ def test_metrics_that_fit_the_result_are_read(tmp_path: Path) -> None:
     assert read_result(Counted, kept(tmp_path, FITS)) == Counted(3, 0.5, {"a": Part(1.0, ("x",))})
     # JSON does not distinguish 1 from 1.0
     assert read_result(Counted, kept(tmp_path, FITS | {"share": 1})).share == 1.0
-    with_more = FITS | {"gone": 1}  # a field that only an earlier version of the class had
+    with_more = FITS | {"gone": 1}  # imitates a field that only an earlier version of the class had
     assert read_result(Counted, kept(tmp_path, with_more)) == read_result(Counted, kept(tmp_path, FITS))
 
 

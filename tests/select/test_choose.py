@@ -156,8 +156,9 @@ def test_near_copies_are_those_of_a_comparison_of_all_pairs() -> None:
     texts = []
     for text in base:
         words = text.split()
-        light = [*words[:-1], "changed"]  # one of about 70 shingles differs
-        heavy = [word if n % 6 else "changed" for n, word in enumerate(words)]  # hardly any shingle stays the same
+        light = [*words[:-1], "changed"]  # only one of about 70 shingles differs
+        # hardly any shingle of this text stays the same
+        heavy = [word if n % 6 else "changed" for n, word in enumerate(words)]
         texts += [text, " ".join(light), " ".join(heavy)]
     draw.shuffle(texts)
     kept: list[str] = []

@@ -74,7 +74,7 @@ def test_the_mean_is_the_sum_over_the_number_of_grams() -> None:
 
 
 def test_noise_makes_a_sample_in_proportion_to_the_weights() -> None:
-    """Documents i with weights w_i must be drawn as by Gumbel top-k.
+    """Each document i with weight w_i must be drawn with the probability of Gumbel top-k sampling.
 
     The order i, j, ... has the probability w_i / sum(w) * w_j / (sum(w) - w_i) * ...
     """

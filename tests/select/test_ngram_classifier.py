@@ -143,7 +143,7 @@ def test_a_further_round_finds_documents_that_share_words_with_the_best(to_the_e
         found = sorted(ranked(ByClassifier(options, 0), numbered(pool), target))
         np.testing.assert_allclose([score for _, score in found], expected, atol=1e-4)
     assert all(text.startswith("vector") for text in pool[140:])
-    assert places_of_hidden(first) > 140  # of 149 documents, so nearly the last
+    assert places_of_hidden(first) > 140  # the hidden documents are nearly the last of 149 documents
     assert places_of_hidden(second) < 120
 
 

@@ -82,7 +82,8 @@ def test_with_a_reference_the_score_is_the_difference_of_the_losses(tiny_bert: P
     expected = (losses(other_bert, POOL, 20) - losses(tiny_bert, POOL, 20)) * number / 16
     assert [found[place] for place in range(40)] == pytest.approx(expected, abs=1e-4)
     assert np.std(expected) > 0.001
-    assert selection.what()["reference"] is True  # not the path: the model's content identifies it
+    # the value is not a path, because the content of the model identifies it
+    assert selection.what()["reference"] is True
 
 
 def test_losses_do_not_depend_on_other_measured_documents(tiny_bert: Path) -> None:

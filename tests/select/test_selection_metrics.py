@@ -52,7 +52,7 @@ def test_the_auc_is_low_for_similar_texts_and_high_for_others() -> None:
     assert other is not None
     assert abs(like - 0.5) < 0.2
     assert other > 0.95
-    assert separability(TARGET, LIKE[:7], 0) is None  # too few
+    assert separability(TARGET, LIKE[:7], 0) is None  # seven texts are too few
 
 
 def test_the_classifier_is_tested_on_texts_it_was_not_trained_on() -> None:
@@ -69,7 +69,7 @@ def test_the_classifier_is_tested_on_texts_it_was_not_trained_on() -> None:
 
 def test_distinct_pairs_are_counted_in_equal_amounts_of_text() -> None:
     many = ["a b c d e f g h i j"]
-    few = ["x y x y x y"]  # five pairs, two of them distinct
+    few = ["x y x y x y"]  # the text has five pairs of words, two of which are distinct
     assert distinct_shares([few, many]) == [pytest.approx(2 / 5), 1.0]
     assert distinct_shares([["x y"] * 10, many]) == [pytest.approx(1 / 9), 1.0]
     assert distinct_shares([["x"], ["y"]]) == [0.0, 0.0]

@@ -32,7 +32,8 @@ def with_copies(count: int, seed: int = 0) -> np.ndarray:
 def by_hand(vectors: np.ndarray, most: float, labels: np.ndarray | None = None) -> list[int]:
     """Returns the indices of the remaining vectors in order.
 
-    A vector is removed if it is near an earlier remaining vector. With `labels`, both must be in the same cluster.
+    A vector is removed if it is near an earlier remaining vector. With `labels`, both vectors must be in the same
+    cluster.
     """
     rows = unit_rows(vectors).astype(np.float64)
     stay: list[int] = []

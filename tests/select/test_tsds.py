@@ -16,7 +16,7 @@ from tests.select.pools import embedded, given, numbered
 
 FIRST = 2**24 - 40
 POOL, TARGET = clustered(150, 8), clustered(5, 8, seed=4)
-POOL[100:130] = POOL[:30] * 1.01  # copies
+POOL[100:130] = POOL[:30] * 1.01  # these documents are copies of the first 30 documents
 IDS = FIRST + np.arange(len(POOL), dtype=np.int64)
 
 
@@ -177,7 +177,7 @@ def test_a_smaller_alpha_spreads_the_mass_further_and_the_largest_takes_the_near
 
 
 def test_near_copies_share_the_mass_of_one_document() -> None:
-    """There are three documents.
+    """Checks a pool of three documents, first without and then with copies.
 
     In the second case, the nearest document occurs four times, so each copy has density four.
     """

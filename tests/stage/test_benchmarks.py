@@ -1,4 +1,4 @@
-"""Tests standard evaluations in jobs: refused configurations, keys, a training, a sequence, and compared models."""
+"""Tests standard evaluations in jobs: refused configurations, keys, training runs, sequences, and compared models."""
 
 import json
 import shutil
@@ -158,7 +158,8 @@ def test_a_training_is_measured_before_and_after_and_leaks_are_left_out(
     rows_found = {(row.task, row.metric): row for row in found.rows}
     assert [*rows_found] == [("choice", "acc"), ("choice", "acc_norm"), ("pages", "bits_per_byte")]
     choice = rows_found["choice", "acc"]
-    assert choice.leaked in range(1, 8)  # a held-out copy is not trained on
+    # copies in held-out text are not trained on, so fewer than 7 items may have leaked
+    assert choice.leaked in range(1, 8)
     assert choice.clean_changes["after"].low is not None
     assert found.unknown == ["before"]
     assert found.tokens > 0

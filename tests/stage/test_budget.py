@@ -20,7 +20,7 @@ HOUR = 3600.0
 
 
 class Paid(Toy):
-    """A toy stage that takes device time, such as a training."""
+    """A toy stage that takes device time, as training does."""
 
     device_time = "own"
 
@@ -32,7 +32,7 @@ class Repeated(Toy):
 
 
 def hours_of_work(folder: Path, done: Done) -> Outcome[ToyResult]:
-    """Imitates a training that takes 2 device-hours per run, and finishes unless the budget ends it."""
+    """Imitates training that takes 2 device-hours each time it is started. It finishes unless the budget ends it."""
     (folder / END_FILE).unlink(missing_ok=True)
     with holding(folder, 1, waits=False):
         log = HeldLog(folder)
@@ -153,7 +153,8 @@ def test_other_errors_stay_as_they_are(store: Store) -> None:
 
 def test_the_plan_compares_the_expected_time_with_the_budget(store: Store) -> None:
     ensure(TRAINING, store)
-    again = Paid("again", "train", idle, {"again": 1})  # expected to take as long as the other stage of its kind
+    # this stage is expected to take as long as the other stage of its kind
+    again = Paid("again", "train", idle, {"again": 1})
     goals = [EXPORT, again]
     assert budget_outlook(resources(device_hours=9), goals, store) == (
         "This needs about 8 device-hours; the budget is 9 (resources.budget). 4 device-hours of it are spent."
@@ -168,7 +169,7 @@ def test_the_plan_compares_the_expected_time_with_the_budget(store: Store) -> No
 
 
 def test_the_plan_counts_what_an_unfinished_training_did_and_lost(store: Store) -> None:
-    """An unfinished training has completed 1 of its 4 hours, and has also lost half an hour."""
+    """An unfinished training run has completed 1 of its 4 hours, and has also lost half an hour."""
     ensure(TRAINING, store)
     again = Paid("again", "train", idle, {"again": 1})
     folder = store.folder_of(again)

@@ -1,4 +1,4 @@
-"""Tests that the size of an extended model, and the training length set by compute, are known in advance."""
+"""Tests that the size of an extended model and a training length that is limited by compute are known in advance."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -109,7 +109,7 @@ def test_an_interrupted_run_resumes_with_the_same_result(tmp_path: Path, ray_clu
     assert (first.documents, first.dimension, len(files)) == (9, 2, 3)
     ids, vectors = read_vectors(files[1])
     counts = {"documents": len(ids), "dimension": 2, "seen": len(ids), "unknown": 0}
-    # negated, to show that the interrupted run's vectors are reused
+    # the vectors are negated, so that the test notices whether the interrupted run's vectors are reused
     write_vectors(tmp_path / "two" / files[1].name, ids, -vectors, counts)
     (tmp_path / "two" / f".{files[0].name}.aside").write_text("half")
     assert embed_texts(source, embedder, None, tmp_path / "two", RESOURCES, "float32") == first

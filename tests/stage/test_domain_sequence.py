@@ -234,7 +234,7 @@ def shown(capsys: pytest.CaptureFixture[str], folder: Path, **metrics: Any) -> s
     made = plain_values(made_up(SequenceResult, **(made | metrics)))
     show_result(Finished(record(folder, name="[demo] x", metrics=made), SequenceResult))
     out, err = capsys.readouterr()
-    assert out == ""  # stdout is for programs
+    assert out == ""  # nothing is printed to stdout, which is for programs
     return err
 
 
@@ -251,7 +251,7 @@ def test_every_model_has_a_row_of_scores_and_of_losses(capsys, tmp_path):
     assert row(text.replace("┃", "│"), "model", "acl_arc (cs)", "cs", "helpful (reviews)")
     assert row(text, "after cs", "71.0 ± 1.4", "50.0", NONE)
     assert row(text, "after reviews", "60.0", NONE, "80.5")
-    assert not row(text, "after news", NONE, NONE, NONE)  # no task was run on this model
+    assert not row(text, "after news", NONE, NONE, NONE)  # this row is left out, because no task was run on this model
     assert row(text, "before all", "2.400", "2.500", "2.600", "2.700", "1.300")
     assert "Model: /runs/export/model\n" in text
 

@@ -26,7 +26,7 @@ OWN = "tests.handover.test_table:Noted"
 
 @dataclass(frozen=True, eq=False)
 class TrainingOf(Stage[Trained]):
-    """A training that does not change the model."""
+    """A training stage that does not change the model."""
 
     kind = "train"
     name: str

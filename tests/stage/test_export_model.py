@@ -92,7 +92,7 @@ def exported(root: Path, after_mean: float = 1.6, **documents: int) -> tuple[Exp
 
     Args:
         root: folder of all stages.
-        after_mean: mean loss after the training. It is 2.0 before.
+        after_mean: mean loss after the training. The mean loss before is 2.0.
         documents: number of measured documents of each text, `domain` or `general`.
     """
     domain, general = ToyText("domain"), ToyText("general") if "general" in documents else None

@@ -126,7 +126,7 @@ def test_impossible_settings_are_refused(config: Config, tmp_path: Path) -> None
 
 
 def test_later_stages_of_a_chain_use_the_new_tokens(config: Config, tmp_path: Path, tiny_bert: Path) -> None:
-    """The new tokens are used in the preparation of a task, and in a training that follows another training."""
+    """The new tokens are used in the preparation of a task, and in a training run that follows another training run."""
     splits = {split: write(tmp_path / f"{split}.jsonl", labelled(8, len(split))) for split in ("train", "dev", "test")}
     rows = [{"text": f"{row['text']} nephritis", "label": row["label"]} for row in labelled(8, 1)]
     write(tmp_path / "train.jsonl", rows)

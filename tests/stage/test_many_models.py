@@ -1,4 +1,4 @@
-"""Tests ensembles and students: their stages, refused settings, and a whole chain of trainings on a tiny model."""
+"""Tests ensembles and students: their stages, refused settings, and a chain of training runs with a tiny model."""
 
 import json
 from dataclasses import replace
@@ -154,7 +154,7 @@ def test_models_of_the_chain_are_members_and_teachers(config: Config, tmp_path: 
     assert [taught.inputs[f"teachers.{number}.training"] for number in (0, 1)] == made
     assert ensemble.labels == ("member[1]", "member[2]", "student", "average", "base")
     assert trainings(goals["student"].after)[:2] == tuple(training.key for training in made)
-    # the members are not measured again: the measurements after their trainings are used
+    # the members are not measured again: the measurements after their training runs are used
     assert {single.key for single in ensemble.singles[:2]} == {goals[f"member[{seed}]"].after.key for seed in (1, 2)}
 
 

@@ -151,7 +151,7 @@ def config(tmp_path: Path, tiny_bert: Path) -> Config:
 
 
 def said(training: Train, texts: list[str], share: float, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Returns the warning that a training prints for these texts if `share` of them is held out."""
+    """Returns the warning that a training run prints for these texts if `share` of them is held out."""
     kept = {kind: [text for text in texts if is_heldout(text, share) == (kind == "heldout")] for kind in KINDS}
     folder.mkdir(exist_ok=True)
     for kind, some in kept.items():
@@ -262,7 +262,7 @@ def test_a_completely_measured_text_may_be_too_small(capsys: pytest.CaptureFixtu
 
 
 def test_the_regime_counts_how_often_each_text_is_read() -> None:
-    """80 steps of 8 rows read 512 domain rows, of which there are 64, and 128 general rows, of which there are 32."""
+    """In 80 steps of 8 rows, each of the 64 domain rows is read 8 times, and each of the 32 general rows 4 times."""
     training = replace(CONFIG.training, max_steps=80)
     config = replace(CONFIG, mixture=MixtureConfig(replay_fraction=0.2), training=training)
     named = {"domain": text(64 * 128), "(replay)": text(32 * 128)}

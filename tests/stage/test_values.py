@@ -70,7 +70,7 @@ def test_a_kind_declares_its_name_and_its_version(kind: type[Stage[Any]]) -> Non
 
 
 def test_kinds_of_the_same_folder_share_version_and_result() -> None:
-    """Only the folder of `prepare` has several kinds of stages: three.
+    """Only the folder of `prepare` has several kinds of stages, namely three.
 
     If the version of one kind were raised, old results of the other two kinds would still be used.
     """

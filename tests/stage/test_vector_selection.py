@@ -1,4 +1,4 @@
-"""Tests of stages that select by vectors: texts are embedded and indexed once, and ids identify the right documents."""
+"""Tests of stages that select documents by vectors: texts are embedded once, and ids identify the right documents."""
 
 from dataclasses import replace
 from pathlib import Path

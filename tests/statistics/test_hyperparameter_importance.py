@@ -15,7 +15,7 @@ def shares(columns: dict[str, list[float]], outcome: list[float]) -> dict[str, f
 def test_shares_are_those_of_an_additive_function() -> None:
     """The outcome is 2 a + b with uniform a and b.
 
-    Variable a explains 4/5 of its variance, b explains 1/5, and c explains nothing.
+    Variable a explains 4/5 of the outcome's variance, b explains 1/5, and c explains nothing.
     """
     generator = np.random.default_rng(0)
     a, b, c = generator.uniform(size=(3, 150))
@@ -49,7 +49,7 @@ def test_text_values_are_treated_like_numbers() -> None:
 @pytest.mark.parametrize(
     ("columns", "outcome"),
     [
-        ({"a": [*range(FEWEST_TRIALS - 1)]}, [*range(FEWEST_TRIALS - 1)]),  # too few trials
+        ({"a": [*range(FEWEST_TRIALS - 1)]}, [*range(FEWEST_TRIALS - 1)]),  # there are too few trials
         ({"a": [*range(20)]}, [0.5] * 20),  # all outcomes are equal
         ({"a": [1] * 20}, [*range(20)]),  # no field varies
     ],

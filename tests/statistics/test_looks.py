@@ -1,4 +1,4 @@
-"""Tests the looks of sequential studies: levels by alpha spending, repeated intervals, verdicts and forecasts."""
+"""Tests interim looks of sequential studies: levels by alpha spending, repeated intervals, verdicts and forecasts."""
 
 from dataclasses import dataclass
 
@@ -41,7 +41,7 @@ class Verdicts:
 def simulated(rounds, difference, margin, is_paired, correlation=0.0, studies=STUDIES):
     """Simulates studies of one comparison with normal scores of standard deviation 1, decided by Student's t.
 
-    The permutation tests of the real rule are left out. They only make the verdicts better and worse less frequent.
+    The permutation tests of the real rule are left out. They only make the verdicts "better" and "worse" less frequent.
     """
     rng = np.random.default_rng(7)
     shared, mine, theirs = rng.standard_normal((3, studies, rounds.max_seeds))

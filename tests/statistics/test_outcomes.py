@@ -56,7 +56,7 @@ def test_single_label_scores_are_scikit_learns(metric):
 def test_multi_label_scores_are_scikit_learns(metric):
     rng = np.random.default_rng(0)
     truth, predicted = rng.random((N, CLASSES)) < 0.3, rng.random((2, N, CLASSES)) < 0.3
-    truth[:, -1] = predicted[:, :, -1] = False  # a class that never occurs
+    truth[:, -1] = predicted[:, :, -1] = False  # the last class never occurs
 
     def listed(rows):
         return [np.flatnonzero(row).tolist() for row in rows]

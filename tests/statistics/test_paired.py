@@ -149,7 +149,7 @@ def test_without_several_seeds_the_number_that_would_decide_is_not_known():
     ("low", "high", "p", "better", "ended"),
     [
         (-0.009, 0.009, 0.9, 1, "equal"),
-        (0.001, 0.009, 0.02, 1, "equal"),  # significant, but too small to matter
+        (0.001, 0.009, 0.02, 1, "equal"),  # the difference is significant, but too small to matter
         (-0.009, 0.011, 0.3, 1, "open"),
         (0.001, 0.011, 0.02, 1, "better"),
         (0.001, 0.011, 0.02, -1, "worse"),
@@ -203,7 +203,7 @@ def test_the_verdict_says_that_there_are_too_many_recipes_for_the_seeds():
     chances = (Uncertainty(Side(5, 0.02**2), Side(5, 0.02**2)),)
     alone, many = (verdict(replace(found(0.02, p=0.2), chances=chances), 0.4, recipes=number) for number in (1, 7))
     assert "about 17 seeds per side would probably show a difference" in alone  # Cohen 1988, table 2.4.1: effect 1
-    assert re.search(r"about 2[78] seeds per side", many)  # the same at a level of .05 / 7
+    assert re.search(r"about 2[78] seeds per side", many)  # the expected number is computed at a level of .05 / 7
 
 
 def test_the_verdict_mentions_that_there_is_one_seed():

@@ -145,7 +145,7 @@ def test_this_project_is_within_the_limit() -> None:
     assert check_size(made) < 20e6
     assert (
         float(made["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]) > 3
-    )  # with less time, a stopped training is killed before it can end
+    )  # with less time, training that is stopped would be killed before it can end
 
 
 def test_paths_are_rewritten_relative_to_the_working_directory(tmp_path: Path) -> None:

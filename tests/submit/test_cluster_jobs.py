@@ -81,7 +81,7 @@ def test_a_cluster_without_a_token_is_refused_unless_the_user_allows_it(
     said["body"] = json.dumps({"version": "4", "ray_version": ray.__version__})
     monkeypatch.setattr(
         cluster_jobs, "JobSubmissionClient", lambda address: None
-    )  # reads the mode when Ray is imported
+    )  # the real client would use the mode that Ray read at its import
     monkeypatch.setattr(cluster_jobs, "version_at", lambda client: ray.__version__)
     if mode:
         monkeypatch.setenv("RAY_AUTH_MODE", mode)

@@ -1,4 +1,4 @@
-"""Tests reading examples of all formats with file and line, and that unusable records are refused or counted."""
+"""Tests that examples of all formats are read with file and line, and that unusable records are refused or counted."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""Runs ranks of a training without Ray: processes that form a gloo group and run functions for a test."""
+"""Runs the ranks of a training run without Ray: processes that form a gloo group and run functions for a test."""
 
 import multiprocessing
 import os
@@ -29,7 +29,7 @@ class Ranks:
         self.world = world
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")  # deleted with this object
         self.temporary = Path(self._folder.name)
-        """Folder of the ranks' temporary files, separate from those of other tests."""
+        """Folder of the ranks' temporary files, separate from the temporary files of other tests."""
         self._processes: list[multiprocessing.process.BaseProcess] = []
         self._pipes: list[Connection] = []
 
@@ -62,7 +62,7 @@ class Ranks:
         self._processes, self._pipes = [], []
 
     def _start(self) -> None:
-        # a file, because another process may take a port before rank 0 binds it
+        # the ranks meet through a file, because another process may take a port before rank 0 binds it
         meeting = Path(tempfile.mkdtemp(dir=self.temporary), "meeting")
         forks = forkserver()
         for rank in range(self.world):

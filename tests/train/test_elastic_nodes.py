@@ -1,4 +1,4 @@
-"""Tests that real nodes can join and leave during a training without changing the loss of any step."""
+"""Tests that real nodes can join and leave during a training run without changing the loss of any step."""
 
 import re
 import subprocess
@@ -44,7 +44,7 @@ def started(cluster: Nodes, tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
 
 def alone(last: int) -> list[float]:
-    """Returns the losses of the first `last` steps of an undisturbed training on one rank."""
+    """Returns the losses of the first `last` steps of an undisturbed training run on one rank."""
     losses: list[float] = []
     loop = build(Case(0, STEPS, training={"log_interval_steps": 1, "checkpoint_interval_steps": STEPS}, **SIZES))
     batches = feed(0, last, SIZES["global_batch"])
@@ -120,7 +120,7 @@ def test_a_notice_is_answered_with_a_checkpoint_and_training_goes_on(
         environment = {**cluster.environment, "TMPDIR": str(tmp_path)}
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=600)
     run.wait(lambda rows: run.saved())
-    run.wait(lambda rows: rows[-1]["step"] > run.saved() + 2)  # training continues
+    run.wait(lambda rows: rows[-1]["step"] > run.saved() + 2)  # waits until training has continued
     assert run.saved() > noticed
     run.wait(lambda rows: rows[-1]["node"] != rows[0]["node"])
     rows = run.rows()
@@ -143,7 +143,7 @@ def test_a_rank_that_dies_in_the_save_on_a_notice_does_not_strand_the_others(
     run.wait(lambda rows: len(rows) > noticed + 2 and rows[-1]["world"] == 1)
     rows = run.rows()
     again = max(number for number, row in enumerate(rows) if row["world"] == 2) + 1
-    assert rows[again]["step"] % 5 == 1  # the step after a regular checkpoint
+    assert rows[again]["step"] % 5 == 1  # this is the step after a regular checkpoint
     assert rows[again]["step"] <= rows[again - 1]["step"] + 1
     expected = ranks(1).run(alone, max(row["step"] for row in rows))[0]
     assert [row["loss"] for row in rows] == pytest.approx([expected[row["step"] - 1] for row in rows], rel=1e-5)

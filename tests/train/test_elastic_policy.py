@@ -203,7 +203,7 @@ def test_restarts_without_a_checkpoint_wait_and_are_limited(world: World) -> Non
         while world.started() == 0:
             pass
         waits.append(world.now - before)
-    settling = 5  # fewer workers than possible start after the room has been the same for 5 s
+    settling = 5  # fewer workers than possible start after the number of free slots has been the same for 5 s
     assert waits == pytest.approx([settling + wait for wait in (0, 2, 4, 8, 16, 32, 60, 60, 60)], abs=1)
     world.running("a", "b", seconds=1)
     with pytest.raises(TrainingError, match="9 times and saved no checkpoint without progress"):
@@ -220,7 +220,7 @@ def test_a_node_on_which_workers_failed_twice_is_avoided_if_others_have_room(wor
         world.save(step)
     start = world.policy.on_controller_start_worker_group
     assert start(scaling_config=None, num_workers=1) == {"ray.io/node-id": "!in(a)"}
-    assert world.started() == 2  # b, and c, whose worker ends with the group
+    assert world.started() == 2  # nodes b and c count, because the worker on c ends with the group
     world.free = {"a": 2}
     world.policy._held = Counter()
     assert start(scaling_config=None, num_workers=1) is None
@@ -256,7 +256,7 @@ def test_free_slots_of_nodes(monkeypatch: pytest.MonkeyPatch, listener: int) -> 
         dead = closed.getsockname()[1]
     free = {
         "large": {"CPU": 7.0, "GPU": 3.0},
-        # 0.30000000000000004; other sums of fractions are as often slightly too small, such as 0.2999…
+        # the sum is 0.30000000000000004; other sums of fractions are as often slightly too small, such as 0.2999…
         "thirds": {"CPU": 8.0, "GPU": 0.1 + 0.2},
         "full": {"GPU": 4.0},
         "leaving": {"CPU": 8.0, "GPU": 8.0},

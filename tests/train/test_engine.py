@@ -15,7 +15,7 @@ has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
 
 
 def train_all(cases: list[Case]) -> list:
-    """Runs several trainings in one call, and returns their outcomes."""
+    """Trains several cases one after another, and returns their outcomes."""
     return [train(case) for case in cases]
 
 

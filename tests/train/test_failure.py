@@ -41,7 +41,7 @@ STEPS, LENGTH = 4, 16
 
 
 def a_job(folder: Path, model: Path, max_failures: int = 3) -> TrainingRun:
-    """Returns a training of four steps on two workers, with a checkpoint at each step."""
+    """Returns a training run of four steps on two workers, with a checkpoint at each step."""
     training = TrainingConfig(
         max_steps=STEPS,
         global_batch_size=4,
@@ -172,7 +172,9 @@ def test_an_error_of_one_rank_comes_out_of_it_at_once(
 
 
 def _toy(config: dict[str, Any]) -> None:
-    """Runs a rank that takes part in a collective with the other rank. In the first two starts, rank 1 fails before.
+    """Runs a rank that takes part in a collective with the other rank.
+
+    In the first two starts, rank 1 fails before the collective.
 
     Rank 1 raises a DataError in the first start and a KeyError in the second.
     """
@@ -213,7 +215,7 @@ def test_our_errors_end_the_training_and_others_are_retried(
     _eventually(lambda: ray.available_resources().get("CPU") == 2)
 
     assert ray_train.launch(job)["step"] == 4
-    # after the first training, one start failed with a KeyError and one succeeded
+    # after the first training run, one start failed with a KeyError and one succeeded
     assert len(list(tmp_path.glob("start-0-*"))) == 3
     said = "train: rank 1: KeyError: 'no such thing'; all ranks resume from the last checkpoint"
     assert said in capsys.readouterr().err
@@ -290,7 +292,7 @@ def _eventually(condition: Callable[[], bool]) -> None:
 
 def verdict(*errors: Exception, folder: Path = Path("/runs/train/x")) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        # the environment variable that `after_exception` changes
+        # the patch restores the environment variable that `after_exception` changes
         patch.setenv("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "30")
         ray_train.EndAtOnce(folder).after_exception(None, dict(enumerate(errors)))
 

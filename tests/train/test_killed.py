@@ -1,7 +1,7 @@
-"""Tests that a training that is killed within a step and run again gives the weights of an undisturbed training.
+"""Tests that a training run that is killed within a step and started again gives the weights of an undisturbed run.
 
-Covered are phases, documents as padded rows, replaced-token detection, ramps of batch size and row length, and
-trainings that measurements end early or that export the model of an earlier step.
+The tests cover phases, documents as padded rows, replaced-token detection, ramps of batch size and row length, and
+training runs that measurements end early or that export the model of an earlier step.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Dying(Method):
 
 @dataclass(frozen=True)
 class Killed:
-    """A training that is killed in step `dies` and resumes at step `resumes`. Both count from 0."""
+    """A training run that is killed in step `dies` and resumes at step `resumes`. Both count from 0."""
 
     loop: Callable[[Method], Loop]
     dies: int = 3

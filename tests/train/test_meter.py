@@ -1,4 +1,4 @@
-"""Tests the model FLOPs utilization (MFU) and the peak memory that a training reports."""
+"""Tests the model FLOPs utilization (MFU) and the peak memory that a training run reports."""
 
 import pytest
 import torch

@@ -70,7 +70,7 @@ def test_mlflow_continues_the_run_of_a_training_that_is_resumed(tmp_path: Path) 
 
 @pytest.mark.parametrize("folder_is_left", [False, True])
 def test_mlflow_gets_a_new_run_for_a_training_that_starts_again(tmp_path: Path, folder_is_left: bool) -> None:
-    """A training that starts from the beginning gets a new MLflow run, although its key is the same.
+    """A training run that starts from the beginning gets a new MLflow run, although its key is the same.
 
     Its folder was deleted or has no whole checkpoint.
     """

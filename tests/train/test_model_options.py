@@ -1,4 +1,4 @@
-"""Tests that options of a model do not change the loss, and the precision and loss scale of devices and ranks.
+"""Tests that options of a model do not change the loss. Also tests the precision and loss scale of devices and ranks.
 
 Only `resolve` checks whether a CPU supports a precision. The other tests use fp16 on CPUs.
 """
@@ -170,7 +170,7 @@ def scaled(case, value, objective=None):
 
 
 def train_all(cases):
-    """Runs several trainings in one call, and returns their outcomes."""
+    """Trains several cases one after another, and returns their outcomes."""
     return [train(case) for case in cases]
 
 
@@ -246,7 +246,7 @@ class Poisoned(Objective):
 
 
 def poisoned(case):
-    """Returns the index of the failed step, its message, and whether the weights are those of the only good step."""
+    """Returns the index of the failed step, its message, and whether the weights result from the only good step."""
     loop = scaled(case, 2.0, Poisoned())
     good = None
     for step, share in enumerate(feed(0, case.steps)):

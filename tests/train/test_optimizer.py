@@ -172,7 +172,7 @@ def test_a_parameter_without_a_gradient_does_not_change():
 
 
 def train_all(cases):
-    """Runs several trainings in one call, and returns their outcomes."""
+    """Trains several cases one after another, and returns their outcomes."""
     return [train(case) for case in cases]
 
 

@@ -77,7 +77,7 @@ def died(of: Exception) -> Exception:
     """Returns Ray Train's error after rank 1 died and rank 0 lost the connection to it."""
     dead = WorkerHealthCheckFailedError("The health check of worker 1 failed", of)
     group = WorkerGroupError("two ranks failed", {0: RuntimeError("Connection closed by peer"), 1: dead})
-    return pickle.loads(pickle.dumps(group))  # pickled and unpickled, as by Ray Train's controller
+    return pickle.loads(pickle.dumps(group))  # Ray Train's controller also pickles and unpickles the error
 
 
 def trained(folder: Path, error: Exception, sequences: int | None) -> None:
@@ -97,7 +97,7 @@ def test_a_killed_worker_is_reported_with_its_number_of_sequences(tmp_path: Path
 
 
 def test_a_worker_killed_before_its_first_pass_gets_no_smaller_micro_batch(tmp_path: Path) -> None:
-    note_pass(tmp_path, 8)  # a file of an earlier run
+    note_pass(tmp_path, 8)  # imitates the file of an earlier run
     with pytest.raises(TrainingError, match="low on memory") as caught:
         trained(tmp_path, died(KILLED), None)
     assert not isinstance(caught.value, DeviceMemoryError)

@@ -13,7 +13,7 @@ CASES = [Case(stage, is_padded=True) for stage in (0, 2, 3)]
 
 
 def train_all(cases: list[Case]) -> list:
-    """Runs several trainings in one call. The cost of a pass is set low, so that a micro-batch takes several passes."""
+    """Trains several cases. The cost of a pass is set low, so that a micro-batch takes several passes."""
     with patch.dict(padded.PASS_TOKENS, cpu=2):
         return [train(case) for case in cases]
 

@@ -1,4 +1,4 @@
-"""Tests phases of a training: configurations, lengths, order of text, and runs that continue the previous phase."""
+"""Tests the phases of a training run: configurations, lengths, order of text, and runs that continue a phase."""
 
 import shutil
 from dataclasses import replace
@@ -175,7 +175,10 @@ def test_phases_with_one_mixture_continue_the_order_of_a_single_run() -> None:
 
 
 def test_each_source_goes_on_where_the_phase_before_stopped() -> None:
-    """The domain is 90% of the first phase and all of the second. No row occurs again before all rows occurred once."""
+    """The domain makes up 90% of the first phase and the whole second phase.
+
+    No row occurs again before all rows occurred once.
+    """
     first, alone = parts_of({"steps": 60}, {"steps": 50, "mixture": {"replay_fraction": 0.0}})
     assert counts(alone)[2] == 0
     sources, epochs, rows = np.concatenate([drawn(first), drawn(alone)], axis=1)

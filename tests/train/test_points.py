@@ -1,4 +1,4 @@
-"""Tests that measurements between steps do not change a training, and end it at the right step, even after a resume."""
+"""Tests that measurements between steps do not change a run, and end it at the right step, also after a resume."""
 
 import contextlib
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ FALLING = {0: 3.0, 2: 3.05, 4: 3.2, 6: 3.3}
 
 
 class Ran(NamedTuple):
-    """Outcome of a training on one rank."""
+    """Outcome of a training run on one rank."""
 
     weights: dict[str, torch.Tensor]
     exported: dict[str, torch.Tensor]

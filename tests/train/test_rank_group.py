@@ -94,7 +94,7 @@ def start(rules: RestartRules, error: Exception) -> None:
 
 def test_ranks_that_end_at_their_start_are_failures_with_a_limit(rules: RestartRules) -> None:
     for _ in range(2):
-        with pytest.raises(RayActorError):  # Ray Train starts them again
+        with pytest.raises(RayActorError):  # Ray Train starts such ranks again
             start(rules, RayTaskError("meet", "Traceback\nRuntimeError: closed", RuntimeError("closed")))
     with pytest.raises(RayActorError):
         start(rules, RayActorError(error_msg="The actor died because its node has died. Node Id: 12"))

@@ -78,7 +78,7 @@ def test_a_run_restarts_without_a_node_on_which_it_failed_twice(
     selectors: list[Any] = []
     monkeypatch.setattr(ray_train, "_scaling", lambda _, avoided: selectors.append(without(avoided)))
 
-    def failed() -> BadNodeError:  # imitates two failures of workers on node a, as the restart log has them
+    def failed() -> BadNodeError:  # imitates two failures of workers on node a, as the restart log records them
         log = RestartLog(run.folder)
         for _ in range(2):
             log.group_began(10, ["a"])
@@ -101,7 +101,7 @@ def test_other_errors_end_the_run(run: RankedRun, monkeypatch: pytest.MonkeyPatc
 def test_a_stalled_run_restarts_a_limited_number_of_times(
     run: RankedRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ray_train.time, "sleep", lambda _: None)  # the wait before a second restart
+    monkeypatch.setattr(ray_train.time, "sleep", lambda _: None)  # leaves out the wait before a second restart
     run = replace(run, resources=ResourcesConfig(max_stalls=2, max_failures=0))
     called = fits(monkeypatch, *[lambda: StallError("rank 1 made no progress", "mend it")] * 3)
     announced: list[tuple[str, str]] = []
@@ -161,7 +161,7 @@ def test_a_new_stall_ends_the_group_with_the_rank_that_the_others_waited_for(run
     assert "rank 0" not in caught.value.what
     assert "resources.stall_s" in caught.value.fix
 
-    callback = EndAtOnce(run.folder)  # Ray reports first that the stopped rank does not answer
+    callback = EndAtOnce(run.folder)  # at first, Ray reports that the stopped rank does not answer
     threading.Timer(0.3, states, ("third", waiting, stopped)).start()
     with pytest.raises(StallError, match="rank 1 on node-2"):
         callback.after_exception(None, {1: ActorUnavailableError("keepalive watchdog timeout", None)})
@@ -180,6 +180,6 @@ def test_checkpoints_of_another_key_are_refused_before_the_start(
 
 
 def test_the_key_is_not_shown(run: RankedRun) -> None:
-    """Ray stores a readable copy of a training's arguments, so the key must not be part of their text."""
+    """Ray stores a readable copy of a training run's arguments, so the key must not be part of their text."""
     sealing = run.sealing()
     assert sealing.secret.key.decode() not in str({"sealing": sealing})

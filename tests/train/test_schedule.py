@@ -97,7 +97,7 @@ def test_micro_batch_is_the_largest_that_divides(batch: int, workers: int, most:
         offered = [int(number) for number in re.findall(r"\d+", caught.value.fix)]
         around = [batch // workers * workers, (batch // workers + 1) * workers]
         assert offered == [number for number in around if number]
-        for number in offered:  # the fix works
+        for number in offered:  # the values that the fix names are accepted
             micro_batch(config(global_batch_size=number, micro_batch=most), workers)
         return
     size, accumulation = micro_batch(training, workers)
@@ -130,7 +130,7 @@ def test_a_range_of_workers_takes_the_same_passes_with_any_number(batch: int, lo
         wrong = rf"no multiple of resources\.workers \d+, an end of \[{low}, {ends[1]}\]"
         with pytest.raises(ConfigError, match=wrong) as caught:
             micro_batch(training, ends)
-        for number in re.findall(r"\d+", caught.value.fix):  # the fix works
+        for number in re.findall(r"\d+", caught.value.fix):  # the values that the fix names are accepted
             micro_batch(config(global_batch_size=int(number), micro_batch=most), ends)
         return
     numbers = [number for number in range(low, ends[1] + 1) if batch % number == 0]
@@ -179,14 +179,14 @@ def test_rises_to_the_peak_and_falls_to_almost_nothing(steps: int, fraction: flo
         steepness = [after - before for before, after in pairwise(rise)]
         assert steepness == pytest.approx([peak / warmup] * len(steepness))
     if fall:
-        assert fall[-1] == pytest.approx(peak / len(fall))  # the rate would reach 0 one step after the last
+        assert fall[-1] == pytest.approx(peak / len(fall))  # the rate would reach 0 one step after the last step
 
 
 @pytest.mark.parametrize(
     ("steps", "fraction"), [(100, 0.06), (12_500, 0.06), (10, 0.0), (10, 1.0), (7, 0.5), (1, 0.06)]
 )
 def test_the_linear_schedule_against_transformers(steps: int, fraction: float) -> None:
-    """The decay equals that of transformers. Our warm-up is one step ahead, because it begins above 0."""
+    """The decay equals the decay of transformers. Our warm-up is one step ahead, because our rate begins above 0."""
     warmup = ceil(fraction * steps)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-4)
     schedule = get_linear_schedule_with_warmup(optimizer, warmup, steps)

@@ -46,7 +46,8 @@ def test_values_far_above_the_window_are_spikes() -> None:
     looks = watch(progress)
     values = [9.0, 2.0, 2.1, 1.9, 2.0, 7.0, 2.0, 0.1]
     found = [looks.judge(step, value, 1.0) for step, value in enumerate(values, start=1)]
-    assert [spike.step for spike in found if spike] == [6]  # 9.0 came too early, and low values are no spikes
+    # the value 9.0 came too early to count, and low values are no spikes
+    assert [spike.step for spike in found if spike] == [6]
     assert found[5]
     assert "its loss 7 is above" in found[5].why
     assert progress.skipped == [6]

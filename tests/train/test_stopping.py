@@ -1,4 +1,4 @@
-"""Tests at which measurement a training ends early, and which model it exports."""
+"""Tests at which measurement a training run ends early, and which model it exports."""
 
 import math
 from dataclasses import replace
@@ -71,9 +71,9 @@ def test_without_budgets_the_last_model_is_exported() -> None:
     [
         ([4, 3, 2, 1], 0.0, False),
         ([4, 3, 3.1, 3.2], 0.0, True),
-        ([4, 3, 3.1, 2.9], 0.0, False),  # improves again before the patience ends
-        ([4, 3.95, 3.91], 0.1, True),  # each improvement is too small, and their sum is too
-        ([4, 3.95, 3.89], 0.1, False),  # together the improvements count
+        ([4, 3, 3.1, 2.9], 0.0, False),  # the loss improves again before the patience ends
+        ([4, 3.95, 3.91], 0.1, True),  # each improvement is too small, and so is their sum
+        ([4, 3.95, 3.89], 0.1, False),  # the sum of the improvements is large enough
     ],
 )
 def test_patience_counts_points_without_a_large_enough_improvement(losses, minimum, ends) -> None:
@@ -134,7 +134,8 @@ BEST = TrainingConfig(keep="best")
 
 def test_the_best_measurement_is_kept() -> None:
     measured = points(domain_loss=[4.0, 3.0, 3.5, 3.0])
-    assert [exported_point(measured[: 1 + n], BEST) for n in range(4)] == [0, 1, 1, 1]  # the first point if equal
+    # of equal points, the first point is exported
+    assert [exported_point(measured[: 1 + n], BEST) for n in range(4)] == [0, 1, 1, 1]
     scores = points(**{"intent.dev_macro_f1": [0.5, 0.4, 0.6, 0.55]})
     assert exported_point(scores, replace(BEST, keep_metric="intent.dev_macro_f1")) == 2
     assert kept(scores, replace(BEST, keep_metric="intent.dev_macro_f1")) == [

@@ -27,7 +27,10 @@ STEPS, SAVED = 4, 2
 
 
 def pair(embeddings: str) -> Detector:
-    """Returns a discriminator of two layers and a generator of one, with the same random weights in each call."""
+    """Returns a discriminator of two layers and a generator of one layer.
+
+    The random weights are the same in each call.
+    """
     sizes: dict[str, Any] = {"hidden_size": 10, "num_attention_heads": 2, "intermediate_size": 14, "embedding_size": 6}
     config = ElectraConfig(
         vocab_size=VOCABULARY,

@@ -60,7 +60,7 @@ METHODS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Run:
-    """Settings of a training of two steps."""
+    """Settings of a training run of two steps."""
 
     stage: int = 0
     micro_batch: int = 4
@@ -76,7 +76,7 @@ def method_of(name: str) -> Method:
 def model_for(objective: str, room: int = 0) -> Any:
     """Returns a toy model with dropout and more positions than its rows need.
 
-    It is a decoder for the objective causal.
+    For the objective `causal`, the model is a decoder.
     """
     if objective != "causal":
         return toy.with_room(toy.model(dropout=0.1), room) if room else toy.model(dropout=0.1)
@@ -87,7 +87,7 @@ def model_for(objective: str, room: int = 0) -> Any:
 
 
 def watched(runs: Sequence[Run]) -> list[list[Told]]:
-    """Returns for each training the device events of each step."""
+    """Returns the device events of each step, for each training run."""
     return [_watched(run) for run in runs]
 
 
@@ -169,7 +169,7 @@ def test_waits_are_detected() -> None:
         torch.tensor([1.0], device="cpu") + there
         here.to(there) + there
         there.to("cpu")  # the tensor is on the device, so copying it to the host waits
-        here[here > 0].tolist()  # a tensor of the host
+        here[here > 0].tolist()  # this tensor is on the host, so reading it does not wait
     assert [each.removeprefix("aten.").split(".")[0] for each in device.waits] == [
         "_local_scalar_dense",
         "index",
@@ -188,7 +188,7 @@ def test_mixed_devices_are_detected() -> None:
     with pretended([there]) as device:
         there + here
         there * torch.tensor(2.0)  # a number is passed without a copy
-        there + torch.ones(3, device="cpu")  # created on the device
+        there + torch.ones(3, device="cpu")  # the second tensor is created on the device
         torch.stack([there * 2, there.clone()])
     assert device.met == ["aten.add.Tensor"]
 

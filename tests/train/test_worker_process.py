@@ -65,7 +65,7 @@ def test_the_share_is_of_all_threads_since_the_last_call(counts) -> None:
     wait = CoreWait()
     counts(1, 1300, 5100)
     counts(2, 500, 100)
-    counts(3, 200, 800)  # a thread that started after the first measurement
+    counts(3, 200, 800)  # thread 3 started after the first measurement
     assert wait.share() == (100 + 100 + 800) / (300 + 100 + 500 + 100 + 200 + 800)
     assert wait.share() is None  # no thread ran or waited since the last call
     counts(1, 1400, 5100)

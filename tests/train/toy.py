@@ -84,7 +84,7 @@ def model(dropout: float = 0.0, frozen: str = "", is_padded: bool = False) -> An
 
 @cache
 def _built(dropout: float, is_padded: bool) -> Any:
-    """Builds the model once per process, because its check takes a tenth of the time of a training."""
+    """Builds the model once per process, because its check takes a tenth of the time of a training run."""
     sizes: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "hidden_size": 10,

@@ -70,8 +70,9 @@ def test_the_micro_batch_that_a_finished_training_took_is_kept(
 ) -> None:
     """A trial of a resumed search reuses the smaller micro-batch that its finished training needed.
 
-    `given` is the micro-batch of the configuration, and `asked` the configured micro-batch in the training's record.
-    The training ran with micro-batch 2, which is not reused if `auto` chose it or if it is the configured micro-batch.
+    `given` is the micro-batch of the configuration, and `asked` is the configured micro-batch in the training run's
+    record. The training ran with micro-batch 2, which is not reused if `auto` chose it or if it is the configured
+    micro-batch.
     """
 
     @dataclass(frozen=True, eq=False)

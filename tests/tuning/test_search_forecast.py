@@ -51,7 +51,7 @@ def test_a_stage_counts_for_the_first_trial_that_needs_it(search: Search, tmp_pa
     assert (first.to_run, first.device_hours) == (3, 2.0 * seeds)
     # All trials share the prepared task, which is counted for the first trial.
     assert {each.to_run for each in others} == {seeds + 2}
-    # Each fine-tuning is assumed to take the mean time of the finished fine-tunings, 2 hours.
+    # Each fine-tuning run is assumed to take 2 hours, which is the mean time of the finished fine-tuning runs.
     assert all(each.device_hours == 2.0 * seeds for each in others)
     assert hours_of_all([first, *others], 6) == 2.0 * seeds * 7
 

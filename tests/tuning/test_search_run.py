@@ -1,4 +1,4 @@
-"""Tests searches from command lines: a search that cannot work is refused before its first trial."""
+"""Tests searches from command lines: an invalid search is refused before its first trial."""
 
 from pathlib import Path
 

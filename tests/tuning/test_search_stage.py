@@ -85,7 +85,7 @@ def test_a_search_that_is_killed_ends_with_the_same_table(jobs: Jobs, tiny_bert:
     for process in again.below("ray::_asks")[:1]:  # a worker process of Ray Tune
         process.kill()
     assert table(again.result()) == wanted
-    # At least one fine-tuning had finished before the kill and was not run again.
+    # At least one fine-tuning run had finished before the kill and was not run again.
     assert again.err.count("finetune: done") < SAMPLES + 1
     assert status() == {"state": "finished"}
 

@@ -1,4 +1,4 @@
-"""Tests how trackers record a search: the search is a run, its trials are nested in it, and trainings in the trials."""
+"""Tests how trackers record a search: training runs are nested in trials, and trials are nested in the search."""
 
 import json
 from dataclasses import replace

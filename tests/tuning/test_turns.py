@@ -164,7 +164,10 @@ def test_only_keys_of_runs_that_could_have_branched_say_so(world: Config) -> Non
 
 jobs = pytest.fixture(drive.jobs)
 HALVING_RATES = [1.0e-2, 1.0e-5, 2.0e-5]
-"""Learning rates of the trials. The first is far better than the others, so the scheduler stops the others early."""
+"""Learning rates of the trials.
+
+The first rate is far better than the other rates, so the scheduler stops the other trials early.
+"""
 
 
 def search(folder: Path, model: Path) -> list[str]:

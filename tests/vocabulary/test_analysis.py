@@ -245,7 +245,8 @@ def test_whole_words_become_tokens_and_come_back_as_text(script: str, family: st
     reader, words = counted(TEXTS[script], backend)
     candidates = by_saved(words, reader, 5)
     if not candidates:
-        # A byte-level tokenizer can always make candidates. The others do not know the letters of some scripts.
+        # A byte-level tokenizer can always make candidates. The other tokenizers do not know the letters of some
+        # scripts.
         assert family != "byte-level"
         assert all(word.unknown or len(word.pieces) == 1 or not word.surface.isalnum() for word in words)
         return

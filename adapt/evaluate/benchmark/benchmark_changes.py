@@ -7,8 +7,8 @@ seeds, and the quantile is Student's t with the seeds' degrees of freedom.
 
 Leaked items are found in the text that a model was trained on, by shared runs of words. The training text is read from
 its token shards, so it is exactly the text that the model was trained on: after cleaning and deduplication, without
-held-out documents. Tokenizers may change a text (`uncased` ones lower it), so items pass through the same tokenizer
-before they are compared. The rule is that of `adapt.corpus.decontamination`.
+held-out documents. Tokenizers may change a text (`uncased` tokenizers convert it to lower case), so items pass through
+the same tokenizer before they are compared. Items count as leaked by the rule of `adapt.corpus.decontamination`.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _score(measures: Sequence[ItemMeasure], kept: np.ndarray, samples: int) -> E
 def _change(
     baseline: Sequence[ItemMeasure], measures: Sequence[ItemMeasure], kept: np.ndarray, samples: int
 ) -> Estimate:
-    """Estimates the mean score of some models minus the mean score of the baseline, on the items that are kept."""
+    """Estimates the mean score of some models minus the mean score of the baseline, on the items in `kept`."""
     statistic = measures[0].statistic
     if not statistic or baseline[0].statistic != statistic:
         means = [float(np.mean([measure.score for measure in side])) for side in (baseline, measures)]
@@ -187,7 +187,7 @@ AT_ONCE = 500
 
 @dataclass(frozen=True)
 class ShardSearch:
-    """Searches the documents of a token shard for items. Other processes call it."""
+    """Searches the documents of a token shard for items. The object is sent to other processes, which call it."""
 
     index: EvaluationIndex
     pretrained: Pretrained
@@ -210,8 +210,8 @@ def items_index(tasks: Mapping[str, TaskItems], pretrained: Pretrained, ngram: i
     Args:
         tasks: the tasks. Their items are numbered in order over all tasks. If texts are unknown, the sets are empty.
         pretrained: model whose tokenizer the items pass through.
-        ngram: length of the runs [words].
-        overlap: smallest share of shared runs.
+        ngram: length of the compared runs of words [words].
+        overlap: an item counts as leaked if a document contains at least this share of the item's runs.
     """
     loaded = load_tokenizer(pretrained.model, pretrained.tokenizer)
 
@@ -232,7 +232,9 @@ def was_tokenized_by(folder: Path, digest: str) -> bool:
 def leaked_items(
     tasks: Mapping[str, TaskItems], texts: Sequence[Path], search: ShardSearch, cluster: Cluster
 ) -> dict[str, np.ndarray | None]:
-    """Returns which items are in training text, bool [items], keyed by task. None for tasks with unknown texts.
+    """Returns which items are in training text, bool [items], keyed by task.
+
+    The value is None if the task's texts are unknown.
 
     Args:
         tasks: the tasks of the search's index.

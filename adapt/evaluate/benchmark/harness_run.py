@@ -2,7 +2,7 @@
 
 The harness's own class for transformers computes the answers, with the model as dontstop loads it: from safetensors
 only, with added modules such as adapters. Templates of tasks are rendered by Jinja's sandbox, because a template of the
-harness's own environment could run Python code. A finished task is not repeated if the process is killed.
+harness's own environment could run Python code. Finished tasks are not repeated after the process was killed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from adapt.model.tokenizer import load_config, load_tokenizer
 from adapt.support.errors import DataError
 
 MODULE = "dontstop_harness_function"
-"""Beginning of the names of modules with functions of the user's tasks."""
+"""Prefix of the names of modules that are loaded from the user's Python files."""
 
 
 def score_tasks(run: HarnessRun, folder: Path) -> None:
@@ -201,7 +201,7 @@ def items_of_samples(
 def texts_of_item(task: Any, document: Mapping[str, Any]) -> list[str]:
     """Returns the text of an item that must not be in training text: the question with its answer.
 
-    If the question is not a text (the item has one context per choice), the contexts take its place.
+    If the question is not a text (the item has one context per choice), the contexts are used instead.
     """
     asked, target = task.doc_to_text(document), task.doc_to_target(document)
     has_choices = task.get_config("doc_to_choice") is not None

@@ -68,12 +68,13 @@ class HarnessTasks:
     own: Mapping[str, OwnTask]
     """The user's tasks that are measured, keyed by name."""
     parts: Mapping[str, tuple[str, ...]]
-    """Names of the user's tasks, keyed by the configured name of a task, group or tag. Other names are built in."""
+    """Names of the user's tasks, keyed by the configured name of a task, group or tag. Configured names that are not
+    keys belong to tasks of the harness."""
     digests: Mapping[str, str]
     """Digest of the content and data of each of the user's tasks."""
 
     def what(self) -> dict[str, Any]:
-        """Returns what determines the scores, for a stage's key."""
+        """Returns the settings and digests that determine the scores, as a part of a stage's key."""
         config = self.config
         return {
             "tasks": list(config.tasks),
@@ -95,7 +96,8 @@ def harness_tasks(config: HarnessConfig, digests: Digests) -> HarnessTasks:
     """Finds and checks the configured tasks.
 
     Raises:
-        ConfigError: the package is missing, a name is unknown or comes twice, or a task may not or cannot run.
+        ConfigError: the package is missing, a name is unknown or comes twice, or a task is not allowed to run or cannot
+            run.
         DataError: a task file or its data cannot be read.
     """
     if missing := missing_packages(PACKAGES):
@@ -215,7 +217,7 @@ def _tags(files: Mapping[str, tuple[Path, dict[str, Any]]]) -> dict[str, list[st
 
 
 def _leaves(name: str, files: Mapping[str, tuple[Path, dict[str, Any]]], seen: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yields the tasks that a name stands for: itself, or the members of a group or tag."""
+    """Yields the tasks that a name stands for: the task with this name, or the members of the group or tag."""
     if name not in files or "group" in files[name][1]:
         members = _tags(files)[name] if name not in files else files[name][1].get("task")
         for member in members if isinstance(members, list) else []:
@@ -327,7 +329,7 @@ def _check_built_in(name: str, own: set[str]) -> None:
 
 @cache
 def built_in_tasks() -> dict[str, Path | None]:
-    """Returns the file of each task and group of the installed harness, keyed by name. None for tags.
+    """Returns the file of each task and group of the installed harness, keyed by name. The value is None for tags.
 
     The names are found by searching the files' text, because reading 14,000 files as YAML takes a minute.
     """
@@ -402,7 +404,7 @@ class HarnessRun:
     max_length: int | None
     """Length of the model's longest input [tokens]; None if it has no limit."""
     shared_by: int = 1
-    """Number of trainings and tasks that share the cores of a machine."""
+    """Number of training runs and tasks that share the cores of a machine."""
 
 
 def score_harness(run: HarnessRun, folder: str) -> None:

@@ -82,7 +82,7 @@ class ItemMeasure:
     statistic: str = ""
     """Key in STATISTICS. Empty if the score cannot be computed from values per item."""
     columns: list[list[float]] = field(default_factory=list)
-    """Values of the items: one or two lists, in the order of the items. Empty without a statistic."""
+    """Values of the items: one or two lists, in the order of the items. Empty if there is no statistic."""
 
     @classmethod
     def of(cls, score: float, higher_is_better: bool, statistic: str, values: Sequence[Any]) -> ItemMeasure:
@@ -190,7 +190,7 @@ def joined_items(parts: Mapping[str, TaskItems]) -> TaskItems:
 
 
 def results_of_seeds(measures: Sequence[ItemMeasure], kept: np.ndarray) -> Tested:
-    """Returns the results of models that differ in their seed, as sums of values per item.
+    """Returns the scores of models that differ in their seed, with the values per item for resampling.
 
     Args:
         measures: the measure of each seed, with a statistic of sums (all but `spearman`).

@@ -1,8 +1,8 @@
 """Scores a model's sentence vectors on tasks of MTEB, in a Ray task.
 
 sentence-transformers loads the model in the same way as an exported folder, and MTEB computes the scores. Scores per
-item come from the predictions that MTEB saves: labels and similarities, and the measures of each query. A finished task
-is not repeated if the process is killed.
+item come from the predictions that MTEB saves: labels and similarities, and the measures of each query. Finished tasks
+are not repeated after the process was killed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TYPES: dict[str, tuple[Any, Any, str]] = {
     "sts": ("STS", "t2t", "cosine_spearman"),
     "retrieval": ("Retrieval", "t2t", "ndcg_at_10"),
 }
-"""Type, category and main score in MTEB of each kind of own task."""
+"""MTEB's type, category and main score for each kind of user-defined task."""
 
 
 def score_mteb_tasks(run: MtebRun, folder: Path) -> None:
@@ -69,7 +69,7 @@ def score_mteb_tasks(run: MtebRun, folder: Path) -> None:
 
 
 def vector_folder(run: MtebRun, folder: Path) -> None:
-    """Makes a folder of sentence-transformers from links to the model's and the tokenizer's files."""
+    """Makes a folder in the format of sentence-transformers, with links to the files of model and tokenizer."""
     folder.mkdir(parents=True)
     files = [file for file in run.pretrained.model.iterdir() if file.is_file()]
     for file in [*tokenizer_files(run.pretrained.tokenizer), *files]:

@@ -24,11 +24,12 @@ from adapt.support.errors import ConfigError, DataError, nearest
 
 PACKAGES = ("mteb", "sentence_transformers")
 FILES = ("test", "train", "corpus")
-"""Fields of an own task that name files."""
+"""Fields of a user-defined task that name files."""
 NEEDED = {"classification": ("train",), "sts": (), "retrieval": ()}
 """Fields that a kind of task needs in addition to `test`."""
 EVERYTHING = 10**9
-"""Number of queries and documents, in place of the samples of the section `retrieval`."""
+"""Limit for the numbers of queries and documents that is never reached. User-defined tasks use all their texts, while
+the section `retrieval` draws samples."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,10 @@ class MtebTasks:
 
     config: MtebConfig
     files: Mapping[str, Mapping[str, Manifest]]
-    """Files of each own task with digests of their contents, keyed by task and field."""
+    """Files of each user-defined task with digests of their contents, keyed by task and field."""
 
     def what(self) -> dict[str, Any]:
-        """Returns what determines the scores, for a stage's key."""
+        """Returns the settings and digests that determine the scores, as a part of a stage's key."""
         own = {
             task.name: {
                 **{name: value for name, value in vars(task).items() if name not in ("name", *FILES)},
@@ -51,7 +52,7 @@ class MtebTasks:
         return {**what(self.config), "own": own, **deciding("mteb", "scikit-learn")}
 
     def check_unchanged(self) -> None:
-        """Raises DataError if a file of an own task has changed since it was listed."""
+        """Raises DataError if a file of a user-defined task has changed since it was listed."""
         for listed in (manifest for files in self.files.values() for manifest in files.values()):
             check_listed(listed)
 
@@ -61,7 +62,7 @@ def mteb_tasks(config: MtebConfig, digests: Digests) -> MtebTasks:
 
     Raises:
         ConfigError: the package is missing, or a name is unknown or comes twice.
-        DataError: an own task's files are missing, or lack a field.
+        DataError: the files of a user-defined task are missing, or lack a field.
     """
     if missing := missing_packages(PACKAGES):
         raise ConfigError(
@@ -96,7 +97,7 @@ def _check_known(config: MtebConfig) -> None:
 
 
 def _listed(task: OwnMtebTask, digests: Digests) -> dict[str, Manifest]:
-    """Lists the files of an own task, and checks the first row of each."""
+    """Lists the files of a user-defined task, and checks the first row of each file."""
     for name in ("test", *NEEDED[task.kind]):
         if not getattr(task, name):
             raise ConfigError(f"mteb.own: the task {task.name} of kind {task.kind} has no `{name}`", "name its files")
@@ -110,7 +111,7 @@ def _listed(task: OwnMtebTask, digests: Digests) -> dict[str, Manifest]:
 
 
 def as_retrieval(task: OwnMtebTask) -> RetrievalConfig:
-    """Returns an own task of kind `retrieval` in the form of the section `retrieval`, without its limits."""
+    """Returns a user-defined task of kind `retrieval` in the form of the section `retrieval`, without limits."""
     return RetrievalConfig(
         pairs=task.test,
         query_field=task.text_field,
@@ -123,7 +124,7 @@ def as_retrieval(task: OwnMtebTask) -> RetrievalConfig:
 
 
 def own_rows(task: OwnMtebTask, split: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a split of an own task. Texts, pairs and labels have the field names that MTEB uses.
+    """Yields a split's rows of a user-defined task. Texts, pairs and labels have the field names that MTEB uses.
 
     Raises:
         DataError: a file is broken, or a row lacks a field or has a value of the wrong type.
@@ -177,7 +178,7 @@ class MtebRun:
     """How the model's sentence vectors are computed."""
     tasks: MtebTasks
     shared_by: int = 1
-    """Number of trainings and tasks that share the cores of a machine."""
+    """Number of training runs and tasks that share the cores of a machine."""
 
 
 def score_mteb(run: MtebRun, folder: str) -> None:

@@ -86,7 +86,7 @@ class StudyNow:
     """The state of a sequential study."""
 
     looks: int
-    """Number of planned looks."""
+    """Number of planned looks (interim analyses)."""
     seeds: Sequence[int]
     """Number of seeds per recipe at each planned look."""
     next_look: int | None
@@ -221,7 +221,7 @@ def last_report(folder: Path) -> str:
 
 
 def unfinished_stages(stages: Iterable[Stage[Any]], store: Store, seen: set[str]) -> Iterator[Stage[Any]]:
-    """Yields the unfinished stages among `stages` and all stages that these depend on, each once."""
+    """Yields the unfinished stages among `stages` and their inputs at any depth, each stage once."""
     for stage in stages:
         if stage.key not in seen and not store.record_of(stage):
             seen.add(stage.key)
@@ -231,13 +231,13 @@ def unfinished_stages(stages: Iterable[Stage[Any]], store: Store, seen: set[str]
 
 @dataclass(frozen=True)
 class TrainingNow:
-    """A training that has reported something and that an unfinished entry of a chain needs."""
+    """A training stage that has reported metrics and that an unfinished entry of a chain needs."""
 
     name: str
     key: str
     state: str
-    """State of the training: `running`, `finished`, or `stopped`, which means unfinished without a process that works
-    on it."""
+    """State of the stage: `running`, `finished`, or `stopped`, which means unfinished without a process that works on
+    it."""
     said: str
     """The latest report of the training, as text."""
     metrics: Path
@@ -260,7 +260,7 @@ class ChainNow(SelfShown):
     waiting: list[tuple[str, str]]
     """Names of the waiting stages, each with the reason for waiting."""
     costs: list[str]
-    """Sentences about the cost so far, and about the cost of the remaining trainings."""
+    """Sentences about the cost so far, and about the cost of the remaining training stages."""
     later: list[str] = field(default_factory=list)
     """Labels of the goals whose stages are unknown until a search has finished."""
     searches: list[tuple[str, TrialsNow]] = field(default_factory=list)
@@ -299,7 +299,7 @@ def _held(time: HeldTime) -> list[str]:
 
 
 MOST_CURVES = 12
-"""Maximum number of trainings whose loss curve and goodput are shown. Running trainings come first."""
+"""Maximum number of training stages whose loss curve and goodput are shown. Running stages come first."""
 
 
 def _curve(training: TrainingNow) -> Drawing | None:
@@ -328,7 +328,7 @@ def chain_now(
     Args:
         goals: goals of the chain.
         store: store with the chain's results.
-        ahead: forecasts of the trainings that will run.
+        ahead: forecasts of the training stages that will run.
         later: labels of the goals that are unknown until a search has finished.
         sequential: state of a sequential study.
     """
@@ -357,7 +357,7 @@ def _said(store: Store, stage: Stage[Any]) -> str:
 
 
 def _trainings(stages: Sequence[Stage[Any]], store: Store) -> list[TrainingNow]:
-    """Returns the trainings that unfinished stages need: first running, then stopped, then finished ones."""
+    """Returns the training stages that unfinished stages need: first running, then stopped, then finished stages."""
     unfinished = [stage for stage in stages if not store.record_of(stage)]
     found = []
     for stage in everything(unfinished):

@@ -1,4 +1,4 @@
-"""Shows the goals of a chain (the stages it is run for): their states, why they wait, their cost and their logs."""
+"""Shows the goals of a chain (the stages that it must finish): their states, reasons for waiting, cost and logs."""
 
 import json
 import sys
@@ -13,13 +13,13 @@ from adapt.support.errors import ConfigError, nearest
 from adapt.terminal.console import duration, is_unread, logs_json
 
 START = "start.training"
-"""Name of the input that is the training of another entry (see `adapt.model.start.Start`)."""
+"""Name of the input that is the training stage of another entry (see `adapt.model.start.Start`)."""
 STATES = ("finished", "running", "waiting")
 ENTRY_COLUMNS = ("entry of the file", *STATES, "not finished")
 
 
 class TrainingAhead(NamedTuple):
-    """A training that will run. Its figures are None if the training's text is not prepared yet."""
+    """A training stage that will run. Its figures are None if the stage's text is not prepared yet."""
 
     label: str
     tokens: int | None = None
@@ -36,7 +36,7 @@ class ShownGoal(Protocol):
 
     @property
     def label(self) -> str:
-        """Name of the goal's entry, followed by the members of the swept sets."""
+        """Name of the goal's entry and the members of the swept sets, such as `finetune[DAPT, acl_arc, 3]`."""
 
     @property
     def stage(self) -> Stage[Any]:
@@ -83,7 +83,7 @@ def _state(stage: Stage[Any], store: Store) -> str:
 def _works_for(stage: Stage[Any], store: Store) -> bool:
     """Returns whether a process works on a stage that the given stage depends on.
 
-    A training of another entry does not count, even if the stage starts from its model.
+    A training stage of another entry does not count, even if the given stage starts from its model.
     """
     return any(
         is_claimed(store.folder_of(needed)) or _works_for(needed, store)
@@ -93,7 +93,7 @@ def _works_for(stage: Stage[Any], store: Store) -> bool:
 
 
 def trainings_table(trainings: Sequence[TrainingAhead]) -> Table | None:
-    """Makes a table with a row per training that will run. The last row is the sum, if all figures are known."""
+    """Makes a table with a row per training stage that will run. If all figures are known, the last row is the sum."""
     if not trainings:
         return None
     columns = list(zip(*trainings, strict=True))[1:]
@@ -161,7 +161,7 @@ def _unmade(stage: Stage[Any], store: Store) -> Iterator[Stage[Any]]:
 
 
 def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
-    """Sums the cost of all finished stages among `stages` and the stages that these depend on.
+    """Sums the cost of all finished stages among `stages` and their inputs at any depth.
 
     Stages whose records repeat the device time of their inputs, such as exports, only count their seconds.
 
@@ -177,7 +177,7 @@ def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
 
 
 def spent_lines(taken: dict[str, float], ahead: Sequence[TrainingAhead]) -> list[str]:
-    """Describes the cost so far, as returned by `spent`, and the device-hours of the trainings that will run."""
+    """Describes the cost so far, as returned by `spent`, and the device-hours of the training still to run."""
     money = f" (cost {taken['cost']:,.2f})" if taken["cost"] else ""
     hours = f"{device_hours(taken['device_hours'])} device-hours{money}"
     so_far = f"Finished stages took {hours} and {duration(taken['seconds'])} of work in all."

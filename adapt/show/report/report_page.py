@@ -322,21 +322,21 @@ def _transductive(results: Results) -> str:
 
 
 def _cut_short(study: Study) -> Iterator[tuple[Entry, str]]:
-    """Yields trainings whose text ended before their last step, each with a description of the missing text."""
+    """Yields training runs whose text ended before their last step, each with a description of the missing text."""
     for entry in study.entries:
         if entry.record.stage == "export" and (lack := entry.record.metrics.get("cut_short")):
             yield entry, lack
 
 
 def _read_badly(study: Study) -> Iterator[tuple[Entry, str]]:
-    """Yields trainings on text that does not suit the tokenizer, each with a description of the problem."""
+    """Yields training runs on text that does not suit the tokenizer, each with a description of the problem."""
     for entry in study.entries:
         if entry.record.stage == "export":
             yield from ((entry, fault) for fault in entry.record.metrics.get("text_faults", []))
 
 
 def _skipped(study: Study) -> Iterator[tuple[Entry, str]]:
-    """Yields trainings that skipped steps as spikes, each with a description of the steps."""
+    """Yields training runs that skipped steps because of loss spikes, each with a description of the steps."""
     for entry in study.entries:
         if entry.record.stage == "export" and (skipped := skipped_steps(entry.record.metrics)):
             yield entry, skipped

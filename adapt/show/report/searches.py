@@ -21,7 +21,7 @@ FEW_SEEDS = "Five seeds or fewer cannot show a significant difference."
 FRESH = {"best": "best trial", "as_it_is": "your configuration", "difference": "difference"}
 """Columns of the table of runs with fresh seeds, keyed by their names in the record."""
 FRONT = "*"
-"""Mark of Pareto-optimal trials. A trial is Pareto-optimal if each other trial is worse in an objective."""
+"""Mark of Pareto-optimal trials. A trial is Pareto-optimal if each other trial is worse in at least one objective."""
 
 
 def search_verdicts(searches: Sequence[FoundSearch]) -> list[FindingBlock]:

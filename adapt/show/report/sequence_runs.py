@@ -69,7 +69,7 @@ class Sequences:
     margin: Margin = MARGIN
     """Largest differences that do not matter."""
     looks: Sequence[Looked] | None = None
-    """Looks of a sequential study at figures of sequences. None for other studies."""
+    """Looks (interim analyses) of a sequential study at figures of sequences. None for other studies."""
 
     def values(self, method: str, figure: str) -> list[float]:
         """Returns a method's values of a figure, one per seed. Seeds without a known value are left out."""
@@ -215,7 +215,7 @@ class Paired(RecipeCompared):
 
     @property
     def ended(self) -> Conclusion:
-        """How the comparison has ended."""
+        """Conclusion of the comparison, such as `better` or `equal`."""
         if self.ending:
             return self.ending.seen.conclusion
         return conclusion(self.comparison, self.margin, self.adjusted, self.better)
@@ -235,7 +235,7 @@ def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
 
 
 def _at_looks(sequences: Sequences, measure: Measure) -> dict[str, Paired]:
-    """Returns the comparison of each method in a figure at the latest look of a sequential study."""
+    """Returns, for one figure, the comparison of each method at the latest look of a sequential study."""
     return {
         method: Paired(
             *(comparison_at(ending), None, ending.looked.recipes, ending.looked.margin, ending, ending.seeds),

@@ -32,8 +32,8 @@ from adapt.statistics.seeds import spread
 Compared = Mapping[str, Mapping[str, Paired]]
 FORGETS = {"forgetting": ("Forgets", " points"), "loss_forgetting": ("Forgets, in held-out loss,", " nats per token")}
 AVERAGE = {"average": ("Average score", ""), "loss_average": ("Average held-out loss", " nats per token")}
-"""Figures in the verdict, with the subject and unit of their sentences: FORGETS has forgetting (of scores, else of
-losses), and AVERAGE has both averages."""
+"""Figures in the verdict, each with the subject and the unit of its sentence. FORGETS has the forgetting of scores, and
+of losses for methods without scores. AVERAGE has the average score and the average loss."""
 GENERAL = {"general_change": ("Change on general text", " nats per token")}
 """Further figure in the verdict, with the subject and unit of its sentence."""
 CONCLUDED = {

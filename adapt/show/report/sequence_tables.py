@@ -133,7 +133,7 @@ def _score(scores: Sequence[float], best: float, has_several: bool) -> Cell:
 
 
 def method_tables(method: str, runs: Sequence[SequenceRun]) -> list[Table]:
-    """Makes the tables that a method reports about its runs in one order, with the rows of every seed."""
+    """Makes the tables that a method reports, for one order of the domains. Each table has the rows of all seeds."""
     by_title: dict[str, Table] = {}
     for run in runs:
         seed = f"seed {run.seed}, " if len(runs) > 1 else ""
@@ -174,7 +174,8 @@ def _of_run(run: SequenceRun, shown: Sequence[Measure]) -> list[str]:
 
 
 TRAINING, MEASURED = re.compile(r"steps\.\d+\.training"), re.compile(r"(^|\.)past\.")
-"""Patterns for the names of a sequence's trainings, and of the method's measurements between trainings."""
+"""Patterns for the names of two kinds of a sequence's stages: training, and the method's measurements between training
+stages."""
 WEIGHTS = ".safetensors"
 
 
@@ -183,9 +184,9 @@ class RunCosts:
     """Cost of one sequence, and size of the sequence's models."""
 
     device_hours: float
-    """Device-hours of the sequence's trainings and of the method's measurements between trainings."""
+    """Device-hours of the sequence's training stages and of the method's measurements between these stages."""
     flops: float | None
-    """Floating-point operations of the sequence's trainings, or None if the size of a model is unknown."""
+    """Floating-point operations of the sequence's training stages, or None if the size of a model is unknown."""
     peak_memory: float | None
     """Peak memory of a worker [bytes]. On CPUs, libraries are included."""
     parameters: int
@@ -325,5 +326,5 @@ def _text(value: float, gain: int) -> str:
 
 def _deviation(values: Sequence[float], gain: int) -> str:
     deviation = spread(values).deviation
-    # No deviation is shown for one seed (unknown), and for the original model, which all seeds share (0).
+    # Shows no deviation if it is unknown (one seed) or 0 (the original model, which all seeds share).
     return f"± {_text(deviation, gain)}" if deviation else ""

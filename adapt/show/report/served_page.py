@@ -26,7 +26,7 @@ SHARE = 0.2
 class FollowedPage:
     """A page that is updated when it is requested.
 
-    If the chain cannot be read, it shows the error and the last known state.
+    If the chain cannot be read, the page shows the error and the last known state.
     """
 
     name: str
@@ -54,7 +54,7 @@ class FollowedPage:
             study, now = self.look()
             self._now = [Section("Now", now.blocks())]
             finished = tuple(entry.record.key for entry in study.entries)
-            if finished != self._finished:  # only after a stage has finished, because this takes seconds
+            if finished != self._finished:  # rebuilt only when a stage has finished, because it takes seconds
                 self._report, self._finished = contents_of(study), finished
         except (AdaptError, OSError) as error:
             warnings = [Section("Not seen", [Findings([FindingBlock(type(error).__name__, str(error), "warning")])])]
@@ -64,7 +64,7 @@ class FollowedPage:
 
 LOOPBACK = "127.0.0.1"
 OWN_HOSTS = {LOOPBACK, "localhost", "[::1]"}
-"""Host names that requests may use. Others are refused, because the names of foreign sites could point to 127.0.0.1."""
+"""Host names that requests may use. Other names are refused, because a foreign site's name could point to 127.0.0.1."""
 SCRIPT = "/follow.js"
 PROTECTION = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline';"

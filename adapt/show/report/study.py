@@ -81,7 +81,7 @@ class Study:
     margin: Margin = MARGIN
     """Largest differences that do not matter."""
     looks: Sequence[Looked] | None = None
-    """Finished looks of a sequential study, with earlier looks first. None for other studies."""
+    """Finished looks (interim analyses) of a sequential study, with earlier looks first. None for other studies."""
 
     def name_of(self, record: Record) -> str:
         """Returns the current label of a stage."""
@@ -194,7 +194,7 @@ def _walk(study: Study) -> dict[str, _Stage]:
 
 
 def _through_exports(entries: list[Entry], stages: dict[str, _Stage]) -> None:
-    """Replaces trainings by their exports among the inputs of other stages, because readers know the exports."""
+    """Replaces training stages by their exports among the inputs of other stages, because readers know exports."""
     export_of = {
         entry.record.inputs["training"]["key"]: entry.record.key for entry in entries if entry.record.stage == "export"
     }
@@ -297,7 +297,7 @@ def _laid_out(nodes: Sequence[LineageNode]) -> tuple[list[_Slot], list[list[_Slo
 def _place(columns: Sequence[list[_Slot]]) -> None:
     """Sorts each column's slots by the mean height of the slots that they are connected to, so that few arrows cross.
 
-    The columns are visited from left to right and from right to left by turns.
+    The columns are visited alternately from left to right and from right to left.
     """
     tallest = max(_tall(column) for column in columns)
     for sweep in range(SWEEPS):

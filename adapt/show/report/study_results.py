@@ -107,7 +107,7 @@ class RunGroup:
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Keys of the trainings that made the model. They are the same for all seeds."""
+        """Keys of the training stages that made the model. The keys are the same for all seeds."""
         return self.entries[0].trained
 
     def tested(self, without_leaks: bool = False) -> Tested:
@@ -148,7 +148,7 @@ class Results:
     margin: float = MARGIN.share
     """Largest difference of scores that does not matter, as a fraction."""
     looks: Sequence[Looked] | None = None
-    """Looks of a sequential study at its fine-tuning runs. None for other studies."""
+    """Looks (interim analyses) of a sequential study at its fine-tuning runs. None for other studies."""
 
     def label(self, recipe: str) -> str:
         """Returns the name of a recipe, followed by a mark if the recipe is transductive."""
@@ -274,12 +274,12 @@ class FoundSearch:
 
     @property
     def front(self) -> list[FoundTrial]:
-        """The Pareto-optimal trials. A trial is Pareto-optimal if each other trial is worse in an objective."""
+        """The Pareto-optimal trials. Such a trial is better than each other trial in at least one objective."""
         return [trial for trial in self.trials if trial.number in self.record.metrics["front"]]
 
 
 def searches_of(study: Study) -> list[FoundSearch]:
-    """Collects the finished searches of a study, each once."""
+    """Collects the finished searches of a study, each search once."""
     records = {entry.record.key: entry for entry in study.entries if entry.record.stage == "search"}
     confirmed = {
         entry.record.inputs["search"]["key"]: entry.record.metrics

@@ -40,8 +40,8 @@ class RecipeCompared:
     margin: float = MARGIN.share
     """Largest difference that does not matter, in the unit of the difference."""
     ending: Ending | None = None
-    """The look of a sequential study at which the comparison ended, or the latest look. The comparison then has the
-    repeated interval of this look. None for other studies."""
+    """The look (interim analysis) of a sequential study at which the comparison ended, or the latest look. The
+    comparison then has the repeated interval of this look. None for other studies."""
 
     @property
     def significant(self) -> bool:
@@ -52,7 +52,7 @@ class RecipeCompared:
 
     @property
     def ended(self) -> Conclusion:
-        """How the comparison has ended."""
+        """Conclusion of the comparison, such as `better` or `equal`."""
         if self.ending:
             return self.ending.seen.conclusion
         return conclusion(self.comparison, self.margin, self.adjusted)
@@ -160,14 +160,14 @@ def corrected(comparisons: Mapping[str, Comparison], margin: float) -> dict[str,
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of pre-training. A figure is None if the study lacks the record of one of the trainings."""
+    """Cost of pre-training. A figure is None if the study lacks the record of a training stage."""
 
     device_hours: float | None
     money: float | None
 
 
 class Trainings:
-    """The exports of a study, keyed by the key of their training."""
+    """The exports of a study, keyed by the key of their training stage."""
 
     def __init__(self, study: Study) -> None:
         exports = (entry for entry in study.entries if entry.record.stage == "export")
@@ -175,17 +175,17 @@ class Trainings:
         self.merges = {entry.record.key for entry in study.entries if entry.record.stage == "merge"}
 
     def cost(self, keys: Iterable[str]) -> Cost:
-        """Sums the cost of the trainings with the given keys, each counted once. Merges cost nothing."""
+        """Sums the cost of the training stages with the given keys, each counted once. Merges cost nothing."""
         exports = [self.exports.get(key) for key in dict.fromkeys(keys) if key not in self.merges]
         records = [export.record if export else None for export in exports]
         return Cost(_sum(records, "device_hours"), _sum(records, "cost"))
 
     def of_recipe(self, results: Results, recipe: str) -> Cost:
-        """Sums the cost of all trainings that a recipe needs for all tasks."""
+        """Sums the cost of all training stages that a recipe needs for all tasks."""
         return self.cost(key for row in results.rows if recipe in row.groups for key in row.groups[recipe].trained)
 
     def general_change(self, group: RunGroup) -> float | None:
-        """Returns the loss on general text after the last training minus the loss before the first [nats per token]."""
+        """Returns how the loss on general text changes over all training stages together [nats per token]."""
         exports = [self.exports.get(key) for key in group.trained]
         if not exports or exports[0] is None or exports[-1] is None:
             return None

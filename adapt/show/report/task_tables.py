@@ -149,7 +149,7 @@ def _classes(group: RunGroup) -> Table | None:
     per_class: list[dict[str, Any]] = [metrics.get("per_class") or {} for metrics in group.metrics]
     if not per_class[0]:
         return None
-    # Some seeds may predict types of entities that other seeds do not predict.
+    # Lists the labels of all seeds, because a seed may predict entity types that other seeds do not predict.
     labels = dict.fromkeys(label for classes in per_class for label in classes)
     rows: list[list[Cell | str]] = []
     for label in labels:
@@ -253,7 +253,7 @@ def _ends(comparison: Comparison) -> tuple[float, float]:
 
 
 def learning_curves(row: Row, results: Results) -> Drawn | None:
-    """Draws the dev score after each epoch: the mean over seeds that reached the epoch, and each seed faintly."""
+    """Draws the dev score after each epoch: the mean over seeds that reached the epoch, and a faint line per seed."""
     curves = {recipe: _curves(group) for recipe, group in row.groups.items()}
     if not any(curves.values()):
         return None
@@ -285,7 +285,7 @@ def _curves(group: RunGroup) -> list[list[dict[str, Any]]]:
 
 
 def training_curve(entry: Entry, name: str) -> Drawing | None:
-    """Draws the loss by step of a finished pre-training."""
+    """Draws the loss by step of a finished pre-training run."""
     files = [Path(made["path"]) / METRICS_LINES for made in phase_inputs(entry.record)]
     return loss_curve(files, name, name) if files else None
 

@@ -1,6 +1,6 @@
 """Compares gain on a domain with forgetting of general text: measured models, Pareto front, and laws of the loss.
 
-The laws say what another mixture would give, and how often the text can be read before repeats stop helping.
+The laws predict the losses of other mixtures, and how often the text can be read before repeats stop helping.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,13 +19,13 @@ VARIED = (
     *(("training", name) for name in ("max_steps", "max_tokens", "max_flops", "epochs")),
     ("mixture", "replay_fraction"),
 )
-"""Fields that may differ between trainings to which the same mixture law is fitted."""
+"""Fields that may differ between training runs to which the same mixture law is fitted."""
 START = "start.training"
-"""Name of the input that is the training or merge which made the start model."""
+"""Name of the input that is the training stage or merge that made the start model."""
 GENERAL = "general"
 """Name of general text in comparisons."""
 BASE = "base"
-"""Label of the model that the trainings started from."""
+"""Label of the model that all training runs started from."""
 
 
 @dataclass(frozen=True)
@@ -34,20 +34,20 @@ class LossOn:
 
     value: float
     change: float | None = None
-    """Change of the loss from the model that the trainings started from, paired by document, with its 95% interval."""
+    """Change of the loss relative to the base model, paired by document. `low` and `high` are its 95% interval."""
     low: float | None = None
     high: float | None = None
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """Length and data mixture of a training."""
+    """Length and data mixture of a training run."""
 
     tokens: int
     replay: float
     """Share of the training's rows that are replayed text."""
     settings: str
-    """All other settings of the training, as text."""
+    """All other settings of the training run, as text."""
     passes: float | None = None
     """Number of times that the domain's text is read; None if its size is not known."""
 
@@ -58,13 +58,14 @@ class TradeOff:
 
     label: str
     values: Mapping[str, str]
-    """Swept values of the model. The base has none."""
+    """Swept values of the model. The base model has no swept values."""
     domain: LossOn
     general: LossOn
     hours: float | None
-    """Device-hours of all trainings that led to the model, or None if a record is gone."""
+    """Device-hours of all training runs that led to the model, or None if a record is gone."""
     mixed: "Mixed | None" = None
-    """Length and mixture of the training that made the model. None if the model is not a training of the base."""
+    """Length and mixture of the training run that made the model. None if the model was not trained from the base
+    model."""
 
     @property
     def point(self) -> tuple[float, float]:
@@ -117,7 +118,7 @@ def _exported(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
     if not {"domain", GENERAL} <= inputs.keys() or not {"domain", GENERAL} <= losses.keys():
         return
     texts, training = (inputs["domain"]["key"], inputs[GENERAL]["key"]), upstream(entry.record, "training")
-    is_first = training is None or START not in training.inputs  # otherwise `before` is the model of another training
+    is_first = training is None or START not in training.inputs  # otherwise another training run made `before`
     both = losses["domain"], losses[GENERAL]
     if is_first:
         old, old_general = (LossOn(of.before.value) for of in both)
@@ -131,7 +132,7 @@ def _exported(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
 
 
 def _mixed(export: Entry, training: Record) -> Mixed | None:
-    """Returns length and mixture of a training. Returns None for streamed text, because its sources are unknown."""
+    """Returns length and mixture of a training run, or None for streamed text, because its sources are unknown."""
     sources, what = export.result.sources, training.what
     if not sources or "training" not in what or "mixture" not in what:
         return None
@@ -175,7 +176,7 @@ def _compared(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
 
 
 def _hours(maker: Record | None) -> float | None:
-    """Sums the device-hours of all trainings that led to a model, each counted once. Merges cost nothing."""
+    """Sums the device-hours of all training runs that led to a model, each counted once. Merges cost nothing."""
     costs: dict[str, float | None] = {}
     waiting: list[Record | None] = [maker]
     for record in waiting:
@@ -235,7 +236,7 @@ def knee(front: Sequence[Point]) -> int | None:
 
 
 def law_findings(measured: ComparableModels, margin: float = MARGIN.nats) -> list[FindingBlock]:
-    """Fits the laws of mixtures and of repeats to trainings that differ only in length and share of general text.
+    """Fits the laws of mixtures and of repeats to runs that differ only in length and share of general text.
 
     Args:
         measured: models that were measured on the same texts.
@@ -411,7 +412,7 @@ def _drawing(measured: ComparableModels, front: Sequence[TradeOff], bend: TradeO
 
 
 def _lines(models: Sequence[TradeOff]) -> list[list[TradeOff]]:
-    """Returns one line per training: from the base through interpolated models to the trained model."""
+    """Returns one line per training run: from the base through interpolated models to the trained model."""
     bases = [model for model in models if model.label == BASE]
     lines = []
     for end in models:
@@ -426,12 +427,12 @@ def _lines(models: Sequence[TradeOff]) -> list[list[TradeOff]]:
 
 
 REPLAY = "(replay)"
-"""Name of replayed general text among the sources of a training."""
+"""Name of replayed general text among the sources of a training run."""
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """A training that reads the domain's text several times."""
+    """A training run that reads the domain's text several times."""
 
     passes: float
     """Number of times that the domain's text is read."""
@@ -442,10 +443,10 @@ class Repeated:
 
 
 def passes_over(training: Record, tokens: Mapping[str, int]) -> float | None:
-    """Returns how many times a training read the domain's text; None if the size of a text is not known.
+    """Returns how often a training run read the domain's text; None if the size of a text is not known.
 
     Args:
-        training: record of the training.
+        training: record of the training run.
         tokens: number of tokens that the training read of each source.
     """
     texts = {name: upstream(training, f"corpora.{name}") for name in tokens if name != REPLAY}
@@ -454,15 +455,15 @@ def passes_over(training: Record, tokens: Mapping[str, int]) -> float | None:
 
 
 def repeats_finding(label: str, trainings: Sequence[Repeated], margin: float) -> FindingBlock | None:
-    """Fits the law of repeats to trainings that differ only in length and share of general text.
+    """Fits the law of repeats to training runs that differ only in length and share of general text.
 
     Args:
-        label: name of one of the trainings.
-        trainings: the trainings.
+        label: name of one of the training runs.
+        trainings: the training runs.
         margin: largest difference of losses that does not matter [nats].
 
     Returns:
-        The finding; None if there are too few trainings or numbers of passes for a fit.
+        The finding; None if there are too few training runs or numbers of passes for a fit.
     """
     passes, shares, losses = ([getattr(each, name) for each in trainings] for name in ("passes", "share", "loss"))
     law = fit_repeats(passes, shares, losses)

@@ -29,25 +29,25 @@ from adapt.stage.training_result import held_time_of
 
 
 def exports_of(study: Study) -> list[Entry]:
-    """Lists the exports of a study. Each pre-training has one export."""
+    """Lists the exports of a study. Each pre-training run has one export."""
     return [entry for entry in study.entries if isinstance(entry.result, Adapted)]
 
 
 MOST_VERDICTS = 8
-"""Maximum number of trainings that the verdict describes. The table of trainings lists all trainings."""
+"""Maximum number of training runs that the verdict describes. The table of training runs lists all of them."""
 
 
 def training_verdicts(study: Study) -> list[FindingBlock]:
-    """Makes a finding per training: whether the model is better than its start model, and the losses.
+    """Makes a finding per training run: whether the model is better than its start model, and the losses.
 
-    If there are several trainings, a finding with their counts comes first.
+    If there are several training runs, a finding with their counts comes first.
     """
     measured = [entry for entry in exports_of(study) if entry.result.losses]
     return [*_counted(measured), *(_finding(entry) for entry in measured[:MOST_VERDICTS])]
 
 
 def trainings_in_short(study: Study) -> list[FindingBlock]:
-    """Counts the trainings with better and worse models, and makes a finding per training with a worse model."""
+    """Counts the training runs that made models better and worse, and makes a finding per run with a worse model."""
     measured = [entry for entry in exports_of(study) if entry.result.losses]
     worse = [finding for finding in map(_finding, measured) if finding.tone == "worse"]
     return [*_counted(measured), *worse[:MOST_VERDICTS]]
@@ -67,7 +67,7 @@ def _finding(entry: Entry) -> FindingBlock:
 
 
 def _counted(measured: Sequence[Entry]) -> list[FindingBlock]:
-    """Counts the trainings that made their models better and worse. The list is empty for fewer than two trainings."""
+    """Counts the training runs that made models better and worse. The list is empty for fewer than two runs."""
     if len(measured) < 2:
         return []
     tones = [entry.result.verdict().tone for entry in measured]
@@ -123,7 +123,7 @@ def pretraining(study: Study) -> Table:
 
 
 def _goodput(of: Adapted) -> Cell:
-    """Returns a cell with the useful share of the held device time, and the three largest losses by cause."""
+    """Returns a cell with the useful share of the held device time, and the three largest causes of lost time."""
     held = held_time_of(of)
     return Cell(f"{held.goodput:.1%}", held.losses(most=3)) if held else Cell(NONE)
 

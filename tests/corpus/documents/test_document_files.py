@@ -249,7 +249,10 @@ def test_a_document_that_ends_the_reader_does_not_end_the_job(monkeypatch: pytes
 
 
 class InterruptedOnce:
-    """Imitates the output of the parsing process. The first read is interrupted, as by ctrl-C or a Ray task's end."""
+    """Imitates the output of the parsing process.
+
+    The first read is interrupted, as if by ctrl-C or by the end of a Ray task.
+    """
 
     def __init__(self, output: IO[bytes]) -> None:
         self._output, self._is_first = output, True

@@ -184,7 +184,7 @@ def test_repeated_headers_and_page_numbers_are_removed() -> None:
     assert "The Origin" not in text
     assert all(paragraph in plain(text) for paragraph in PARAGRAPHS)
     two = [["Title", "a"], ["Title", "b"]]
-    assert without_margins(two) == two  # too few pages to tell a header from text
+    assert without_margins(two) == two  # with so few pages, a header cannot be distinguished from text
     assert without_margins([["p. 1", "a b", "c d"], ["p. 2", "e f", "g h"], ["p. 3", "k m", "n o"]]) == [
         ["a b", "c d"],
         ["e f", "g h"],

@@ -136,7 +136,8 @@ def test_the_digest_depends_on_content_and_order(folder: Path, digests: Digests)
     assert both == manifest(["data/moved.txt", "data/b.jsonl"], digests).digest
 
     (folder / "c.txt").write_text("C.txt")
-    os.utime(folder / "c.txt", ns=(1, 1))  # the change keeps the size, and sets a time before the first reading
+    # the changed file has the same size, and a modification time before the first reading
+    os.utime(folder / "c.txt", ns=(1, 1))
     assert both != manifest(["data/c.txt", "data/b.jsonl"], digests).digest
 
 
@@ -152,7 +153,7 @@ def test_a_suffix_of_another_format_changes_the_digest(folder: Path, digests: Di
     before = manifest("data/b.jsonl", digests)
     (folder / "b.jsonl").rename(folder / name)
     after = manifest(f"data/{name}", digests)
-    assert after.parts[0].digest == before.parts[0].digest  # the bytes are the same
+    assert after.parts[0].digest == before.parts[0].digest  # the bytes of the file are unchanged
     assert after.digest != before.digest
 
 

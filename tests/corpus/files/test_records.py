@@ -36,7 +36,7 @@ TEXTS = [
     "a line separator \u2028, a next line \x85 and a form feed \x0c end no record",
     "the same again",
     "the same again",
-    *(f"document number {number}" for number in range(3000)),  # more than one batch of the reader
+    *(f"document number {number}" for number in range(3000)),  # these are more records than one batch of the reader
 ]
 
 
@@ -63,7 +63,8 @@ def in_parts(compress: Callable[[bytes], bytes], content: bytes) -> bytes:
 
 
 def streamed_zstd(content: bytes) -> bytes:
-    compressor = zstandard.ZstdCompressor().compressobj()  # the stream's header does not contain its length
+    # the stream's header does not contain the length of the content
+    compressor = zstandard.ZstdCompressor().compressobj()
     return compressor.compress(content) + compressor.flush()
 
 
@@ -205,7 +206,7 @@ def test_a_line_longer_than_the_buffers_is_read(tmp_path: Path, suffix: str) -> 
     assert [text.removesuffix("\n") for text in read(path)] == ["before", long, "after"]
 
 
-# Records without text
+# Tests of records without text
 
 
 BAD_LINES = {
@@ -313,7 +314,7 @@ def test_parquet_values_that_are_not_text_are_bad(tmp_path: Path) -> None:
         read(path)
 
 
-# Broken files
+# Tests of broken files
 
 
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {

@@ -93,7 +93,10 @@ def test_permanent_errors_are_raised_at_once(pauses: list[float]) -> None:
 
 
 def test_a_connection_that_ends_too_early_is_retried(tmp_path: Path) -> None:
-    """A connection that is closed too early looks like the end of the file. It is detected by the size of the file."""
+    """A connection that is closed too early looks like the end of the file.
+
+    The early end is detected by the size of the file.
+    """
 
     class Short(io.BytesIO):
         size = len(CONTENT)
@@ -158,7 +161,8 @@ def test_a_file_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "a.txt").write_bytes(b"x")
-    monkeypatch.setattr(storage, "open", refuse, raising=False)  # simulated, because root may read every file
+    # the error is simulated, because root may read every file
+    monkeypatch.setattr(storage, "open", refuse, raising=False)
     with pytest.raises(DataError, match=r"cannot read .*a\.txt: Permission denied") as caught:
         list(read_records(tmp_path / "a.txt", Reading()))
     assert "permissions" in caught.value.fix

@@ -1,4 +1,4 @@
-"""Comparison of models on standard tasks: paired by item, over seeds, and without items found in token shards."""
+"""Tests comparisons of models on standard tasks: paired by item, over seeds, and without items found in shards."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def compared(before: ItemMeasure, *after: ItemMeasure, leaked: list[int] | None 
 
 def test_the_interval_of_a_change_is_paired_by_item() -> None:
     old = RNG.random(400)
-    new = old + RNG.normal(0.02, 0.05, 400)  # far less than the differences between items
+    new = old + RNG.normal(0.02, 0.05, 400)  # this noise is far smaller than the differences between items
     row = compared(mean_of(old), mean_of(new))
     change, exact = row.changes["after"], ttest_rel(new, old).confidence_interval()
     assert change.value == pytest.approx(new.mean() - old.mean())
@@ -121,9 +121,11 @@ def test_items_are_found_in_the_tokens_of_a_training(tiny_bert: Path, tmp_path: 
     items = [
         [texts[3].upper()],  # the tokenizer converts text to lower case
         [texts[20]],
-        ["unknown", texts[11]],  # a part of a document; one found text per item suffices
-        [" ".join(texts[4].split()[:6] + half)],  # a quotation is no copy
-        ["A short text of model, and loss"],  # a short text: it is only found in a document of exactly these words
+        ["unknown", texts[11]],  # the second text is a part of a document; one found text per item suffices
+        # a text that quotes a few words of a document does not count as a copy
+        [" ".join(texts[4].split()[:6] + half)],
+        # a short text is only found in a document that consists of exactly these words
+        ["A short text of model, and loss"],
         ["text of model"],
     ]
     tasks = {

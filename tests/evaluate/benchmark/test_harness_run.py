@@ -71,7 +71,7 @@ def test_scores_are_those_of_a_plain_computation_and_finished_tasks_are_kept(dec
     assert found["pages"].tokens > 0
     assert found["pages"].seconds > 0
 
-    (out / file_name("pages")).unlink()  # as if the process had been killed after the first task
+    (out / file_name("pages")).unlink()  # deletes one result, as if the process had been killed after the first task
     before = (out / file_name("choice")).stat().st_mtime_ns
     score_harness(run, str(out))
     assert (out / file_name("choice")).stat().st_mtime_ns == before

@@ -64,7 +64,7 @@ def test_own_tasks_are_scored_by_item(tiny_bert: Path, own: list[OwnMtebTask], t
         "pairs": (12, "cosine_spearman", "mteb"),
         "search": (10, "ndcg_at_10", "mteb"),
     }
-    # each main metric is a statistic of the items, which equals MTEB's score
+    # each main metric is a statistic of the items, and the value of this statistic equals MTEB's score
     assert [task.measures[task.main].statistic for task in found.values()] == ["spearman", "mean", "mean"]
     vector_folder(run, tmp_path / "model")
     model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
@@ -84,7 +84,7 @@ def test_own_tasks_are_scored_by_item(tiny_bert: Path, own: list[OwnMtebTask], t
     assert (found["pairs"].texts or [])[2] == [texts[2], texts[14]]
     assert min(task.tokens for task in found.values()) > 0
 
-    (out / file_name("pairs")).unlink()  # as if the process had been killed
+    (out / file_name("pairs")).unlink()  # deletes one result, as if the process had been killed
     score_mteb(run, str(out))
     assert read_items(out)["pairs"].measures == found["pairs"].measures
 

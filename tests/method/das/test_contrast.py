@@ -122,7 +122,8 @@ def test_info_nce_equals_the_formula(count: int, known: bool) -> None:
 def test_info_nce_without_other_documents_is_0() -> None:
     found = info_nce(draw(0, 1), draw(0, 2), draw(0, 3), TEMPERATURE, most=5)
     assert (found.shape, found.sum()) == ((0,), 0)
-    assert info_nce(draw(1, 1), draw(1, 2), None, TEMPERATURE, most=5).tolist() == [0.0]  # there are no other documents
+    # the loss is 0, because there are no other documents
+    assert info_nce(draw(1, 1), draw(1, 2), None, TEMPERATURE, most=5).tolist() == [0.0]
 
 
 @pytest.mark.parametrize(("most", "sizes"), [(9, [7]), (7, [7]), (6, [3, 4]), (3, [2, 2, 3]), (1, [1] * 7)])
@@ -229,7 +230,7 @@ def test_two_views_of_a_document_differ_only_by_dropout(cost: Any, views: list) 
     model = ready("bert").train()
     for layer in model.modules():
         if isinstance(layer, torch.nn.Dropout):
-            layer.p = 0.02  # with more dropout, this small model confuses documents
+            layer.p = 0.02  # with more dropout, this small model would confuse documents
     torch.manual_seed(0)
     passed(Contrast(config(contrast_cost=cost), Gates(model), importance(model)), model, rows(documents(*[8] * 6)))
     ((first, second, previous),) = views

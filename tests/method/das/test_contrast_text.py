@@ -74,7 +74,8 @@ def test_the_contrast_differs_from_that_of_all_documents() -> None:
     _, some, _ = passed(contrast_of(model), model, seen)
     _, every, _ = passed(Contrast(config(), Gates(model), importance(model)), model, seen)
     assert (len(some), len(every)) == (len(GENERAL), len(TEXTS))
-    assert not torch.isclose(some, every[list(GENERAL)]).any()  # each document is compared with fewer documents
+    # the losses differ, because each document is compared with fewer documents
+    assert not torch.isclose(some, every[list(GENERAL)]).any()
 
 
 @pytest.mark.parametrize("numbers", [NUMBERS, (0, 1, 2, 3, 4), (100, 101, 102, 103, 104)])
@@ -163,7 +164,8 @@ def test_it_is_refused_without_replayed_general_text(tmp_path: Path, mixture: An
     assert fix in caught.value.fix
     assert "das.contrast_text to all" in caught.value.fix
     Das(DasOptions()).check(asked, model)
-    Das(DasOptions(contrast_text="general", contrast_weight=0.0)).check(asked, model)  # has no contrast
+    # with weight 0, there is no contrast
+    Das(DasOptions(contrast_text="general", contrast_weight=0.0)).check(asked, model)
 
 
 @pytest.mark.parametrize("mixture", [{}, {"replay_fraction": 0.0, "replay_last": 0.2}, {"replay_last": 0.0}])

@@ -88,7 +88,7 @@ def by_parameters(model: Any, loss: Objective, groups: list[Batch]) -> dict[Kind
 
 def by_output(module: Any) -> Tensor:
     product = (module.weight.grad * module.weight).detach()
-    return product.T if is_transposed(module) else product  # [outputs, inputs]
+    return product.T if is_transposed(module) else product  # the shape is [outputs, inputs]
 
 
 def by_bias(module: Any) -> Any:
@@ -217,7 +217,7 @@ def test_a_measurement_does_not_change_the_first_step() -> None:
     assert all(torch.equal(plain[name], after[name]) for name in plain)
 
 
-# Tokens
+# Importance of tokens
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "electra"])
@@ -230,7 +230,8 @@ def test_gradients_of_tokens_equal_those_of_embedding_rows(family: str, granular
     for rows in groups:
         model = ready(family)
         output = model.get_output_embeddings()
-        output.weight = torch.nn.Parameter(output.weight.detach().clone())  # untied, since only the input side counts
+        # the matrices are untied, because only the input side counts
+        output.weight = torch.nn.Parameter(output.weight.detach().clone())
         total, count = summed_loss(model, loss, rows)
         (total / count).backward()
         expected += model.get_input_embeddings().weight.grad.norm(dim=1)

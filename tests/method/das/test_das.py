@@ -20,7 +20,8 @@ from tests.method.das.test_contrast import LENGTHS, importance, rows, separately
 from tests.model.families import documents, ready
 
 TEMPERATURE = DasOptions().contrast_temperature
-OBJECTIVE = CausalLanguageModelling()  # any objective will do, because all compute their loss in the same way
+# the tests need only one objective, because all objectives compute their loss in the same way
+OBJECTIVE = CausalLanguageModelling()
 
 
 @pytest.fixture
@@ -127,9 +128,10 @@ def test_a_compiled_model_computes_the_same(cost: Any, backend: str, tiny_bert: 
         model: Any = load_model(tiny_bert, causal=False, attention_dropout=0.0).train()
         for layer in model.modules():
             if isinstance(layer, torch.nn.Dropout):
-                layer.p = 0.0  # compiled layers draw other random numbers
+                layer.p = 0.0  # there is no dropout, because compiled layers draw other random numbers
         save_importance(Importance(importance(model), None, torch.arange(3)), model, tmp_path)
-        method = Das(DasOptions(contrast_cost=cost, injected_dropout=1e-6))  # too small to drop anything
+        # this dropout rate is too small to drop anything
+        method = Das(DasOptions(contrast_cost=cost, injected_dropout=1e-6))
         method.prepare_model(model, Setting(past={"importance": tmp_path}))
         if compiles:
             for layer, through in zip(model.bert.encoder.layer, (backend, "aot_eager"), strict=True):
@@ -176,7 +178,8 @@ def test_the_result_is_between_the_earlier_and_the_trained_model(learnt: dict[st
         method.prepare_model(model, Setting(past=learnt, anchor=anchor, load=stored.__getitem__))
         moved = {name: each + 2 if each.is_floating_point() else each for name, each in model.state_dict().items()}
         made[share] = method.merge(dict(moved))
-    assert any(not torch.equal(each, moved[name]) for name, each in made[1.0].items() if name in moved)  # masks act
+    # the masks have an effect
+    assert any(not torch.equal(each, moved[name]) for name, each in made[1.0].items() if name in moved)
     for name, found in made[0.3].items():
         weight = made[1.0][name]
         share = 0.3 if found.is_floating_point() else 1.0

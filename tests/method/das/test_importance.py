@@ -152,7 +152,8 @@ def test_normalization_by_rank() -> None:
     found = normalize(tied, "rank")
     for kind in KINDS:
         for layer, row in zip(found[kind], tied[kind].numpy(), strict=True):
-            ranks = [percentileofscore(row, each, "mean") / 100 * len(row) - 0.5 for each in row]  # mean ranks from 0
+            # equal values get their mean rank, counted from 0
+            ranks = [percentileofscore(row, each, "mean") / 100 * len(row) - 0.5 for each in row]
             np.testing.assert_allclose(layer.numpy(), np.array(ranks) / (len(row) - 1), atol=1e-6)
 
 

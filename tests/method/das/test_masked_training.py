@@ -151,7 +151,8 @@ def test_steps_equal_those_of_plain_torch(ranks: Any, world: int, target: Target
     Clipping uses the norm of the unmasked gradient with target `update`, and of the masked gradient with `gradient`.
     """
     expected = reference(Case(), target)
-    assert min(expected.norms) > settings().max_gradient_norm  # so every step was clipped
+    # every norm is above the limit, so every step was clipped
+    assert min(expected.norms) > settings().max_gradient_norm
     for outcome in ranks(world).run(train, [Masked(Case(stage), target) for stage in STAGES])[0]:
         assert_close(outcome, expected)
         tied = outcome.weights["cls.predictions.decoder.weight"]
@@ -174,7 +175,7 @@ def test_the_first_step_is_the_unmasked_one_scaled(ranks: Any, precision: Any, w
     start, keep = dict(model().named_parameters()), keep_of(model())
     for masked_run, unmasked_run, expected in zip(some, none, plain, strict=True):
         assert not torch.equal(expected.trained["cls.predictions.bias"], start["cls.predictions.bias"])
-        assert masked_run[2:] == unmasked_run[2:] == expected[2:]  # norms and losses
+        assert masked_run[2:] == unmasked_run[2:] == expected[2:]  # the norms and losses are equal
         assert_same(masked_run.trained, expected.trained)
         assert_same(unmasked_run.weights, expected.weights)
         for name, each in start.items():

@@ -75,7 +75,7 @@ def every(importance: Importance) -> Tensor:
     return torch.cat([each.flatten() for each in importance.units.values()])
 
 
-# Rows
+# Tests of the sampled rows
 
 
 def test_rows_are_a_sample_of_the_corpus(tiny_bert: Path, corpus: Path) -> None:
@@ -103,7 +103,7 @@ def test_an_empty_corpus_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
         measure_importance(measuring(config(), tiny_bert, tmp_path), tmp_path)
 
 
-# On a cluster
+# Tests on a cluster
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_earlier_importance_of_another_model_is_refused(
         measure_importance(measuring(job, llama, corpus, previous=tmp_path / "bert"), tmp_path / "llama")
 
 
-# Decoders without dropout
+# Tests of decoders without dropout
 
 
 @pytest.fixture(scope="module")

@@ -139,7 +139,7 @@ def test_a_model_without_any_dropout_is_refused() -> None:
     with pytest.raises(ModelError, match="LlamaForCausalLM has no dropout") as caught:
         injected(ready("llama"), 0.0)
     assert "das.injected_dropout" in caught.value.fix
-    assert injected(ready("bert"), 0.0) is None  # BERT has its own dropout
+    assert injected(ready("bert"), 0.0) is None  # nothing is injected, because BERT has its own dropout
 
 
 def test_tokens_of_both_views_have_gradients() -> None:

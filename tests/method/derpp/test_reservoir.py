@@ -43,7 +43,8 @@ def test_every_row_of_a_run_is_equally_likely_to_be_kept() -> None:
         assert len(found) == 8
         kept[found] += 1
     # the variance of draws without replacement is (40 - 8) / (40 - 1) of the variance that chi-square assumes
-    assert chisquare(kept).statistic / ((40 - 8) / 39) < 73  # 39 degrees of freedom: p > .001
+    # with 39 degrees of freedom, this means that p is above .001
+    assert chisquare(kept).statistic / ((40 - 8) / 39) < 73
     assert chisquare(kept).pvalue < 0.9999
 
 
@@ -60,7 +61,7 @@ def test_rows_of_several_domains_are_equally_likely_to_be_kept() -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_the_ranks_that_see_rows_make_no_difference(world: int) -> None:
-    """Checks that the reservoir has the same rows after 1 to 5 ranks, the last rank first, as after one process."""
+    """Checks that 1 to 5 ranks, which add their rows from the last rank to the first, give one process's reservoir."""
     expected = filled(3, 60, 10 * row(0.5).bytes)
     numbers = priorities(3, 1, 0, 60).tolist()
     reservoir = Reservoir(10 * row(0.5).bytes)

@@ -1,4 +1,4 @@
-"""Tests that a grown model computes the same as the small model, and that its config.json and estimated size fit."""
+"""Tests that a grown model computes the same as the small model, and that its config.json and estimated size match."""
 
 import copy
 from pathlib import Path

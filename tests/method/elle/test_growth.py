@@ -98,7 +98,8 @@ def test_prototypes_are_computed_with_the_model_before_the_training(tmp_path: Pa
     assert known is not None
     assert known.names == ["first", "second"]
     torch.testing.assert_close(known.vectors[0], prototype_of(toy, sample_of([text], 0)))
-    assert torch.equal(known.vectors[0], known.vectors[1])  # both domains have the same text in this test
+    # the prompts are equal, because both domains have the same text in this test
+    assert torch.equal(known.vectors[0], known.vectors[1])
 
 
 @pytest.mark.parametrize("family", [*FAMILIES])

@@ -59,7 +59,7 @@ def wholly_used(weights: Mapping[str, Tensor], name: str, is_hard: bool) -> dict
 
 @pytest.mark.parametrize("name", ["adapters", "model", "cpt"])
 def test_used_parameters_do_not_change(ranks: Any, name: str) -> None:
-    """Checks with Adam and weight decay, at every ZeRO stage, that used parameters stay and most others move."""
+    """Checks with Adam and weight decay, at every ZeRO stage, that used parameters do not change and most others do."""
     kind, options = RUNS[name]
     runs = [Trained(Case(stage), kind, options, is_second=True) for stage in range(4)]
     start = {each: value.clone() for each, value in prepared(runs[0])[1].state_dict().items()}
@@ -124,7 +124,7 @@ def test_masks_can_be_added_to_every_family(family: str, on: Any) -> None:
     method.prepare_model(model, Setting(domain="cs", length=9))
     assert len(sets_of(model)) == 2 * (3 if on == "model" else 4)
     if on == "adapters":
-        torch.testing.assert_close(logits(model), before)  # new plugins output 0
+        torch.testing.assert_close(logits(model), before)  # the outputs are unchanged, because new plugins output 0
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data += 0.1

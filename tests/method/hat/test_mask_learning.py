@@ -31,7 +31,7 @@ def test_the_sparsity_gradient_equals_autograd() -> None:
 
 
 def test_compensation_undoes_the_slope_of_the_sigmoid() -> None:
-    """Checks for every steepness s that the compensated gradient is s_max times the one of sigma(e) (equation 4)."""
+    """Checks for every steepness that the compensated gradient is s_max times the gradient of sigma(e) (equation 4)."""
     embedding = torch.tensor([-2.0, -0.3, 0.0, 0.7, 1.5], requires_grad=True)
     expected = 400.0 * torch.autograd.grad(torch.sigmoid(embedding).sum(), embedding)[0]
     for steepness in (1 / 400, 0.5, 3.0):

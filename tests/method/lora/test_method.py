@@ -160,7 +160,10 @@ def test_layers_with_the_lowest_condition_numbers_get_additions(family: str) -> 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_intruders_are_scaled_when_additions_are_merged(family: str) -> None:
-    """Checks that 75% of each intruder is removed: a singular direction of the merged weight unlike all old ones."""
+    """Checks that 75% of each intruder is removed.
+
+    An intruder is a singular direction of the merged weight that is unlike all old directions.
+    """
     _, model = prepared(family)
     state = dict(shaken(model).state_dict())
     whole, fewer = (Lora(LoraOptions(rank=3, scale=1.5, intruders=kept)) for kept in (1.0, 0.25))

@@ -227,8 +227,8 @@ def test_generated_text_is_the_same_with_and_without_a_cache(family: str) -> Non
 def test_a_new_prefix_has_the_keys_and_values_of_its_words(family: str) -> None:
     """Checks that a new prefix has the keys and values of its words at the positions that the method gives them.
 
-    In models with rotary positions, the words are before the text. In others, they are in the middle of the table of
-    positions.
+    In models with rotary positions, the words are before the text. In other models, the words are in the middle of the
+    table of positions.
     """
     model: Any = prefixed(family)
     words = torch.tensor([7, 30, 9])

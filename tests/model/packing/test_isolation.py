@@ -13,10 +13,10 @@ from tests.model.families import BERT, plain
 SIZES = {**BERT, "vocab_size": 50, "pad_token_id": 1}
 WAYS = {
     "BertForMaskedLM": ("packed", {}),
-    "MPNetForMaskedLM": ("padded", {}),  # relative positions as a bias
+    "MPNetForMaskedLM": ("padded", {}),  # MPNet adds a bias for relative positions
     "DebertaV2ForMaskedLM": ("shared rows", {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}),
-    "Gemma2ForCausalLM": ("padded", {"num_key_value_heads": 1, "head_dim": 8}),  # soft-caps attention scores
-    "ConvBertForMaskedLM": ("by length", {"embedding_size": 16}),  # convolutions reach into padding
+    "Gemma2ForCausalLM": ("padded", {"num_key_value_heads": 1, "head_dim": 8}),  # Gemma 2 soft-caps attention scores
+    "ConvBertForMaskedLM": ("by length", {"embedding_size": 16}),  # ConvBERT's convolutions reach into padding
 }
 
 

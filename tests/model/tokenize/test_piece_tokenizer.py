@@ -29,7 +29,7 @@ def test_a_small_table_gives_the_same_tokens() -> None:
         batch = draw.choices(texts, k=8)
         assert by_pieces(batch).same(by_library(tokenizer, batch, None))
         most = max(most, len(by_pieces.table))
-    assert 40 < most < 40 + 8 * 60  # at most the limit of 40 pieces plus one batch
+    assert 40 < most < 40 + 8 * 60  # the table holds at most 40 pieces plus the pieces of one batch
 
 
 @pytest.mark.parametrize("size", [1, 7, 10**6])

@@ -1,6 +1,6 @@
 """Tests that tokenizing by pieces gives the library's tokens.
 
-If pieces would give other tokens, the tokenizer must use the library's own call, and a log line must say so.
+If pieces give other tokens, the tokenizer must use the library's own call, and a log line must say so.
 """
 
 from collections.abc import Callable
@@ -135,7 +135,7 @@ def test_half_a_surrogate_pair_raises_the_librarys_error() -> None:
 
 def test_a_tokenizer_without_special_tokens_allows_pieces(capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = literal("byte-level")
-    tokenizer.post_processor = None  # GPT-2 adds no special tokens either
+    tokenizer.post_processor = None  # GPT-2's tokenizer adds no special tokens either
     quick = QuickTokenizer(tokenizer, worth=0)
     assert quick_ids(quick, TEXTS) == ids(tokenizer, TEXTS)
     assert not capsys.readouterr().err

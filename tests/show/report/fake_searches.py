@@ -25,7 +25,7 @@ def score_of(rate: float, fraction: float) -> float:
 
 
 def fake_search(root: Path, trials: int = 16, objectives: int = 1, judged: bool = False) -> Entry:
-    """Makes a finished TAPT search over the learning rate, the mask fraction and a field with words."""
+    """Makes a finished TAPT search over the learning rate, the mask fraction and a field whose values are words."""
     fake, generator = Fake(root), np.random.default_rng(3)
     rows: list[dict[str, Any]] = []
     for number in range(trials + 1):

@@ -119,14 +119,14 @@ class Fake:
     def export(
         self, name: str, hours: float, losses: Sequence[float], start: float, after: Record | None = None, **more: Any
     ) -> Record:
-        """Makes an export and its training.
+        """Makes the records of an export and of its training run.
 
         Args:
             name: name of the training text.
             hours: device-hours of the training.
             losses: loss on held-out text before and after training, then loss on general text before and after.
             start: approximate training loss at the start.
-            after: the training that made the start model, or None for the base.
+            after: the training run that made the start model, or None for the base.
             more: further arguments of `record` for the export.
         """
         domain, general = self.corpus(name), self.corpus("general")

@@ -146,7 +146,7 @@ def only_pretraining(root: Path) -> Study:
 
 
 def made_worse(root: Path) -> Study:
-    """Returns a study with a fine-tuned task, in which each training raised the loss on its own text."""
+    """Returns a study with a fine-tuned task, in which each training run raised the loss on its own text."""
     study = fake_study(root, ("RoBERTa", "DAPT"), ("scierc",), seeds=1)
     worse = asdict(loss_change("domain", 2.0, 2.5))
 

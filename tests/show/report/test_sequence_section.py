@@ -35,7 +35,7 @@ def sequences(study: Study) -> Sequences:
 
 
 def figures(study: Study, method: str, name: str) -> dict[tuple[str, str], float]:
-    """Returns a figure of all records of a method, keyed by order and seed."""
+    """Returns one metric from all records of a method, keyed by order and seed."""
     return {
         (one.values["order"], one.values["seed"]): one.record.metrics[name]
         for one in study.entries
@@ -44,7 +44,7 @@ def figures(study: Study, method: str, name: str) -> dict[tuple[str, str], float
 
 
 def by_seed(study: Study, method: str, name: str) -> dict[str, float]:
-    """Returns a figure of a method per seed, as the mean over both orders."""
+    """Returns one metric of a method per seed: the mean over both orders."""
     found = figures(study, method, name)
     return {seed: (found["a", seed] + found["b", seed]) / 2 for order, seed in found if order == "a"}
 

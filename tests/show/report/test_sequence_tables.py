@@ -19,7 +19,7 @@ DOMAINS = ("cs", "biomed", "news")
 
 
 def ran(fake: Fake, method: str, mode: str, seed: int, hours: float, **figures: Any) -> Entry:
-    """Makes a sequence whose trainings took `hours` each. Measurements between the trainings took half an hour each."""
+    """Makes a sequence whose training runs took `hours` each. Measurements between the runs took half an hour each."""
     name = f"{method} {seed}"
     metrics = {"flops": 2e12, "peak_memory_bytes": 3 * 2**30, **figures}
     made: dict[str, Record] = {}
@@ -69,7 +69,7 @@ def test_time_is_that_of_trainings_and_of_what_is_measured_between_them(study: S
     time = {method: cells["device time"] for method, cells in shown(study).items()}
     assert time == {
         "NCL": ("3.0 hours", ""),  # the median of three seeds with 3, 3 and 21 hours
-        "EWC": ("6.5 hours", "2.17"),  # 3 trainings x 1.5 hours + 4 measurements x 0.5 hours
+        "EWC": ("6.5 hours", "2.17"),  # 3 training runs x 1.5 hours + 4 measurements x 0.5 hours
         "ELLE": ("3.5 hours", "1.17"),
         "ONE": ("3.0 hours", "1.00"),
     }

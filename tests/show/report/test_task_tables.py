@@ -110,7 +110,7 @@ def test_a_reliability_diagram_joins_the_seeds(results):
 
 
 def test_trainings_show_retrieval_if_one_measured_it(tmp_path):
-    """A training without pairs has empty cells in these columns, which are absent if no training has pairs."""
+    """A training run without pairs has empty cells in these columns. Without any pairs, the columns are absent."""
     estimates = [Estimate(value, value - 0.01, value + 0.01) for value in (0.3, 0.5, 0.2)]
     of = [made_up(Retrieved, mean_cosine=value) for value in (0.9, 0.4)]
     change = RetrievalChange({"ndcg_at_10": MeasureChange(*estimates)}, *of)

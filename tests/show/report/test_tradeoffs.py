@@ -128,7 +128,7 @@ BETWEEN = {("1e-4", "0.5"): (2.2, 2.02), ("5e-4", "0.5"): (2.1, 2.4)}
 
 
 class Forgetting(Fake):
-    """Two trainings on the same domain, each with a model between the base and the trained model."""
+    """Two training runs on the same domain, each with a model that is merged from the base and the trained model."""
 
     def study(self) -> Study:
         entries = []

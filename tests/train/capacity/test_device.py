@@ -113,7 +113,8 @@ def test_the_device_of_workers_on_a_cluster(ray_cluster: None, monkeypatch: pyte
 
     A third worker of the 8 does not fit on the cluster's node, and a worker that needs 3 CPUs fits on no node.
     """
-    monkeypatch.setattr(device, "known_device", lambda _: None)  # not known, so a Ray task examines the node
+    # the device is not known, so a Ray task examines the node
+    monkeypatch.setattr(device, "known_device", lambda _: None)
     of = device.device_of_workers
     alone, two, many = (of(ResourcesConfig(workers=workers, gpus_per_worker=0.0)) for workers in (1, 2, 8))
     assert alone
@@ -142,14 +143,14 @@ def test_a_node_that_joins_during_the_measurement_counts(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("resources", "has_gpu", "training", "task"),
     [
-        ({}, False, {"CPU": 8}, {"CPU": 8}),  # a training on CPUs reserves all cores
+        ({}, False, {"CPU": 8}, {"CPU": 8}),  # training on CPUs reserves all cores
         ({"workers": 2}, False, {"CPU": 8}, {"CPU": 8}),
         ({"workers": 2, "trainings_per_machine": 2}, False, {"CPU": 4}, {"CPU": 4}),
         ({"workers": (2, 6), "trainings_per_machine": 4}, False, {"CPU": 6}, {"CPU": 2}),
         ({"workers": 3, "cpus_per_worker": 4.0}, False, {"CPU": 12}, {"CPU": 8}),
         ({"workers": 2, "cpus_per_worker": 4.0}, True, {"CPU": 8, "GPU": 2}, {"CPU": 1, "GPU": 1}),
         ({"workers": 2, "gpus_per_worker": 0.5}, True, {"CPU": 2, "GPU": 1}, {"CPU": 1, "GPU": 0.5}),
-        # a cluster's GPUs, as this machine has no GPU
+        # the GPUs belong to a cluster, because this machine has no GPU
         ({"workers": 2, "gpus_per_worker": 2.0}, False, {"CPU": 2, "GPU": 4}, {"CPU": 1, "GPU": 1}),
         ({"gpus_per_worker": 0.0}, True, {"CPU": 8}, {"CPU": 8}),
     ],

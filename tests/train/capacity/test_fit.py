@@ -1,4 +1,4 @@
-"""Tests the automatic micro-batch, and the refusal of trainings that cannot fit."""
+"""Tests the automatic micro-batch, and the refusal of training runs that do not fit in memory."""
 
 import re
 from dataclasses import replace

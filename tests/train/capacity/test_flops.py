@@ -161,7 +161,7 @@ def test_flops_of_the_passes_of_a_contrast(cost: str, passes: int, known: bool, 
     """FLOPs match torch's count. Norms, gates and the comparison of views are not counted."""
     model = random_model("bert").eval()
     keep_documents_apart(model)
-    # economy compares two documents of three, or 8 of 12
+    # `economy` compares two of three documents, or 8 of 12 documents
     config, predicted = das(contrast_cost=cost, economy_fraction=2 / 3), 10
     contrast = Contrast(config.method_options, *((Gates(model), ones(model)) if known else ()))
     parts = rows(predicted, 1 if passes == 1 else 4).split(ROWS // passes)
@@ -186,7 +186,7 @@ def test_flops_that_methods_add() -> None:
     assert added_by(economy, passes=2) == Added(0.25, 1.5)
     assert added_by(Config(), passes=2) == Added(0, 0)
     size = ModelSize(0, 24, 20, 1, 2, 2, 1, 2, 10, False, "gelu", False, 0.0, 4)
-    layers, head = 48 + 64, 20  # the closed form of the test below
+    layers, head = 48 + 64, 20  # these numbers come from the closed form in the test below
     assert training_flops(size, Workload(8, 0.5, Added(0.5, 0.25))) == 3 * (layers + head) + 1.75 * layers
     assert training_flops(size, Workload(8, 0.5, Added(2.0)), recompute=True) == 3 * (layers + head) + (6 + 3) * layers
 

@@ -1,4 +1,4 @@
-"""Tests forecasts of trainings."""
+"""Tests forecasts of training runs."""
 
 from pathlib import Path
 from typing import Any

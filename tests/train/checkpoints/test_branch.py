@@ -48,7 +48,7 @@ def stage(training: TrainingConfig, **changes) -> Stage:
 
 
 def finished(store: Store, made: Stage, steps: int) -> Path:
-    """Creates the folder of a finished training with its record but without other files."""
+    """Creates the folder of a finished training run with its record but without other files."""
     folder = store.folder("train", "run", made.key)
     folder.mkdir(parents=True, exist_ok=True)
     record = Record(

@@ -180,7 +180,7 @@ def test_a_failed_rank_waits_while_its_checkpoint_arrives(
     def arrive(now: float) -> None:
         target.mkdir(parents=True, exist_ok=True)
         if now < 100:
-            (target / "state").write_bytes(b"x" * int(now))  # a slow upload
+            (target / "state").write_bytes(b"x" * int(now))  # imitates a slow upload
         elif now == 100:
             (written,) = disk.iterdir()
             shutil.copytree(written, target, dirs_exist_ok=True)

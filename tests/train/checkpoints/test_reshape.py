@@ -89,7 +89,7 @@ class Payload:
 
 @pytest.mark.parametrize("after", [(1, 2), (1, 0)], ids=["as it was written", "converted"])
 def test_a_pickle_in_a_checkpoint_runs_nothing(ranks, tmp_path, after):
-    """Loading refuses pickled objects, as a second protection after the signature of its seals."""
+    """Loading refuses pickled objects. This is a second protection, after the signatures of the seals."""
     folder, ran = tmp_path / "step", tmp_path / "ran"
     ranks(1).run(train, Case(2, steps=1, save=folder))
     for file in (folder / TAG).glob("*.pt"):

@@ -39,7 +39,7 @@ def checkpoint(run: Path, step: int, weights: dict[str, torch.Tensor], stage: in
 
 @pytest.fixture
 def training(tmp_path: Path) -> Path:
-    """Returns the folder of a finished training, which contains no model."""
+    """Returns the folder of a finished training run, which contains no model."""
     return finish(tmp_path / "runs" / "train" / "dapt-0123", "plain")
 
 
