@@ -211,18 +211,12 @@ def merge(config: Source = None, /, **fields: Any) -> Run[Merged]:
 
 
 def ensemble(config: Source = None, /, **fields: Any) -> Run[Ensembled]:
-    """Evaluates the averaged predictions of the models in `ensemble={"models": [...]}`.
-
-    The arguments are those of `dapt`.
-    """
+    """Evaluates the mean prediction of the models in `ensemble={"models": [...]}`. Arguments are those of `dapt`."""
     return _run("ensemble", config, fields)
 
 
 def distil(config: Source = None, /, **fields: Any) -> Run[Adapted]:
-    """Trains a student model to imitate the models in `distill={"teachers": [...]}`.
-
-    Arguments and result are those of `dapt`.
-    """
+    """Trains a student of the models in `distill={"teachers": [...]}`. Arguments and result are those of `dapt`."""
     return _run("distil", config, fields)
 
 
@@ -350,8 +344,7 @@ def chain(
 
     Args:
         file: the path of the file, or the name of a recipe, such as `study`.
-        only: the members to run, keyed by the name of their set, such as `{"task": ["acl_arc"]}`. Other members of
-            these sets are left out.
+        only: the members to run, keyed by the name of their set, such as `{"task": ["acl_arc"]}`.
         fields: sections or fields of the configuration for all stages.
         **let: values of variables, which replace the values in the file's section `let`, such as `data="/data"`.
 
@@ -397,10 +390,7 @@ class ChainStudy:
             return self._chain.run()
 
     def status(self) -> ChainNow:
-        """Returns which stages are finished, running or waiting.
-
-        This also works while another process runs the chain.
-        """
+        """Returns which stages are finished, running or waiting, even if another process runs the chain."""
         with _session():
             return self._chain.status()
 
@@ -431,10 +421,7 @@ def plan(job: str, config: Source = None, /, **fields: Any) -> Plan:
 
 @contextmanager
 def _session() -> Iterator[None]:
-    """Runs a block of code for a user of the library, and restores the state of the process when the block ends.
-
-    An interrupt also ends the connection to Ray.
-    """
+    """Runs code for a user of the library. When it ends or is interrupted, the process is as before."""
     with as_library():
         try:
             yield

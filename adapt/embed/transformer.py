@@ -24,7 +24,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
-from scipy.sparse import csr_array
 
 from adapt.config.fields import PositiveFloat, PositiveInt, how
 from adapt.embed.embedder import EmbeddedTexts, Embedder
@@ -284,6 +283,8 @@ class TokenMeans:
         Yields:
           For each window, the index of its text (in rising order) and its vector of length 1, float64 [n, d].
         """
+        from scipy.sparse import csr_array
+
         if not tokens:
             return
         lengths, counts = np.array([len(ids) for ids in tokens]), _windows_of(tokens)

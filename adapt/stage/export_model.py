@@ -471,11 +471,7 @@ class Export(Stage[Adapted]):
         return labelled
 
     def _refuse_ignored_modules(self) -> None:
-        """Checks that no library would ignore modules that the method adds to the model.
-
-        Raises:
-            ConfigError: the exported model shall make sentence vectors, and the method adds modules.
-        """
+        """Raises ConfigError if the model is exported for sentence vectors, and the method adds modules to it."""
         config = self.config
         wanted = [f"export.kinds {name}" for name in need_vectors(config)]
         if config.export.sentence_transformers not in (None, "none"):

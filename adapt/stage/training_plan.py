@@ -421,8 +421,7 @@ a reliable interval."""
 def warn_of_unmeasured(name: str, corpora: Mapping[str, Stage[Prepared]], done: Done) -> None:
     """Warns if too little text is held out to measure a training run, and suggests a `corpus.heldout_fraction`.
 
-    There is no warning if the configuration holds out no text, because the share is 0 or, as in TAPT, other files are
-    measured.
+    There is no warning if the configuration holds out no text: the share is 0, or other files are measured (TAPT).
 
     Args:
       name: name of the training run.
