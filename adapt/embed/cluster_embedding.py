@@ -265,7 +265,7 @@ class TakeSome:
         task reads), and the item's `Tally` of records if the chunk is the item's last one.
         """
         (row,) = table.to_pylist()
-        keys = mix(keys_of(row["texts"]))  # hashed again, because unhashed keys decide what is held out
+        keys = mix(keys_of(row["texts"]))  # another hash than that which decides what is held out
         taken = in_share(keys, self.share)
         texts = list(compress(row["texts"], taken))
         return pa.table(

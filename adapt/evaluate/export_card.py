@@ -381,7 +381,7 @@ class CardFacts:
     benchmarks: BenchmarksCompared | None = None
     """Scores on standard tasks before and after the training."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Licence, language and datasets, by their names in the head of the card."""
+    """Licence, language and datasets, keyed by field of the card's YAML metadata."""
 
 
 def model_card(facts: CardFacts) -> str:

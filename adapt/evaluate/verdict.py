@@ -67,7 +67,7 @@ class Verdict:
         return tones.get(next(iter(self.effects.values()), ""), "open")
 
     def clauses(self) -> str:
-        """Returns the clauses of the verdict's sentence, without the beginning and the full stop."""
+        """Returns the clauses of the sentence that states the verdict. The caller adds a beginning and an end."""
         better, worse, equal, unknown = (_named(self.on(of)) for of in ("better", "worse", "equal", "unknown"))
         said = []
         if better or worse:

@@ -184,7 +184,7 @@ def write_turned(start: Pretrained, folder: Path) -> tuple[str, bool]:
 
 
 def _check_turns(model: Any, folder: Path) -> None:
-    """Checks that the turned decoder's output at the first token depends on the last token."""
+    """Checks that a decoder turned into an encoder sees later tokens: its first output depends on its last input."""
     middle = int(model.config.vocab_size) // 2
     with torch.no_grad():
         one, two = (model(input_ids=torch.tensor([[middle, last]])).logits[0, 0] for last in (middle + 1, middle + 2))

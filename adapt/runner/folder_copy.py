@@ -211,14 +211,14 @@ class HomeFiles:
 
 
 class FolderCopy:
-    """The copy of a stage's folder on a node that is not the home. Threads may share it.
+    """A copy of a stage's folder on a node other than the job's node (the home). Threads may share it.
 
     Args:
         root: folder of this node's local copy of the bucket.
         folder: path of the stage's folder in the storage root.
-        home: the files of the home.
-        terms: terms of the stage.
-        mirror: this node's local copy of the bucket. None uses the local copy at `root`.
+        home: gives access to the files of the home.
+        terms: the attempt to run the stage, and the files that it reads.
+        mirror: this node's local copy of the bucket. None means the copy at `root`.
     """
 
     def __init__(self, root: Path, folder: str, home: Home, terms: Terms, mirror: Mirror | None = None) -> None:

@@ -89,7 +89,7 @@ class Store:
                 self.mirror.check(record)
 
     def follow(self, stages: "Iterable[Stage[Any]]") -> None:
-        """Copies the logs and figures of stages from the bucket, for displays. Does nothing if the root is a folder."""
+        """Copies the logs and metrics of stages from the bucket to show them. Does nothing if the root is a folder."""
         if self.mirror:
             for stage in stages:
                 self.mirror.follow(self.folder_of(stage), self.record_of(stage))

@@ -172,7 +172,7 @@ class Ledger:
     _changing: threading.Lock = field(default_factory=threading.Lock)
 
     def spent(self) -> Spending:
-        """Returns what all stages have spent so far."""
+        """Returns the device time that all stages have used so far, and its cost."""
         price = self.resources.price_per_device_hour
         with self._changing:
             stages: Iterable[Stage[Any]] = list(self.running.values())

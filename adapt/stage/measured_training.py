@@ -65,7 +65,7 @@ def _tasks(config: Config) -> list[TaskConfig]:
 
 
 def probed_tasks(context: Context) -> dict[str, Stage[Any]]:
-    """Returns the stages of the tasks that probes are scored on, keyed by name with a prefix. Empty without probes.
+    """Returns the stages that prepare the tasks of the probes, keyed by prefixed name. Empty if no probe is configured.
 
     Raises:
         ConfigError: there is no task, nothing is measured while the model trains, a task is of another kind, or dev has

@@ -239,7 +239,7 @@ class Reached:
     chosen: list[CountedWord]
     """The candidates that became tokens."""
     unreached: list[CountedWord]
-    """The candidates that no word contains after tokenization."""
+    """The candidates that occur in the tokens of no word."""
 
 
 def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequence[CountedWord]) -> Reached:

@@ -43,10 +43,10 @@ class Ended:
 
 
 def planned(arguments: Sequence[str]) -> list[str]:
-    """Turns a command into the command that plans the same work. Commands that have no plan are returned unchanged.
+    """Returns the command that only plans the work of a command. Commands that cannot plan are returned unchanged.
 
     Args:
-        arguments: arguments of `dontstop`.
+        arguments: command-line arguments of `dontstop`.
     """
     first, *rest = [*arguments] or ["help"]
     if {"-h", "--help", "--print_config"} & {*rest}:

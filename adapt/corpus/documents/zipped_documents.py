@@ -144,8 +144,8 @@ class _Styles(_Handler):
 
 
 _LEFT_OUT = ("Fallback", "moveFrom", "tabs")
-"""Elements that are left out: copies of other text, and lists of tab stops, whose elements have the same name as tab
-characters."""
+"""XML elements whose text is not extracted. `Fallback` and `moveFrom` repeat other text. `tabs` lists tab stops, which
+would be read as tab characters."""
 _CHARACTERS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 """Characters that Word stores as elements, keyed by the element's name."""
 

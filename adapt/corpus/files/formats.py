@@ -49,7 +49,8 @@ SUFFIXES = tuple(
     for compression in (("",) if kind in _PACKED else ("", ".gz") if kind == "warc" else ("", *_COMPRESSIONS))
 )
 DOCUMENT_SUFFIXES = tuple(suffix for suffix in SUFFIXES if _FORMATS["." + suffix.split(".")[1]] in DOCUMENTS)
-"""Suffixes of documents. A folder that has files of other formats is read without its documents."""
+"""File name suffixes of documents such as PDF and Word. If a folder also has files of other formats, only those are
+read."""
 MIB = 1 << 20
 KNOWN = (
     "a name must end in .jsonl, .json, .ndjson, .csv or .tsv, or for plain text .txt (also compressed: .jsonl.gz,"

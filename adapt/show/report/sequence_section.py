@@ -1,4 +1,4 @@
-"""Sequences of domains in the report: which method forgets less and scores higher, and drawings of the losses."""
+"""Writes the report's section on sequences of domains: which method forgets less and scores higher, and loss plots."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -29,7 +29,7 @@ TEXTS = documents(*LENGTHS, 3, 8, 2, 11, 1)
 FIRST = 100
 NUMBERS = 4, 107, FIRST, 99, 120
 GENERAL = 3, 4, 5, 6, 8, 9
-"""Indices into TEXTS of the general documents, whose rows in NUMBERS have a number of at least FIRST (100)."""
+"""Indices of the general documents in TEXTS. The number of a general document's row is FIRST (100) or more."""
 
 
 def mixed(numbers: tuple[int, ...] = NUMBERS) -> Corrupted:
