@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -44,6 +43,7 @@ def _loop(case: Case, config: Config, steps: int) -> Loop:
     from adapt.method.base import Setting
     from adapt.method.table import method_of
     from adapt.objective.masking import make
+    from adapt.train.engine import Engine
     from adapt.train.loop import Loop
     from adapt.train.model_options import apply_options, resolve
 
@@ -57,14 +57,7 @@ def _loop(case: Case, config: Config, steps: int) -> Loop:
     model = cast("Any", method.prepare_model(model, setting))
     apply_options(model.train().to(device), config.training, device)
     engine: Any
-    if importlib.util.find_spec("deepspeed"):
-        from adapt.train.engine import Engine
-
-        engine = Engine(model, config.training, 0, precision, rows, passes)
-    else:
-        from benchmarks.plain import PlainEngine
-
-        engine = PlainEngine(model, config.training, precision, passes)
+    engine = Engine(model, config.training, 0, precision, rows, passes)
     method.begin(engine)
     past.cleanup()
     objective = make(config.objective, tokenizer_of(case), config.seed)

@@ -1,75 +1,107 @@
 """Measures training on one GPU: speed relative to transformers' Trainer with its best settings, and FLOPs utilization.
 
-Needs only torch and transformers (and accelerate for the Trainer); uses DeepSpeed if installed. Model FLOPs utilization
-(MFU) is relative to the rate of large matrix products measured on the device. `--quick` runs a small case anywhere.
+Model FLOPs utilization (MFU) is relative to the rate of large matrix products measured on the device. `--quick` runs a
+small case anywhere. `--cases base_grouped base_lines` runs these cases only.
 """
 
-import importlib.util
 import json
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from benchmarks import ours, peer
-from benchmarks.common import Options, apart, machine, parser_of
+from benchmarks.common import Options, machine, parser_of, quick_precision
 from benchmarks.rounds import alternate
 from benchmarks.texts import Case, build_model, documents
 
-TARGETS = {"grouped_base": 1.6, "lines_base": 3.0, "mfu_base": 0.5}
+TARGETS = {"base_grouped": 1.6, "base_lines": 3.0, "base_grouped_mfu": 0.5}
 STEPS, WARM_UP = 20, 5
 
 
-def cases(options: Options) -> list[tuple[Case, int]]:
-    """Returns the cases to measure, each with its ZeRO stage."""
+def cases(options: Options) -> list[tuple[Case, int, bool]]:
+    """Returns the cases to measure, each with its ZeRO stage and whether our side compiles the model."""
     case = partial(Case, data=options.data, models=options.models)
     if options.quick:
-        return [(case("small", "grouped", 4, 128), 0), (case("small", "lines", 4, 128), 0)]
-    zero = 2 if importlib.util.find_spec("deepspeed") else 0
+        return [(case("small", "grouped", 4, 128), 0, False), (case("small", "lines", 4, 128), 0, False)]
     return [
-        (case("base", "grouped", 128, 512), 0),
-        (case("base", "lines", 128, 512), 0),
-        (case("large", "grouped", 64, 512), 0),
-        (case("1b", "grouped", 64, 512, micro_batch=32), zero),
+        (case("base", "grouped", 128, 512), 0, False),
+        (case("base", "lines", 128, 512), 0, False),
+        (case("base", "grouped", 128, 512), 0, True),
+        (case("large", "grouped", 64, 512), 0, False),
+        (case("1b", "grouped", 64, 512, micro_batch=32), 2, False),
     ]
+
+
+def name_of(case: Case, compiled: bool) -> str:
+    """Returns the name of a case, by which `--cases` chooses it."""
+    return f"{case.size}_{case.mode}{'_compiled' * compiled}"
 
 
 def main() -> None:
     """Measures all cases, prints one line per case and writes the JSON."""
-    arguments = parser_of("gpu", __doc__).parse_args()
-    rate = apart(_matrix_rate)
-    found: dict[str, Any] = {"machine": machine(), "matrix_flops": rate, "targets": TARGETS, "cases": {}}
-    for case, zero in cases(Options(arguments.quick, arguments.data, arguments.models)):
-        name = f"{case.mode}_{case.size}"
-        steps = (2, 1) if arguments.quick else (STEPS, WARM_UP)
-        compared = alternate(
-            {
-                "ours": partial(apart, ours.train, case, "bf16", *steps, None, zero),
-                "peer": partial(_peer, case, *steps),
+    parser = parser_of("gpu", __doc__)
+    parser.add_argument("--cases", nargs="+", help="names of the cases to run, such as base_grouped; all by default")
+    arguments = parser.parse_args()
+    steps = (2, 1) if arguments.quick else (STEPS, WARM_UP)
+    # Each side runs all its rounds in a process of its own, because loading the libraries takes longer than a round.
+    with _process() as mine, _process() as theirs:
+        rate = theirs.submit(_matrix_rate).result()
+        found: dict[str, Any] = {"machine": machine(), "matrix_flops": rate, "targets": TARGETS, "cases": {}}
+        for case, zero, compiled in cases(Options(arguments.quick, arguments.data, arguments.models)):
+            name = name_of(case, compiled)
+            if arguments.cases and name not in arguments.cases:
+                continue
+            compared = alternate(
+                {
+                    "ours": _in(mine, ours.train, case, quick_precision(), *steps, None, zero, compiled),
+                    "peer": _in(theirs, peer.train, case, True, *steps),
+                }
+            )
+            speed, ratio = compared.middle("ours", _rate), compared.ratio("ours", "peer", _rate)
+            mfu = speed * theirs.submit(_flops, case).result() / rate
+            found["cases"][name] = {
+                **{side: list(runs) for side, runs in compared.found.items()},
+                "ratio": ratio.middle,
+                "rounds": ratio.rounds,
+                "noisy_rounds": ratio.noisy,
+                "mfu": mfu,
+                "zero_stage": zero,
             }
-        )
-        speed = compared.middle("ours", _rate)
-        mfu = speed * apart(_flops, case) / rate
-        both = {side: list(runs) for side, runs in compared.found.items()}
-        ratio = compared.ratio("ours", "peer", _rate) if "tokens_per_s" in both["peer"][0] else None
-        rounds = (
-            {"ratio": ratio.middle, "rounds": ratio.rounds, "noisy_rounds": ratio.noisy} if ratio else {"ratio": None}
-        )
-        found["cases"][name] = {**both, **rounds, "mfu": mfu, "zero_stage": zero}
-        shown = f"{ratio.middle:.2f} ({ratio})" if ratio else None
-        print(f"{name}: {speed:,.0f} tokens/s, ratio {shown}, MFU {mfu:.1%}", flush=True)
-        if arguments.json:  # Written after each case, because a later case may run out of memory.
-            arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+            shown = f"{ratio.middle:.2f} ({ratio}), MFU {mfu:.1%}"
+            print(f"{name}: {speed:,.0f} tokens/s, ratio {shown}", flush=True)
+            if arguments.json:  # Written after each case, because a later case may run out of memory.
+                arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+
+
+def _in(process: ProcessPoolExecutor, train: Callable[..., dict[str, Any]], *arguments: Any) -> Callable[[], Any]:
+    return lambda: process.submit(_alone, train, *arguments).result()
+
+
+def _alone(train: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Runs a training run, and frees its memory on the GPU for the other process."""
+    import gc
+
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    measured = train(*arguments)
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return measured
 
 
 def _rate(run: dict[str, Any]) -> float:
     return float(run["tokens_per_s"])
-
-
-def _peer(case: Case, steps: int, warm_up: int) -> dict[str, Any]:
-    if not importlib.util.find_spec("accelerate"):
-        return {"missing": "accelerate"}
-    return apart(peer.train, case, True, steps, warm_up)
 
 
 def _matrix_rate() -> float:

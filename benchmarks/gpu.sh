@@ -1,5 +1,5 @@
 #!/bin/sh
-# The GPU benchmarks and checks on a machine with torch and transformers (accelerate and deepspeed where installed):
+# The GPU benchmarks and checks, on a machine with a GPU:
 #   benchmarks/gpu.sh [--json FILE]
 # Checks first that packed attention on the GPU equals the reference, then measures.
 set -eu

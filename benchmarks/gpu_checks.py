@@ -1,4 +1,7 @@
-"""Checks on a GPU that both kinds of attention over packed documents give the results of separate documents."""
+"""Checks on a GPU that both kinds of attention over packed documents give the results of separate documents.
+
+Also checks that dropout of attention weights has its probability, and the same weights in the backward pass.
+"""
 
 import json
 import sys
@@ -23,8 +26,10 @@ def main() -> None:
         windows = (16,) if arguments.quick else (None, 16)
         for causal, window, heads, buckets in product((False, True), windows, (8, 2), (False, True)):
             off = _difference(causal, window, heads, buckets)
-            name = f"causal={causal} window={window} key heads={heads} {'buckets' if buckets else 'varlen'}"
-            found[name] = off
+            found[f"causal={causal} window={window} key heads={heads} {'buckets' if buckets else 'flash'}"] = off
+        for causal, heads in product((False, True), (8, 2)):
+            found[f"dropout causal={causal} key heads={heads}"] = _dropout_difference(causal, heads)
+        for name, off in found.items():
             print(f"{'FAILED' if off > MOST else 'ok'}: {name}: largest difference {off:.4f}")
     if arguments.json:
         values = {"name": "gpu_checks", "machine": machine(), "differences": found, "most": MOST}
@@ -39,21 +44,18 @@ def _difference(causal: bool, window: int | None, key_heads: int, buckets: bool)
     """
     import torch
 
-    from adapt.model.packing import attention
+    from adapt.model.packing import attention, flash
     from adapt.model.packing.packed import Documents
 
     torch.manual_seed(0)
     lengths = [5, 1, 64, 130, 300, 12]
-    layer = torch.nn.Module()
-    layer.is_causal = causal  # type: ignore[assignment]
-    where = Documents(torch.tensor([0, *lengths]).cumsum(0).int().cuda(), max(lengths))
+    where = Documents(torch.tensor([0, *lengths]).cumsum(0).int(), max(lengths), torch.device("cuda"))
     shapes = [(1, heads, sum(lengths), 64) for heads in (8, key_heads, key_heads)]
     states = [torch.randn(shape, dtype=torch.bfloat16, device="cuda", requires_grad=True) for shape in shapes]
     upstream = torch.randn(1, sum(lengths), 8, 64, dtype=torch.bfloat16, device="cuda")
-    attend: Any = attention._by_bucket if buckets else attention._variable_length
+    attend: Any = attention._by_bucket if buckets else flash.attention
     rows = [state[0].transpose(0, 1) for state in states]
-    rest = (where, None, 0.0, causal, window) if buckets else (where, None, causal, window)
-    found = attend(*rows, *rest)[None]
+    found = attend(*rows, where, None, 0.0, causal, window)[None]
     gradients = torch.autograd.grad(found, states, upstream)
     exact = [state.detach().double().requires_grad_() for state in states]
     pieces: Any = zip(*(state[0].split(lengths, 1) for state in exact), strict=True)
@@ -61,6 +63,52 @@ def _difference(causal: bool, window: int | None, key_heads: int, buckets: bool)
         0, 1
     )[None]
     wanted = torch.autograd.grad(expected, exact, upstream.double())
+    pairs = [(found, expected), *zip(gradients, wanted, strict=True)]
+    return max(float((a.double() - b).abs().max() / b.abs().max()) for a, b in pairs)
+
+
+def _dropout_difference(causal: bool, key_heads: int) -> float:
+    """Returns the largest relative difference of attention with dropout from its definition in fp64.
+
+    With one-hot values, the outputs are the weights after dropout, which shows the weights that were dropped. The same
+    seed drops the same weights again, with other values.
+    """
+    import torch
+
+    from adapt.model.packing import flash
+    from adapt.model.packing.packed import Documents
+
+    rate, lengths, width = 0.1, [64] * 64, 64
+    where = Documents(torch.tensor([0, *lengths]).cumsum(0).int(), max(lengths), torch.device("cuda"))
+    states = [
+        torch.randn(sum(lengths), heads, width, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+        for heads in (8, key_heads, key_heads)
+    ]
+    upstream = torch.randn(sum(lengths), 8, width, dtype=torch.bfloat16, device="cuda")
+
+    def attended(value: Any) -> Any:
+        torch.manual_seed(0)
+        return flash.attention(states[0], states[1], value, where, None, rate, causal, None)
+
+    with torch.no_grad():
+        hot = torch.eye(width, dtype=torch.bfloat16, device="cuda").repeat(len(lengths), 1)
+        weights = attended(hot[:, None].expand(-1, key_heads, -1))
+    kept = (weights != 0).unflatten(0, (len(lengths), -1)).transpose(1, 2)  # [documents, heads, queries, keys]
+    found = attended(states[2])
+    exact = [state.detach().double().requires_grad_() for state in states]
+    query, key, value = (state.unflatten(0, (len(lengths), -1)).transpose(1, 2) for state in exact)
+    key, value = (state.repeat_interleave(8 // key_heads, 1) for state in (key, value))
+    scores = query @ key.mT / width**0.5
+    seen = torch.ones(width, width, dtype=torch.bool, device="cuda")
+    seen = seen.tril() if causal else seen
+    dropped = scores.masked_fill(~seen, -torch.inf).softmax(-1) * kept / (1 - rate)
+    expected = (dropped @ value).transpose(1, 2).flatten(0, 1)
+    gradients = torch.autograd.grad(found, states, upstream)
+    wanted = torch.autograd.grad(expected, exact, upstream.double())
+    share = 1 - float(kept[..., seen].double().mean())
+    error = (rate * (1 - rate) / kept[..., seen].numel()) ** 0.5
+    if abs(share - rate) > 5 * error:
+        return abs(share - rate) / rate
     pairs = [(found, expected), *zip(gradients, wanted, strict=True)]
     return max(float((a.double() - b).abs().max() / b.abs().max()) for a, b in pairs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import atexit
 import os
 import socket
 import time
@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 
 def train(
-    case: Case, precision: Precision, steps: int, warm_up: int, off: str | None = None, zero_stage: int = 0
+    case: Case,
+    precision: Precision,
+    steps: int,
+    warm_up: int,
+    off: str | None = None,
+    zero_stage: int = 0,
+    compiled: bool = False,
 ) -> dict[str, Any]:
     """Trains a model and measures speed, memory and losses.
 
@@ -26,20 +32,19 @@ def train(
         steps: number of measured steps.
         warm_up: number of steps before the measured steps.
         off: name of a technique to switch off (see `benchmarks.switches`), or None.
-        zero_stage: ZeRO stage. Stages above 0 need DeepSpeed.
+        zero_stage: ZeRO stage.
+        compiled: whether to compile the model's layers with torch.compile.
 
     Returns:
         tokens_per_s, tokens_per_cpu_s (CPU time of all threads), peak_bytes, losses of all steps, and engine.
     """
-    import torch.distributed as dist
-
     from benchmarks.common import peak_bytes
     from benchmarks.switches import switched_off
 
     alone()
     losses, tokens, began, cpu = [], 0, 0.0, 0.0
     with switched_off(off):
-        loop = _loop(case, precision, warm_up + steps, zero_stage)
+        loop = _loop(case, precision, warm_up + steps, zero_stage, compiled)
         for step, columns in enumerate(steps_of(case, warm_up + steps)):
             if step == warm_up:
                 began, cpu = settled(), time.process_time()
@@ -47,7 +52,6 @@ def train(
             losses.append(loss)
             tokens += count if step >= warm_up else 0
         seconds, cpu = settled() - began, time.process_time() - cpu
-    dist.destroy_process_group()
     return {
         "tokens_per_s": tokens / seconds,
         "tokens_per_cpu_s": tokens / cpu,
@@ -57,42 +61,42 @@ def train(
     }
 
 
-def _loop(case: Case, precision: Precision, steps: int, zero_stage: int) -> Loop:
+def _loop(case: Case, precision: Precision, steps: int, zero_stage: int, compiled: bool) -> Loop:
     import torch
 
     from adapt.config import ObjectiveConfig, TrainingConfig
     from adapt.method.base import Method
     from adapt.model.packing.isolation import keep_documents_apart
     from adapt.objective.masking import make
+    from adapt.train.engine import Engine
     from adapt.train.loop import Loop
     from adapt.train.model_options import apply_options
 
     training = TrainingConfig(
-        max_steps=steps, global_batch_size=case.rows, sequence_length=case.length, learning_rate=1e-4
+        max_steps=steps,
+        global_batch_size=case.rows,
+        sequence_length=case.length,
+        learning_rate=1e-4,
+        compile=compiled,
     )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     size = case.micro_batch or case.rows
     model = build_model(case).eval()
     keep_documents_apart(model)
     apply_options(model.train().to(device), training, device)
-    engine: Any
-    if importlib.util.find_spec("deepspeed"):
-        from adapt.train.engine import Engine
-
-        engine = Engine(model, training, zero_stage, precision, size, case.rows // size)
-    else:
-        from benchmarks.plain import PlainEngine
-
-        engine = PlainEngine(model, training, precision, case.rows // size)
+    engine = Engine(model, training, zero_stage, precision, size, case.rows // size)
     objective = make(ObjectiveConfig(kind="causal" if case.causal else "mlm"), tokenizer_of(case), 0)
     return Loop(engine, objective, Method(), training, size, steps, 0)
 
 
 def alone() -> None:
-    """Initializes a process group with a single rank."""
+    """Initializes a process group with a single rank, which ends with the process."""
     import torch
     import torch.distributed as dist
 
+    if dist.is_initialized():
+        return
+    atexit.register(dist.destroy_process_group)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

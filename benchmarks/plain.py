@@ -1,11 +1,11 @@
-"""Runs the training loop of jobs on one device in plain torch, for example if DeepSpeed is not installed."""
+"""Runs the training loop of jobs on one device in plain torch, without a process group."""
 
 from typing import Any
 
 import torch
 
 from adapt.config import TrainingConfig
-from adapt.train.optimizer import build_optimizer
+from adapt.train.optimizer import build_optimizer, set_learning_rate
 
 
 class PlainEngine:
@@ -29,12 +29,11 @@ class PlainEngine:
     def backward(self, loss: torch.Tensor) -> None:
         loss.backward()
 
-    def step(self, learning_rate: float) -> float:
+    def step(self, learning_rate: float, head_alone: bool = False) -> float:
         self.passes += 1
         if self.passes % self.accumulation:
             return 0.0
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+        set_learning_rate(self.optimizer.param_groups, learning_rate, head_alone)
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.max_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()

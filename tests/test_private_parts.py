@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MAY = (
     "adapt/train/deepspeed_parts.py",
     "adapt/ray/private.py",
+    "adapt/model/packing/flash.py",
 )
 """Modules that may use private names, each with the library whose private names it may use."""
 OF_PYTHON = {"_exit", "_run_exitfuncs", "_replace", "_asdict", "_fields"}

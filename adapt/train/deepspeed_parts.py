@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import deepspeed
+from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
 from adapt.support.errors import TrainingError
@@ -72,11 +73,13 @@ def assign(holder: Any, name: str, value: Any) -> None:
 def compile_no_collective() -> None:
     """Turns off DeepSpeed's shared-memory collective, which takes 30 s to compile. Gloo and NCCL replace it.
 
+    DeepSpeed only has this collective on CPUs.
+
     Raises:
         TrainingError: this version of DeepSpeed has no switch for the collective.
     """
     switches = getattr(deepspeed.ops, "__compatible_ops__", {})
-    if "deepspeed_shm_comm" not in switches:
+    if "deepspeed_shm_comm" not in switches and get_accelerator().device_name() == "cpu":
         raise missing('deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"]')
     switches["deepspeed_shm_comm"] = False
 

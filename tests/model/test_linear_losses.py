@@ -22,9 +22,11 @@ def inputs(bias: bool, dtype: torch.dtype = torch.float64) -> tuple[list[torch.T
 
 @pytest.mark.parametrize(("piece_rows", "block_rows"), [(1, 1), (5, 2), (5, 100), (100, 3), (100, 100)])
 @pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("multiple", [1, 16])
 def test_cross_entropy_has_torchs_values_and_gradients(
-    monkeypatch: pytest.MonkeyPatch, bias: bool, piece_rows: int, block_rows: int
+    monkeypatch: pytest.MonkeyPatch, multiple: int, bias: bool, piece_rows: int, block_rows: int
 ):
+    monkeypatch.setitem(module.MULTIPLE, "cpu", multiple)  # of 1: on CPUs; of 16: 40 words are widened, as on GPUs
     monkeypatch.setattr(module, "PIECE_BYTES", piece_rows * 4 * WORDS)
     monkeypatch.setitem(module.BLOCK_BYTES, "cpu", block_rows * 4 * WORDS)
     tensors, targets = inputs(bias, torch.float32)

@@ -92,6 +92,13 @@ def test_a_missing_switch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         deepspeed_parts.compile_no_collective()
 
 
+def test_gpus_need_no_switch_because_they_lack_the_collective(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deepspeed.ops, "__compatible_ops__", {"fused_adam": True})
+    monkeypatch.setattr(deepspeed_parts, "get_accelerator", lambda: SimpleNamespace(device_name=lambda: "cuda"))
+    deepspeed_parts.compile_no_collective()
+    assert not deepspeed.ops.__compatible_ops__.get("deepspeed_shm_comm")
+
+
 def test_a_missing_module_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deepspeed.utils.tensor_fragment", None)
     with pytest.raises(TrainingError, match=f"DeepSpeed {VERSION} has no .*tensor_fragment"):

@@ -1,9 +1,9 @@
 """Computes attention within the documents of a packed sequence, by one function for every encoder and decoder.
 
-The function is registered with transformers' attention interface. On CUDA in bf16 or fp16 it calls torch's
-variable-length flash attention. Elsewhere, and for models with dropout on attention weights (which this kernel lacks),
-it runs scaled dot product attention for one bucket of documents at a time. The documents of a bucket have about the
-same length. So almost no work is spent on padding, and none on pairs of tokens from different documents.
+The function is registered with transformers' attention interface. On CUDA in bf16 or fp16 it calls torch's flash
+attention over all documents at once. Elsewhere it runs scaled dot product attention for one bucket of documents at a
+time. The documents of a bucket have about the same length. So almost no work is spent on padding, and none on pairs of
+tokens from different documents.
 
 A layer may have a prefix: keys and values that are put before the keys and values of every document.
 
@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import varlen
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from adapt.model.packing import flash
 from adapt.model.packing.packed import Bucket, Documents, Layout
 
 NAME = "documents"
@@ -91,38 +91,10 @@ def attention(
     tokens = None
     if prefix is not None:
         queries, keys, values, documents, tokens = prolong_documents(prefix, queries, keys, values, documents)
-    if query.is_cuda and dropout == 0.0 and query.dtype in (torch.bfloat16, torch.float16):
-        attended = _variable_length(queries, keys, values, documents, scaling, causal, sliding_window)
-    else:
-        attended = _by_bucket(queries, keys, values, documents, scaling, dropout, causal, sliding_window)
+    has_flash = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
+    attend = flash.attention if has_flash else _by_bucket
+    attended = attend(queries, keys, values, documents, scaling, dropout, causal, sliding_window)
     return (attended if tokens is None else attended.index_select(0, tokens))[None], None
-
-
-def _variable_length(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    documents: Documents,
-    scaling: float | None,
-    causal: bool,
-    sliding_window: int | None,
-) -> Tensor:
-    reach = -1 if sliding_window is None else sliding_window - 1
-    ends, longest = documents.cumulative, documents.longest
-    attended = varlen.varlen_attn(
-        query.contiguous(),
-        key.contiguous(),
-        value.contiguous(),
-        ends,
-        ends,
-        longest,
-        longest,
-        scale=scaling,
-        window_size=(reach, 0 if causal else reach),
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-    assert isinstance(attended, Tensor)  # a pair is only returned if more outputs are requested
-    return attended
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
