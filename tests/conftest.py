@@ -14,6 +14,7 @@ from tests.samples import save_tiny_bert
 from tests.train.ranks import Ranks
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # Small models are slower on several threads. Read when torch is loaded.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # Threads that spin while they wait slow down all other processes.
 os.environ.pop("TOKENIZERS_PARALLELISM", None)

@@ -25,7 +25,9 @@ FOLDER = "DONTSTOP_NODE"
 STORE_BYTES = 100 * 2**20
 _STARTED = "Ray runtime started"
 _START_S = 180
-_TRIES = 2
+_REGISTER_S = 60
+"""Longest time until a starting node has registered with the head [s]. Ray's default is 30 s."""
+_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,10 @@ class Node:
     def start(self) -> None:
         """Starts or restarts the node with the same address and ports, and returns when it has joined the cluster.
 
-        The start is tried twice. On a busy machine, Ray may give up on a head that does not answer within 30 s.
+        The start is tried three times. On a busy machine, Ray ends a node whose agents do not answer within 15 s.
 
         Raises:
-            ClusterError: both attempts failed.
+            ClusterError: all attempts failed.
         """
         self.folder.mkdir(exist_ok=True)
         for _ in range(_TRIES):
@@ -138,6 +140,7 @@ class Nodes:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(token),
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_raylet_start_wait_time_s": str(_REGISTER_S),
             "RAY_worker_niceness": "0",
             TEMPORARY: self._temporary.name,
             **(further or {}),

@@ -139,8 +139,8 @@ def test_a_process_that_ends_without_the_expected_line_is_not_waited_for(tmp_pat
     process.wait()
 
 
-@pytest.mark.parametrize("failing", [1, 2])
-def test_a_node_that_does_not_start_is_started_once_more(
+@pytest.mark.parametrize("failing", [2, 3])
+def test_a_node_that_does_not_start_is_started_twice_more(
     failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = f"""
@@ -154,13 +154,13 @@ time.sleep(600)
 """
     monkeypatch.setattr(Node, "command", [sys.executable, "-c", program])
     node = Node(1, tmp_path / "node", [], dict(os.environ))
-    if failing == 1:
+    if failing == 2:
         node.start()
     else:
         with pytest.raises(ClusterError, match="node 1 does not start: no answer"):
             node.start()
-    assert (tmp_path / "tries").read_text() == "xx"
-    assert end_all(FOLDER, f"{node.folder}/") == 2 - failing
+    assert (tmp_path / "tries").read_text() == "xxx"
+    assert end_all(FOLDER, f"{node.folder}/") == 3 - failing
 
 
 def test_ports_are_outside_of_the_ephemeral_range() -> None:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import pytest
 import ray.scripts.scripts
-from ray._private import ray_constants
+from ray._private import ray_constants, utils
 
 import cluster.here.nodes
 from cluster.here.nodes import FOLDER, Node, Nodes, nodes
@@ -68,13 +68,18 @@ def _checked(code: int) -> None:
 
 @contextmanager
 def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
-    """Yields a cluster like `cluster.here.nodes.nodes`, but with forked processes."""
+    """Yields a cluster like `cluster.here.nodes.nodes`, but with forked processes.
+
+    Nodes of a cluster that accepts no jobs have small agents, which are forked too. Ray ends a node whose agents take
+    longer than 15 s to start, which happens to agents that are not forked when the machine is busy.
+    """
+    agents_are_small = not given.get("with_jobs", False)
     started: dict[str, Forked] = {}
     usual = Node.lose
 
     def start(command: list[str], *, env: Mapping[str, str], stdout: BinaryIO, **_: Any) -> Forked:
         arguments, files = command[COMMAND:], [stdout.name, stdout.name]
-        process = Forked(become_member, ray.scripts.scripts.__file__, arguments, dict(env), files)
+        process = Forked(become_member, ray.scripts.scripts.__file__, arguments, dict(env), files, agents_are_small)
         started[env[FOLDER]] = process
         return process
 
@@ -96,8 +101,12 @@ def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
         process.kill()
 
 
-def become_member(script: str, arguments: list[str], environment: dict[str, str], files: list[str]) -> None:
+def become_member(
+    script: str, arguments: list[str], environment: dict[str, str], files: list[str], agents_are_small: bool = False
+) -> None:
     """Turns this process into a member of a cluster: a node, or a job with the cluster's address."""
+    if agents_are_small:
+        utils.get_dashboard_dependency_error = lambda: ImportError("not needed")
     if disk := environment.get(DISK):
         _mount(*disk.split(":"))
     # the constant was set to false when the fork server imported Ray without a cluster

@@ -181,16 +181,23 @@ def package_records(names: Sequence[str]) -> list[Path]:
     Raises:
         ConfigError: a package is not installed. The message suggests the installed one with the nearest name.
     """
-    installed: dict[str, list[Path]] = {}
+    installed: dict[str, list[importlib.metadata.Distribution]] = {}
     for distribution in importlib.metadata.distributions():
-        for file in distribution.files or []:
-            if file.name == "RECORD" and file.parent.name.endswith(".dist-info") and distribution.name != "dontstop":
-                installed.setdefault(_canonical(distribution.name), []).append(Path(str(file.locate())))
-    for name in names:
-        if _canonical(name) not in installed:
-            raise ConfigError(f"corpus.packages: package {name} is not installed", nearest(_canonical(name), installed))
+        if distribution.name not in (None, "dontstop"):  # remains of a removed package may have no name
+            installed.setdefault(_canonical(distribution.name), []).append(distribution)
     chosen = {_canonical(name) for name in names} or installed.keys()
-    return sorted({path for name in chosen for path in installed[name]})
+    # Reading the list of files of every installed package takes seconds, so only those of the chosen ones are read.
+    found = {name: [path for each in installed.get(name, []) for path in _records_of(each)] for name in chosen}
+    for name in names:
+        if not found[_canonical(name)]:
+            raise ConfigError(f"corpus.packages: package {name} is not installed", nearest(_canonical(name), installed))
+    return sorted({path for paths in found.values() for path in paths})
+
+
+def _records_of(distribution: importlib.metadata.Distribution) -> list[Path]:
+    files = distribution.files or []
+    records = (file for file in files if file.name == "RECORD" and file.parent.name.endswith(".dist-info"))
+    return [Path(str(file.locate())) for file in records]
 
 
 def _canonical(package: str) -> str:

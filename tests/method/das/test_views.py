@@ -67,19 +67,32 @@ def test_importance_is_positive_with_dropout_and_0_without(family: str) -> None:
 def test_the_order_of_units_is_stable_over_seeds(family: str, more: dict[str, int]) -> None:
     """Checks that the ranks of units correlate between two dropout seeds.
 
-    Random heads are almost equally important. Therefore, the test makes the outputs of later heads larger.
+    Random units are almost equally important. Therefore, the test makes the outputs of later units larger. It measures
+    each row separately, so that 96 rows give 96 gradients.
     """
     model = ready(family, num_attention_heads=8, **more)
     for layer in layers_of(model):
-        weight = layer.part(layer.pattern.attention_out).weight
-        weight.data *= torch.arange(1.0, 9).repeat_interleave(weight.shape[1] // 8) / 4
-    batches = [batch(number, rows=32) for number in range(12)]
+        heads, outer = (layer.part(name).weight.data for name in (layer.pattern.attention_out, layer.pattern.outer))
+        heads *= growing(8).repeat_interleave(heads.shape[1] // 8)
+        outer *= growing(outer.shape[1])  # inner neurons
+        outer *= growing(outer.shape[0])[:, None]  # output neurons
+    batches = list(enumerate(batch(number, rows=32) for number in range(3)))
     with differing(model):
-        first, second = (measured(model, batches, seed).units for seed in (0, 1))
+        first, second = (
+            gate_sizes(
+                model, Gates(model), Disagreement(), batches, MeasureSettings(granularity="example", dropout_seed=seed)
+            ).units
+            for seed in (0, 1)
+        )
     for kind in KINDS:
         for one, other in zip(first[kind], second[kind], strict=True):
             assert not torch.equal(one, other)
             assert spearmanr(one, other).statistic > 0.7, kind
+
+
+def growing(units: int) -> torch.Tensor:
+    """Returns factors from 1/4 to 2, one per unit, each larger than the previous one by the same ratio."""
+    return torch.logspace(-2, 1, units, base=2)
 
 
 def test_dropout_depends_on_seed_and_batch_number() -> None:
