@@ -69,6 +69,7 @@ clean: ## remove caches and build leftovers (not .venv, not runs/)
 
 # Every installation can run the demo, so each of the three targets also creates TO_RUN.
 # PyTorch is installed first and without dependencies, so that no other package comes from TORCH_INDEX.
+# Tests use gliner, which forbids our transformers but works with it, so it is installed without dependencies.
 $(STAMP): EXTRAS := dev
 $(ON_NODES): EXTRAS := documents,mlflow,model2vec,optuna,s3,wandb
 $(TO_RUN): EXTRAS :=
@@ -91,4 +92,5 @@ $(STAMP) $(ON_NODES) $(TO_RUN): pyproject.toml constraints.txt
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip --upgrade
 	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
 	$(PIP) --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
+	$(if $(filter dev,$(EXTRAS)),$(PIP) --no-deps gliner)
 	@touch $@ $(TO_RUN)

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from adapt.handover.task_kinds import EXAMPLES
+from adapt.handover.task_kinds import EXAMPLES, TRAINED_GLINER
 from adapt.model.locate import CONFIG, OFFLINE, model_files
 from adapt.runner.bucket_records import DIGITS
 from adapt.runner.record import RECORD_FILE
@@ -34,8 +34,9 @@ TOKEN_FORM = re.compile(r"[\x21-\x7e]+")
 """Pattern of a valid token. If a token contains other characters, libraries print it in errors about HTTP headers."""
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Pattern of the name of a repository with its owner."""
-KEPT_HERE = (RECORD_FILE, "*.log", ".*", "**/.*", "log.jsonl", EXAMPLES)
-"""Patterns of files that are not sent: the stage's record, logs, hidden files, and the user's training data."""
+KEPT_HERE = (RECORD_FILE, "*.log", ".*", "**/.*", "log.jsonl", EXAMPLES, f"{TRAINED_GLINER}/*")
+"""Patterns of files that are not sent: the stage's record, logs, hidden files, the user's training data, and
+what the card's example of GLiNER trains on it."""
 STAGE_FOLDER = re.compile(rf".+-[0-9a-f]{{{DIGITS}}}")
 """Pattern of the name of a stage's folder, which ends in the first digits of the key."""
 REPLACED = (

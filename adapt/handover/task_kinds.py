@@ -10,8 +10,8 @@ part of a language model and begin with random weights, so GLiNER must be traine
 configuration and, if the task has word-level labels, the train split in GLiNER's format. GLiNER loads the encoder from
 the exported folder, so no weights are copied.
 
-Releases of the package gliner up to 0.2.29 require transformers below 5.17, so pip refuses it next to dontstop. Install
-it in a separate environment.
+The package gliner 0.2.29 requires transformers below 5.17, so pip refuses it next to dontstop. Its code works with our
+transformers, and the tests use it there: install it with `--no-deps`, or in a separate environment.
 """
 
 import json
@@ -33,6 +33,8 @@ SETFIT, HEAD = "config_setfit.json", "model_head.pkl"
 """Names of the files with SetFit's settings and with the classification head."""
 GLINER, EXAMPLES = "gliner/gliner_config.json", "gliner/train.json"
 """Names of the files with GLiNER's settings and with its training data."""
+TRAINED_GLINER = "gliner/trained"
+"""Folder into which the example in the card writes the trained GLiNER and its checkpoints."""
 LONGEST = 384
 """Default of GLiNER for the largest number of words per text."""
 Entity = tuple[int, int, str]
@@ -210,8 +212,11 @@ class ToGliner(ExportKind):
             if has_entities
             else '[{"tokenized_text": ["Mary", "left"], "ner": [[0, 0, "person"]]}]'
         )
+        longest = max_sequence_length(exported.folder)
+        limit = f"model.data_processor.transformer_tokenizer.model_max_length = {longest}  # cut longer texts\n"
         return f"""\
-Entities with GLiNER (`pip install gliner` in a separate environment; its span layers must be trained first):
+Entities with GLiNER. Its span layers must be trained first. Install it in a separate environment with
+`pip install 'gliner[training]'`, or next to dontstop with `pip install --no-deps gliner accelerate`:
 
 ```python
 import json
@@ -219,9 +224,12 @@ import json
 from gliner import GLiNER
 
 model = GLiNER.from_config("{GLINER}", backbone_from_pretrained=True)  # run in the folder of this file
-examples = {data}
-model.train_model(examples, examples[:100], output_dir="gliner/trained", max_steps=1000, bf16=False)
-print(model.predict_entities("Mary left", ["person"]))
+{limit if longest else ""}examples = {data}
+model.train_model(
+    examples, None, output_dir="{TRAINED_GLINER}", max_steps=1000, bf16=False, dataloader_num_workers=0
+)
+model.save_pretrained("{TRAINED_GLINER}", safe_serialization=True)
+print(GLiNER.from_pretrained("{TRAINED_GLINER}").predict_entities("Mary left", ["person"]))
 ```"""
 
 

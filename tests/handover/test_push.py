@@ -32,8 +32,9 @@ def model(tiny_bert: Path, tmp_path: Path) -> Path:
     folder = Path(shutil.copytree(tiny_bert, tmp_path / "model"))
     (folder / "README.md").write_text("---\nlicense: mit\n---\n# A model\n")
     (folder / "stage.json").write_text("{}")
-    (folder / "gliner").mkdir()
+    (folder / "gliner" / "trained" / "checkpoint-1").mkdir(parents=True)
     (folder / "gliner" / "train.json").write_text("[]")
+    (folder / "gliner" / "trained" / "checkpoint-1" / "optimizer.pt").write_bytes(b"of GLiNER")
     (folder / ".hidden").write_text("")
     return folder
 
