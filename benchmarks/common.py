@@ -104,15 +104,18 @@ def _show(name: str, targets: Targets, result: Result) -> None:
     for column in ("figure", "value", "least to greatest", "target"):
         table.add_column(column)
     for figure, measured in result.figures.items():
-        sign, bound = targets[figure]
-        met = measured >= bound if sign == ">=" else measured <= bound
+        verdict = _verdict(measured, *targets[figure]) if figure in targets else ""
         ratio = result.ratios.get(figure)
         noisy = " [yellow]noisy[/]" if ratio and ratio.noisy else ""
-        verdict = f"{sign} {bound:g}: {'met' if met else '[red]missed[/]'}"
         table.add_row(figure, f"{measured:.4g}{noisy}", str(ratio or ""), verdict)
     for what, value in result.details:
         table.add_row(f"[dim]{what}[/]", f"[dim]{value}[/]", "", "")
     Console().print(table)
+
+
+def _verdict(measured: float, sign: str, bound: float) -> str:
+    met = measured >= bound if sign == ">=" else measured <= bound
+    return f"{sign} {bound:g}: {'met' if met else '[red]missed[/]'}"
 
 
 def machine() -> dict[str, Any]:

@@ -4,77 +4,96 @@ Model FLOPs utilization (MFU) is relative to the rate of large matrix products m
 small case anywhere. `--cases base_grouped base_lines` runs these cases only.
 """
 
-import json
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from benchmarks import ours, peer
-from benchmarks.common import Options, machine, parser_of, quick_precision
+from benchmarks.common import Options, Result, Targets, parser_of, quick_precision, report
 from benchmarks.rounds import alternate
 from benchmarks.texts import Case, build_model, documents
 
-TARGETS = {"base_grouped": 1.6, "base_lines": 3.0, "base_grouped_mfu": 0.5}
+TARGETS: Targets = {
+    "base_grouped": (">=", 1.6),
+    "base_grouped_mfu": (">=", 0.5),
+    "base_lines": (">=", 3.0),
+}
+"""Targets of the ratios and of the utilization. The other cases have none."""
 STEPS, WARM_UP = 20, 5
 
 
-def cases(options: Options) -> list[tuple[Case, int, bool]]:
-    """Returns the cases to measure, each with its ZeRO stage and whether our side compiles the model."""
+@dataclass(frozen=True)
+class Comparison:
+    """A training run of both sides."""
+
+    case: Case
+    zero_stage: int = 0
+    compiled: bool = False
+    """Whether our side compiles the model."""
+    peer_passes: int = 1
+    """Number of forward passes per step of the Trainer, whose padded batches need more memory."""
+
+    @property
+    def name(self) -> str:
+        """Name by which `--cases` chooses the comparison."""
+        return f"{self.case.size}_{self.case.mode}{'_compiled' * self.compiled}"
+
+    @property
+    def peer_case(self) -> Case:
+        """The same model and text, in the Trainer's number of passes."""
+        case = self.case
+        return case if self.peer_passes == 1 else replace(case, micro_batch=case.rows // self.peer_passes)
+
+
+def comparisons(options: Options) -> list[Comparison]:
+    """Returns the training runs to compare."""
     case = partial(Case, data=options.data, models=options.models)
     if options.quick:
-        return [(case("small", "grouped", 4, 128), 0, False), (case("small", "lines", 4, 128), 0, False)]
+        return [Comparison(case("small", mode, 4, 128)) for mode in ("grouped", "lines")]
     return [
-        (case("base", "grouped", 128, 512), 0, False),
-        (case("base", "lines", 128, 512), 0, False),
-        (case("base", "grouped", 128, 512), 0, True),
-        (case("large", "grouped", 64, 512), 0, False),
-        (case("1b", "grouped", 64, 512, micro_batch=32), 2, False),
+        Comparison(case("base", "grouped", 128, 512)),
+        Comparison(case("base", "lines", 128, 512), peer_passes=16),
+        Comparison(case("base", "grouped", 128, 512), compiled=True),
+        Comparison(case("large", "grouped", 64, 512)),
+        Comparison(case("1b", "grouped", 64, 512, micro_batch=32), zero_stage=2),
     ]
 
 
-def name_of(case: Case, compiled: bool) -> str:
-    """Returns the name of a case, by which `--cases` chooses it."""
-    return f"{case.size}_{case.mode}{'_compiled' * compiled}"
-
-
 def main() -> None:
-    """Measures all cases, prints one line per case and writes the JSON."""
+    """Measures the comparisons, prints a line for each, and then the table."""
     parser = parser_of("gpu", __doc__)
     parser.add_argument("--cases", nargs="+", help="names of the cases to run, such as base_grouped; all by default")
     arguments = parser.parse_args()
     steps = (2, 1) if arguments.quick else (STEPS, WARM_UP)
+    result = Result({})
     # Each side runs all its rounds in a process of its own, because loading the libraries takes longer than a round.
     with _process() as mine, _process() as theirs:
         rate = theirs.submit(_matrix_rate).result()
-        found: dict[str, Any] = {"machine": machine(), "matrix_flops": rate, "targets": TARGETS, "cases": {}}
-        for case, zero, compiled in cases(Options(arguments.quick, arguments.data, arguments.models)):
-            name = name_of(case, compiled)
-            if arguments.cases and name not in arguments.cases:
+        for each in comparisons(Options(arguments.quick, arguments.data, arguments.models)):
+            if arguments.cases and each.name not in arguments.cases:
                 continue
             compared = alternate(
                 {
-                    "ours": _in(mine, ours.train, case, quick_precision(), *steps, None, zero, compiled),
-                    "peer": _in(theirs, peer.train, case, True, *steps),
+                    "ours": _in(
+                        mine, ours.train, each.case, quick_precision(), *steps, None, each.zero_stage, each.compiled
+                    ),
+                    "peer": _in(theirs, peer.train, each.peer_case, True, *steps),
                 }
             )
             speed, ratio = compared.middle("ours", _rate), compared.ratio("ours", "peer", _rate)
-            mfu = speed * theirs.submit(_flops, case).result() / rate
-            found["cases"][name] = {
-                **{side: list(runs) for side, runs in compared.found.items()},
-                "ratio": ratio.middle,
-                "rounds": ratio.rounds,
-                "noisy_rounds": ratio.noisy,
-                "mfu": mfu,
-                "zero_stage": zero,
-            }
-            shown = f"{ratio.middle:.2f} ({ratio}), MFU {mfu:.1%}"
-            print(f"{name}: {speed:,.0f} tokens/s, ratio {shown}", flush=True)
-            if arguments.json:  # Written after each case, because a later case may run out of memory.
-                arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+            mfu = speed * theirs.submit(_flops, each.case).result() / rate
+            result.compare(each.name, ratio)
+            result.figures[f"{each.name}_mfu"] = mfu
+            for side in ("ours", "peer"):
+                value = compared.middle(side, _rate), compared.middle(side, lambda run: run["peak_bytes"] / 1e9)
+                result.details.append((f"{each.name}, {side}", f"{value[0]:,.0f} tokens/s, {value[1]:.1f} GB"))
+            print(f"{each.name}: {speed:,.0f} tokens/s, ratio {ratio.middle:.2f} ({ratio}), MFU {mfu:.1%}", flush=True)
+    report("gpu", TARGETS, result, arguments.json)
 
 
 def _process() -> ProcessPoolExecutor:

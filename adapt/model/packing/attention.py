@@ -92,7 +92,7 @@ def attention(
     if prefix is not None:
         queries, keys, values, documents, tokens = prolong_documents(prefix, queries, keys, values, documents)
     has_flash = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
-    attend = flash.attention if has_flash else _by_bucket
+    attend = flash.flash_attention if has_flash else _by_bucket
     attended = attend(queries, keys, values, documents, scaling, dropout, causal, sliding_window)
     return (attended if tokens is None else attended.index_select(0, tokens))[None], None
 

@@ -14,8 +14,8 @@ ALIGNMENT = 8
 """The widths of heads that the operator accepts are multiples of this number."""
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # torch.compile fails on the operator
-def attention(
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # it fails under torch.compile
+def flash_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -59,7 +59,7 @@ def operator(
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes attention take the GPU path and replaces torch's operator by the stand-in."""
     monkeypatch.setattr(flash, "_operator", operator)
-    monkeypatch.setattr(attention, "_by_bucket", flash.attention)
+    monkeypatch.setattr(attention, "_by_bucket", flash.flash_attention)
 
 
 def test_the_stand_in_has_the_signature_of_torchs_operator(monkeypatch: pytest.MonkeyPatch) -> None:
