@@ -36,14 +36,14 @@ metric_list:
 """
 
 
-def tiny_decoder(folder: Path) -> Path:
-    """Saves a random GPT-2 for 256 tokens with its tokenizer."""
+def tiny_decoder(folder: Path, positions: int = 256) -> Path:
+    """Saves a random GPT-2 with its tokenizer."""
     names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level(), **names)
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
     ids: Any = {"vocab_size": len(tokenizer), "bos_token_id": 0, "eos_token_id": 2}
-    GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=256, **ids)).save_pretrained(folder)
+    GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=positions, **ids)).save_pretrained(folder)
     return folder
 
 
