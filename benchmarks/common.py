@@ -90,9 +90,14 @@ def report(name: str, targets: Targets, result: Result, file: Path | None) -> No
     """Prints the table of a result, and writes the JSON if a file is given."""
     _show(name, targets, result)
     if file:
-        values = {"name": name, "machine": machine(), "figures": result.figures, "targets": targets}
-        rounds = {name: {"rounds": each.rounds, "noisy_rounds": each.noisy} for name, each in result.ratios.items()}
-        file.write_text(json.dumps({**values, "rounds": rounds, "details": result.details}, indent=1) + "\n")
+        save(name, targets, result, file)
+
+
+def save(name: str, targets: Targets, result: Result, file: Path) -> None:
+    """Writes the JSON of a result."""
+    values = {"name": name, "machine": machine(), "figures": result.figures, "targets": targets}
+    rounds = {name: {"rounds": each.rounds, "noisy_rounds": each.noisy} for name, each in result.ratios.items()}
+    file.write_text(json.dumps({**values, "rounds": rounds, "details": result.details}, indent=1) + "\n")
 
 
 def _show(name: str, targets: Targets, result: Result) -> None:

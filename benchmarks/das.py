@@ -56,7 +56,6 @@ def _loop(case: Case, config: Config, steps: int) -> Loop:
     )
     model = cast("Any", method.prepare_model(model, setting))
     apply_options(model.train().to(device), config.training, device)
-    engine: Any
     engine = Engine(model, config.training, 0, precision, rows, passes)
     method.begin(engine)
     past.cleanup()

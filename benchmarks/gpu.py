@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ours, peer
-from benchmarks.common import Options, Result, Targets, parser_of, quick_precision, report
+from benchmarks.common import Options, Result, Targets, parser_of, quick_precision, report, save
 from benchmarks.rounds import alternate
 from benchmarks.texts import Case, build_model, documents
 
@@ -34,7 +34,7 @@ class Comparison:
     case: Case
     zero_stage: int = 0
     compiled: bool = False
-    """Whether our side compiles the model."""
+    """Whether both sides use torch.compile."""
     peer_passes: int = 1
     """Number of forward passes per step of the Trainer, whose padded batches need more memory."""
 
@@ -69,12 +69,16 @@ def main() -> None:
     parser = parser_of("gpu", __doc__)
     parser.add_argument("--cases", nargs="+", help="names of the cases to run, such as base_grouped; all by default")
     arguments = parser.parse_args()
+    runs = comparisons(Options(arguments.quick, arguments.data, arguments.models))
+    names = [each.name for each in runs]
+    if unknown := sorted({*(arguments.cases or ())} - {*names}):
+        parser.error(f"--cases: no case {', '.join(unknown)}; there are {', '.join(names)}")
     steps = (2, 1) if arguments.quick else (STEPS, WARM_UP)
     result = Result({})
-    # Each side runs all its rounds in a process of its own, because loading the libraries takes longer than a round.
+    # Each side has one process for all rounds, because loading the libraries takes longer than a round.
     with _process() as mine, _process() as theirs:
         rate = theirs.submit(_matrix_rate).result()
-        for each in comparisons(Options(arguments.quick, arguments.data, arguments.models)):
+        for each in runs:
             if arguments.cases and each.name not in arguments.cases:
                 continue
             compared = alternate(
@@ -82,7 +86,7 @@ def main() -> None:
                     "ours": _in(
                         mine, ours.train, each.case, quick_precision(), *steps, None, each.zero_stage, each.compiled
                     ),
-                    "peer": _in(theirs, peer.train, each.peer_case, True, *steps),
+                    "peer": _in(theirs, peer.train, each.peer_case, True, *steps, False, "random", each.compiled),
                 }
             )
             speed, ratio = compared.middle("ours", _rate), compared.ratio("ours", "peer", _rate)
@@ -93,6 +97,8 @@ def main() -> None:
                 value = compared.middle(side, _rate), compared.middle(side, lambda run: run["peak_bytes"] / 1e9)
                 result.details.append((f"{each.name}, {side}", f"{value[0]:,.0f} tokens/s, {value[1]:.1f} GB"))
             print(f"{each.name}: {speed:,.0f} tokens/s, ratio {ratio.middle:.2f} ({ratio}), MFU {mfu:.1%}", flush=True)
+            if arguments.json:  # Written after each case, because a later case may run out of memory.
+                save("gpu", TARGETS, result, arguments.json)
     report("gpu", TARGETS, result, arguments.json)
 
 
@@ -128,7 +134,7 @@ def _matrix_rate() -> float:
 
     from adapt.train.capacity.device import matmul_rate
 
-    return matmul_rate("cuda" if torch.cuda.is_available() else "cpu", "bf16")
+    return matmul_rate("cuda" if torch.cuda.is_available() else "cpu", quick_precision())
 
 
 def _flops(case: Case) -> float:

@@ -7,7 +7,13 @@ from benchmarks.texts import Case, build_model, documents, tokenizer_of
 
 
 def train(
-    case: Case, best: bool, steps: int, warm_up: int, by_length: bool = False, order: str = "random"
+    case: Case,
+    best: bool,
+    steps: int,
+    warm_up: int,
+    by_length: bool = False,
+    order: str = "random",
+    compiled: bool = False,
 ) -> dict[str, Any]:
     """Trains a model with the Trainer and measures speed, memory and losses.
 
@@ -19,6 +25,7 @@ def train(
         warm_up: number of steps before the measured steps.
         by_length: whether batches consist of lines of similar length.
         order: order of the examples, `random` or `sequential`.
+        compiled: whether to compile the model with torch.compile.
 
     Returns:
         tokens_per_s without padding, tokens_per_cpu_s (CPU time of all threads), peak_bytes, and losses of all steps.
@@ -64,6 +71,7 @@ def train(
             adam_epsilon=1e-6,
             bf16=best and quick_precision() == "bf16",
             optim="adamw_torch_fused",
+            torch_compile=compiled,
             use_cpu=not torch.cuda.is_available(),
             train_sampling_strategy="group_by_length" if by_length else order,
             report_to=[],

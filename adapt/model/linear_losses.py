@@ -87,7 +87,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         states, matrix, width = hidden.to(dtype), weight.to(dtype), len(weight)
-        matrix = pad(matrix, (0, 0, 0, -width % MULTIPLE[device]))
+        if missing := -width % MULTIPLE[device]:
+            matrix = pad(matrix, (0, 0, 0, missing))
         losses = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
         samples = torch.empty_like(targets) if draws is not None else losses.new_empty(0)
         grads: list[Tensor | None] = [

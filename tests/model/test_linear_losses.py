@@ -39,6 +39,12 @@ def test_cross_entropy_has_torchs_values_and_gradients(
     )
 
 
+def test_weights_that_need_no_widening_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "pad", None)
+    tensors, targets = inputs(True, torch.float32)
+    assert linear_cross_entropy(*tensors, targets)[0] > 0
+
+
 def test_frozen_weights_get_no_gradient_and_inputs_still_do():
     (hidden, weight, bias), targets = inputs(True, torch.float32)
     total, _ = linear_cross_entropy(hidden, weight.detach(), bias.detach(), targets)

@@ -14,7 +14,7 @@ ALIGNMENT = 8
 """The widths of heads that the operator accepts are multiples of this number."""
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # it fails under torch.compile
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # tracing it failed on a GPU
 def flash_attention(
     query: Tensor,
     key: Tensor,
