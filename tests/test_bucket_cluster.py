@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -23,6 +24,8 @@ from tests.forks.server import Forked
 from tests.samples import sentences
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not has_own_disks(), reason="this user may not mount a disk")]
+
+STEPS = 300
 
 
 @pytest.fixture
@@ -49,53 +52,85 @@ def with_own_disk(cluster: Nodes, folder: Path, number: int) -> Node:
     return node
 
 
+@dataclass
+class Work:
+    """A training job whose storage root is in a bucket."""
+
+    cluster: Nodes
+    folder: Path
+    bucket: S3Bucket
+    arguments: list[str]
+
+    @classmethod
+    def made(cls, cluster: Nodes, folder: Path, model: Path) -> "Work":
+        """Writes a corpus, and copies the model to the disk of the job's node."""
+        corpus, own = folder / "corpus.jsonl", folder / "disk" / "model"
+        shutil.copytree(model, own)
+        corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in sentences(300)))
+        bucket = S3Bucket(Address(BUCKET, f"job-{uuid4().hex}"))
+        arguments = [
+            f"--model.path={own}",
+            f"--corpus.paths={corpus}",
+            "--corpus.heldout_fraction=0.05",
+            f"--training.max_steps={STEPS}",
+            "--training.global_batch_size=8",
+            "--training.micro_batch=4",
+            "--training.sequence_length=64",
+            "--training.log_interval_steps=1",
+            "--training.checkpoint_interval_steps=20",
+            "--evaluation.sequence_length=64",
+            "--evaluation.bootstrap_samples=50",
+            "--evaluation.examples=0",
+            "--resources.workers=2",
+            "--resources.gpus_per_worker=0",
+            f"--resources.address={cluster.address}",
+            f"--storage.root={bucket.address.url()}",
+            f"--storage.cache={folder / 'disk' / 'cache'}",
+        ]
+        return cls(cluster, folder, bucket, arguments)
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files with the job's output and messages."""
+        return [str(self.folder / "out"), str(self.folder / "err")]
+
+    def start(self) -> Forked:
+        """Starts the job."""
+        return Forked(become_member, f"{ROOT}/jobs/dapt.py", self.arguments, self.cluster.environment, self.files)
+
+    def stored(self, pattern: str) -> list[str]:
+        """Lists the objects of the bucket that match a pattern."""
+        return [name for name in self.bucket.objects("") if Path(name).match(pattern)]
+
+    def wait_for_checkpoint(self, job: Forked) -> None:
+        """Waits until both workers have uploaded a checkpoint."""
+        while len(self.stored("train/*/*/checkpoints/*/step-*/seal-*")) < 2:
+            assert job.poll() is None, Path(self.files[1]).read_text()
+            time.sleep(0.2)
+
+    def result_of(self, job: Forked) -> Path:
+        """Waits for the end of the job. Returns the folder of the exported model."""
+        code = job.wait(PATIENCE_S)
+        assert code == 0, Path(self.files[1]).read_text()
+        path = Path(json.loads(Path(self.files[0]).read_text().splitlines()[-1])["path"])
+        assert (path / "model.safetensors").is_file()
+        assert self.stored("export/*/*/model.safetensors")
+        assert len(self.stored(f"train/*/*/checkpoints/*/step-{STEPS:08}/seal-*")) == 2
+        return path
+
+
 def test_nodes_share_nothing_but_the_bucket(cluster: Nodes, tmp_path: Path, tiny_bert: Path) -> None:
     """A node is lost during the training, and another node replaces it."""
     first = with_own_disk(cluster, tmp_path, 1)
     with_own_disk(cluster, tmp_path, 2)
-    corpus, model = tmp_path / "corpus.jsonl", tmp_path / "disk" / "model"
-    shutil.copytree(tiny_bert, model)
-    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in sentences(300)))
-    bucket = S3Bucket(Address(BUCKET, f"job-{uuid4().hex}"))
-    arguments = [
-        f"--model.path={model}",
-        f"--corpus.paths={corpus}",
-        "--corpus.heldout_fraction=0.05",
-        "--training.max_steps=300",
-        "--training.global_batch_size=8",
-        "--training.micro_batch=4",
-        "--training.sequence_length=64",
-        "--training.log_interval_steps=1",
-        "--training.checkpoint_interval_steps=20",
-        "--evaluation.sequence_length=64",
-        "--evaluation.bootstrap_samples=50",
-        "--evaluation.examples=0",
-        "--resources.workers=2",
-        "--resources.gpus_per_worker=0",
-        f"--resources.address={cluster.address}",
-        f"--storage.root={bucket.address.url()}",
-        f"--storage.cache={tmp_path / 'disk' / 'cache'}",
-    ]
-    files = [str(tmp_path / "out"), str(tmp_path / "err")]
-    job = Forked(become_member, f"{ROOT}/jobs/dapt.py", arguments, cluster.environment, files)
-
-    def stored(pattern: str) -> list[str]:
-        return [name for name in bucket.objects("") if Path(name).match(pattern)]
-
-    while len(stored("train/*/*/checkpoints/*/step-*/seal-*")) < 2:
-        assert job.poll() is None, Path(files[1]).read_text()
-        time.sleep(0.2)
+    work = Work.made(cluster, tmp_path, tiny_bert)
+    job = work.start()
+    work.wait_for_checkpoint(job)
     first.lose()
     with_own_disk(cluster, tmp_path, 3)
-    code = job.wait(PATIENCE_S)
-    said = Path(files[1]).read_text()
-    assert code == 0, said
-    path = Path(json.loads(Path(files[0]).read_text().splitlines()[-1])["path"])
-    assert (path / "model.safetensors").is_file()
-    assert stored("export/*/*/model.safetensors")
-    assert len(stored("train/*/*/checkpoints/*/step-00000300/seal-*")) == 2
+    path = work.result_of(job)
     (folder,) = path.parents[1].glob("train/*/")
-    assert [json.loads(line)["step"] for line in (folder / "metrics.jsonl").open()] == list(range(1, 301))
+    assert [json.loads(line)["step"] for line in (folder / "metrics.jsonl").open()] == list(range(1, STEPS + 1))
     restarts = RestartLog(folder).restarts()
     assert restarts.count == 1
     assert restarts.redone_steps < 2 * 20  # the previous checkpoint may not have been uploaded yet
@@ -103,3 +138,23 @@ def test_nodes_share_nothing_but_the_bucket(cluster: Nodes, tmp_path: Path, tiny
         own = tmp_path / f"disk-{number}"
         assert list(own.glob("model/model.safetensors"))
         assert list(own.glob("cache/*/*/*/prepare/*/*.arrow"))
+
+
+def test_the_job_s_node_is_lost_with_its_disk(cluster: Nodes, tmp_path: Path, tiny_bert: Path) -> None:
+    """The same command, on a node with an empty disk, continues from the last checkpoint in the bucket."""
+    with_own_disk(cluster, tmp_path, 1)
+    with_own_disk(cluster, tmp_path, 2)
+    work = Work.made(cluster, tmp_path, tiny_bert)
+    job = work.start()
+    work.wait_for_checkpoint(job)
+    job.kill()
+    job.wait(PATIENCE_S)
+    prepared = {name: work.bucket.objects(name)[name].etag for name in work.stored("prepare/*/*/stage.json")}
+    shutil.rmtree(tmp_path / "disk" / "cache")
+    path = work.result_of(work.start())
+    (folder,) = path.parents[1].glob("train/*/")
+    steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").open()]
+    assert steps == list(range(1, STEPS + 1))
+    assert "resumes from step" in Path(work.files[1]).read_text()
+    assert prepared
+    assert {name: work.bucket.objects(name)[name].etag for name in prepared} == prepared  # not prepared again

@@ -1,13 +1,17 @@
 """Reads the training batches of a rank from token shards, with Ray Data or in one process. Both give the same order."""
 
 import itertools
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import ray.data
 
 from adapt.corpus.sample_order import Mixture, samples
@@ -17,11 +21,13 @@ from adapt.ray.runtime import data_settings
 from adapt.support.schema import SHARD_GLOB
 
 BLOCK_BYTES = 2_000_000
-"""Size of the blocks that a reading task passes on [bytes]."""
-PREFETCHED_STEPS = 8
-"""Number of batches that are fetched ahead of training."""
-SEGMENTS = 64
-"""Largest number of segments into which a run is cut. Each segment is read by one task."""
+"""Largest size of the blocks that a reading task passes on [bytes]. A block has at least one step."""
+STEPS_AT_ONCE = 64
+"""Largest number of steps in a block. Reading 64 steps of 8 rows at once takes a sixth of the time per step."""
+PART_BYTES = 32 * 2**20
+"""Largest size of a part of a run [bytes]. While training uses a part, the next part is read."""
+_PER_ROW = ("lengths", "epochs", "rows")
+"""Columns with one number per row. All other columns have a number per token."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +57,28 @@ class Feed:
         mixture = Mixture.of([_stream(folder).rows(sequence_length)], seed)
         return cls((folder,), mixture, sequence_length, global_batch_size, first, last, rank=0, world=1)
 
+    @property
+    def step_bytes(self) -> int:
+        """Approximate size of the rank's share of a global batch, with two bytes per token id [bytes]."""
+        return self.global_batch_size // self.world * self.sequence_length * (3 + len(self.marks))
+
+    @property
+    def steps_at_once(self) -> int:
+        """Number of steps that are read at once, and make up a block."""
+        return max(1, min(STEPS_AT_ONCE, BLOCK_BYTES // self.step_bytes))
+
     def step(self, step: int) -> dict[str, np.ndarray]:
         """Reads the rank's share of one step's global batch.
 
         Returns:
             Tokens, starts and marks [rows, sequence_length]; lengths, epochs and row numbers over all sources [rows].
         """
-        places = self.mixture.locate(samples(step, self.rank, self.world, self.global_batch_size) + self.shift)
+        return self.steps(step, step + 1)
+
+    def steps(self, first: int, stop: int) -> dict[str, np.ndarray]:
+        """Reads the rank's shares of the steps [first, stop), at least one, in the order of the steps, as `step`."""
+        numbers = [samples(step, self.rank, self.world, self.global_batch_size) for step in range(first, stop)]
+        places = self.mixture.locate(np.concatenate(numbers) + self.shift)
         batch: dict[str, np.ndarray] = {}
         for source in np.unique(places.sources):
             here = places.sources == source
@@ -80,41 +101,91 @@ def _stream(folder: str) -> TokenStream:
 
 @dataclass(frozen=True)
 class Fetch:
-    """The Ray Data task that reads the rows of a segment of steps."""
+    """The Ray Data task that reads the rows of a part of a run."""
 
     feed: Feed
 
-    def __call__(self, batch: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the rows of each step. Ray Data pauses the task while training has not taken the earlier rows."""
-        for step in range(int(batch["first"][0]), int(batch["stop"][0])):
-            yield self.feed.step(step)
+    def __call__(self, part: dict[str, np.ndarray]) -> Iterator[pa.Table]:
+        """Yields tables with one row, in which each column lists the values of `steps_at_once` steps."""
+        first, stop, count = int(part["first"][0]), int(part["stop"][0]), self.feed.steps_at_once
+        for step in range(first, stop, count):
+            columns = self.feed.steps(step, min(step + count, stop))
+            flat = {name: np.ravel(values) for name, values in columns.items()}
+            numbers = {name: v.view(np.uint8) if v.dtype == np.bool_ else v for name, v in flat.items()}
+            yield pa.table({name: pa.LargeListArray.from_arrays([0, len(v)], v) for name, v in numbers.items()})
 
 
 @contextmanager
 def streamed(feed: Feed) -> Iterator[Iterator[dict[str, np.ndarray]]]:
-    """Yields an iterator over the feed's batches, which Ray Data tasks on the cluster read ahead of training."""
+    """Yields an iterator over the feed's batches, which Ray Data tasks read ahead of training.
+
+    Each part of the run is a dataset of its own, which is read as a whole. A single dataset would have to wait for
+    training. While it waits, Ray Data's executor (Ray 2.60) uses a whole core in the process that trains.
+
+    This process reads the first part itself, because a task needs seconds to start.
+    """
     if feed.first_step >= feed.last_step:
         yield iter(())
         return
-    with data_settings(target_max_block_size=BLOCK_BYTES):
-        # `from_items` is used because `range` needs a CPU, and the training workers may hold all CPUs. One task at a
-        # time without a CPU is fast enough. Without the limit of one task, Ray starts dozens of processes.
-        segments = _segments(feed)
-        dataset = ray.data.from_items(segments, override_num_blocks=len(segments)).map_batches(
-            Fetch(feed),
-            batch_size=1,
-            batch_format="numpy",
-            num_cpus=0,
-            compute=ray.data.TaskPoolStrategy(size=1),
-            **pinned_here(Path(feed.folders[0])),
-        )
-        share = feed.global_batch_size // feed.world
-        batches = iter(dataset.iter_batches(batch_size=share, batch_format="numpy", prefetch_batches=PREFETCHED_STEPS))
-        yield itertools.chain([next(batches)], batches)  # waits for the first batch here, not in the first step
+    with data_settings(target_max_block_size=1), ThreadPoolExecutor(1) as thread:  # each table becomes a block
+        batches = _batches(feed, thread)
+        yield itertools.chain([next(batches)], batches)  # reads here, not in the first step
 
 
-def _segments(feed: Feed) -> list[dict[str, int]]:
-    """Cuts the run into at most SEGMENTS segments. If a node is lost, its segments are read again."""
-    length = -(-(feed.last_step - feed.first_step) // SEGMENTS)
-    firsts = range(feed.first_step, feed.last_step, length)
-    return [{"first": first, "stop": min(first + length, feed.last_step)} for first in firsts]
+def _batches(feed: Feed, thread: ThreadPoolExecutor) -> Iterator[dict[str, np.ndarray]]:
+    (first, stop), *later = parts_of(feed)
+    parts = iter(later)
+
+    def read_next() -> "Future[deque[Any]] | None":
+        part = next(parts, None)
+        return thread.submit(_blocks, feed, *part) if part else None
+
+    coming = read_next()
+    yield from map(feed.step, range(first, stop))
+    while coming:
+        blocks, coming = coming.result(), read_next()
+        while blocks:
+            yield from _steps(feed, _columns(ray.get(blocks.popleft())))
+
+
+def parts_of(feed: Feed) -> Iterator[tuple[int, int]]:
+    """Cuts the steps of a feed into parts, and yields the first step and the end (exclusive) of each part.
+
+    The first part has at most `STEPS_AT_ONCE` steps. Each further part is twice as long, up to `PART_BYTES`.
+    """
+    first, length = feed.first_step, STEPS_AT_ONCE
+    while first < feed.last_step:
+        stop = min(first + length, feed.last_step)
+        yield first, stop
+        first, length = stop, max(1, min(2 * length, PART_BYTES // feed.step_bytes))
+
+
+def _blocks(feed: Feed, first: int, stop: int) -> "deque[Any]":
+    """Reads a part of a run into the object store, and returns references to its blocks in the order of the steps."""
+    # A task without a CPU, because the training workers may hold all CPUs.
+    dataset = ray.data.from_items([{"first": first, "stop": stop}], override_num_blocks=1).map_batches(
+        Fetch(feed),
+        batch_size=1,
+        batch_format="numpy",
+        num_cpus=0,
+        compute=ray.data.TaskPoolStrategy(size=1),
+        **pinned_here(Path(feed.folders[0])),
+    )
+    return deque(dataset.to_arrow_refs())
+
+
+def _columns(table: pa.Table) -> dict[str, np.ndarray]:
+    """Returns the flat columns of a table that `Fetch` has made."""
+    flat = {name: table.column(name)[0].values.to_numpy() for name in table.column_names}
+    return {name: values.view(np.bool_) if values.dtype == np.uint8 else values for name, values in flat.items()}
+
+
+def _steps(feed: Feed, columns: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the batch of each step of some steps, as `Feed.step` returns it."""
+    rows = (-1, feed.global_batch_size // feed.world)
+    steps = {
+        name: values.reshape(*rows, *(() if name in _PER_ROW else (feed.sequence_length,)))
+        for name, values in columns.items()
+    }
+    for step in range(len(steps["rows"])):
+        yield {name: values[step].copy() for name, values in steps.items()}  # a copy, which frees the block

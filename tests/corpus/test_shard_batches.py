@@ -1,7 +1,8 @@
 """Tests that batches follow the order of the mixture from any first step, for any number of ranks, also on Ray Data."""
 
+import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -78,20 +79,19 @@ def test_an_epoch_contains_every_token_once(corpus: str) -> None:
 
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(("first", "last", "rank", "world"), [(0, 11, 0, 1), (4, 15, 1, 2), (7, 8, 2, 3), (3, 9, 3, 4)])
-@pytest.mark.parametrize(("segments", "block_bytes"), [(1, 1), (4, 1), (4, 1000), (100, 10**6)])
+@pytest.mark.parametrize("part_bytes", [1, 1000, 10**6])
 def test_batches_streamed_by_ray_data(
     corpus: str,
     first: int,
     last: int,
     rank: int,
     world: int,
-    segments: int,
-    block_bytes: int,
+    part_bytes: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Batches read by Ray Data equal the expected batches, for several first steps, segment numbers and block sizes."""
-    monkeypatch.setattr(module, "SEGMENTS", segments)
-    monkeypatch.setattr(module, "BLOCK_BYTES", block_bytes)
+    """Batches read by Ray Data equal the expected batches, for several first steps and sizes of parts."""
+    monkeypatch.setattr(module, "STEPS_AT_ONCE", 2)
+    monkeypatch.setattr(module, "PART_BYTES", part_bytes)
     with streamed(feed(corpus, first, last, rank, world)) as batches:
         check(list(batches), first, last, rank, world)
 
@@ -105,6 +105,51 @@ def test_batches_of_a_long_run_are_in_order(corpus: str) -> None:
             for name in expected:
                 assert batch[name].dtype == expected[name].dtype
                 assert np.array_equal(batch[name], expected[name])
+
+
+@pytest.mark.parametrize(("first", "stop"), [(0, 1), (0, 9), (4, 30)])
+def test_steps_read_at_once_are_the_steps_in_order(others: tuple[str, ...], first: int, stop: int) -> None:
+    """Steps over several epochs and sources are read at once."""
+    mixture = Mixture.of([3, 40, 7], 5)
+    several = Feed(others, mixture, LENGTH, BATCH, first, stop, rank=1, world=2)
+    alone = [several.step(step) for step in range(first, stop)]
+    for name, values in several.steps(first, stop).items():
+        assert np.array_equal(values, np.concatenate([batch[name] for batch in alone]))
+
+
+@dataclass(frozen=True)
+class Counted(Feed):
+    """Writes to a file which steps are read."""
+
+    log: str = ""
+
+    def steps(self, first: int, stop: int) -> dict[str, np.ndarray]:
+        with open(self.log, "a") as log:
+            log.write(f"{stop}\n")
+        return super().steps(first, stop)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_reading_waits_for_training(corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a part of a long run is read before training takes more batches, and training never waits forever."""
+    monkeypatch.setattr(module, "PART_BYTES", 100_000)
+    log, steps = tmp_path / "steps", 20_000
+    plain = feed(corpus, 0, steps)
+    given = {declared.name: getattr(plain, declared.name) for declared in fields(plain)}
+
+    def read() -> int:
+        return int(log.read_text().split()[-1])
+
+    with streamed(Counted(**given, log=str(log))) as batches:
+        next(batches)
+        before = -1
+        while before != read():
+            before = read()
+            time.sleep(1)
+        assert read() < steps / 4
+        for _ in range(steps // 2):
+            next(batches)
+        assert steps / 2 < read() < steps
 
 
 def test_an_empty_range_of_steps_needs_no_ray(corpus: str) -> None:
